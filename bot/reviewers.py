@@ -230,9 +230,6 @@ class Reviewers:
                 group for group, people in snapshots.items() if user in people.value
             ),
             unknown_groups=frozenset(members.keys() - snapshots.keys()),
-            empty_groups=frozenset(
-                group for group, people in snapshots.items() if not people.value
-            ),
             account=self._kind(known, user_team),
             membership_age_ms=int(1000 * max(0.0, age_s)),
             # The longest wait: an earlier retry would leave one of the groups unknown

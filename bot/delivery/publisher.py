@@ -703,10 +703,7 @@ async def outdated_cards(
         or service.reach_changed_ms(now_ms) > looked_ms
         or named[_FROZEN] != before.get(_FROZEN)
     )
-    looked_at = await (
-        service.reevaluated_waiting() if is_whole else service.reevaluated()
-    )
-    for loaded in looked_at:
+    for loaded in await service.reevaluated(is_whole=is_whole):
         place = await publisher.cards.place(keys, loaded.approval.id)
         # An unposted card will be rendered with the policy decision of that time.
         if place is None:

@@ -49,7 +49,6 @@ class Reviewer(Record):
         usergroups: ids of their Slack user groups.
         unknown_groups: ids of groups that Slack could not confirm; while a role depends
             on one of them, no vote is recorded.
-        empty_groups: ids of groups without members.
         membership_age_ms: age of the oldest of Slack's answers.
         retry_in_s: time until an unconfirmed group can be looked up again.
         stands_in_for: delegators, who handed their queue to this person.
@@ -61,7 +60,6 @@ class Reviewer(Record):
     name: str = ""
     usergroups: frozenset[str] = frozenset()
     unknown_groups: frozenset[str] = frozenset()
-    empty_groups: frozenset[str] = frozenset()
     # Unknown until Slack has answered; an unknown account decides nothing.
     account: AccountKind = AccountKind.UNKNOWN
     membership_age_ms: int = 0

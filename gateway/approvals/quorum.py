@@ -126,18 +126,8 @@ def ineligible_reason(
         return None
     if unresolved := unresolved_roles(reviewer, roles):
         return unresolved_reason(unresolved, [reviewer])
-    return _outsider_reason(reviewer, roles)
-
-
-def _outsider_reason(reviewer: Reviewer, roles: Sequence[Role]) -> str:
-    """Return why a person with none of these roles may not decide."""
-    names, empty = " or ".join(role.name for role in roles), reviewer.empty_groups
-    if any(role.users or {*role.usergroups} - empty for role in roles):
-        return f"Only {names} can decide. Please ask one of them."
-    return (
-        f"Nobody is in {names} now, so nobody can decide this: its user group is empty "
-        "or gone. Ask an admin of your Slack workspace to mend that, then click again."
-    )
+    names = " or ".join(role.name for role in roles)
+    return f"Only {names} can decide. Please ask one of them."
 
 
 def no_member(reviewer: Reviewer) -> str | None:
@@ -472,16 +462,13 @@ def denial_reason(
     # Only if the two policies together leave nobody: a policy that alone names too few
     # people gets its own message.
     was_possible = not any(is_dead_end(approval, item, one) for one in then_and_now)
-    is_for_nobody = was_possible and is_dead_end(approval, item, requirement)
-    if is_for_nobody:
+    if was_possible and is_dead_end(approval, item, requirement):
         why = NOBODY
     if Verb.REJECT not in item.allow:
         return why
     if asked:
         return f"{why} {_WITHDRAW}"
-    is_editor = is_among(reviewer.person, barred)
-    has_cause = is_editor or is_for_nobody
-    may_reject = has_cause and _why_not_reject(reviewer, then_and_now) is None
+    may_reject = _why_not_reject(reviewer, then_and_now) is None
     return f"{why} {_STILL_REJECT}" if may_reject else why
 
 

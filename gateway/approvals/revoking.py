@@ -34,7 +34,6 @@ NOBODY = (
 NEEDS_A_PERSON = (
     "The policy changed after this call was cleared: it needs a person now."
 )
-NOT_CLEARED = "The policy changed after this call was cleared and no longer allows it."
 NOT_COVERED = (
     "The standing approval that let this call run does not cover it any more: it was "
     "taken back, the policy changed, or its rules ask for more now."
@@ -74,66 +73,49 @@ def revoke(
         standing: the current record of the standing approval that covered it, if any.
     """
     if item.is_auto_approved:
-        is_covered = _is_still_covered(approval, item, policy_now, standing)
-        return _uncleared(approval, item, policy_now, now_ms, is_covered=is_covered)
-    # A policy under which this tool cannot be approved any more forbids it as well.
-    if policy_now.tier is Tier.DENY or not _CAN_APPROVE & set(policy_now.allow):
-        return _ended(approval, item, policy_now, FORBIDDEN, now_ms)
-    if _is_too_old(item, policy_now, now_ms):
-        return _ended(approval, item, policy_now, TOO_OLD, now_ms)
+        # It never goes to people: its agent does not wait for them.
+        reason = _why_uncleared(approval, item, policy_now, standing)
+        return _ended(approval, item, policy_now, reason, now_ms) if reason else None
     requirement = quorum.stricter(item.requirement, policy_now.requirement)
     # Do not ask Slack: a claim comes from an agent at any time, and must not wait for
     # the group memberships of earlier voters.
     votes = _still_counting(item, requirement)
-    if quorum.tally(requirement, votes, item.action_hash).is_met:
+    # A policy under which this tool cannot be approved any more forbids it as well.
+    if policy_now.tier is Tier.DENY or not _CAN_APPROVE & set(policy_now.allow):
+        reason = FORBIDDEN
+    elif _is_too_old(item, policy_now, now_ms):
+        reason = TOO_OLD
+    elif quorum.tally(requirement, votes, item.action_hash).is_met:
         return None
     # End the call instead of asking again: a card without possible approvers would only
     # wait until it expires.
-    if not _has_people(requirement):
-        return _ended(approval, item, policy_now, NOBODY, now_ms)
-    return _asked_anew(
-        approval, item.with_(votes=votes), policy_now, NEEDS_MORE, now_ms
-    )
-
-
-def _uncleared(
-    approval: Approval,
-    item: Item,
-    policy_now: PolicyDecision,
-    now_ms: int,
-    *,
-    is_covered: bool,
-) -> Change | None:
-    """End a call that opened authorized, if it is no longer auto-approved.
-
-    Its own policy cleared it at its opening, by the facts of that moment. The call
-    never goes to people: its agent does not wait for them.
-    """
-    if item.cover is not None:
-        ended = _ended(approval, item, policy_now, NOT_COVERED, now_ms)
-        return None if is_covered else ended
-    # Under the same policy only facts have changed, such as the totals of windows; the
-    # facts at the opening count.
-    is_same = policy_now.policy_digest == approval.policy_digest
-    if is_same or policy_now.tier.is_auto_approved:
-        return None
-    reason = NOT_CLEARED if policy_now.tier is Tier.DENY else NEEDS_A_PERSON
+    elif quorum.is_dead_end(approval, item, requirement):
+        reason = NOBODY
+    else:
+        item = item.with_(votes=votes)
+        return _asked_anew(approval, item, policy_now, NEEDS_MORE, now_ms)
     return _ended(approval, item, policy_now, reason, now_ms)
 
 
-def _is_still_covered(
+def _why_uncleared(
     approval: Approval,
     item: Item,
     policy_now: PolicyDecision,
     standing: Approval | None,
-) -> bool:
-    if was_taken_back(standing):
-        return False
-    if policy_now.tier.is_auto_approved:
-        return True
+) -> str:
+    """Return why a call that opened authorized may not run; "" if it may."""
     is_same = policy_now.policy_digest == approval.policy_digest
-    asks_more = quorum.asks_more(policy_now.requirement, item.requirement)
-    return is_same and policy_now.tier is item.tier and not asks_more
+    is_cleared = policy_now.tier.is_auto_approved
+    if item.cover is not None:
+        asks_more = quorum.asks_more(policy_now.requirement, item.requirement)
+        is_as_then = is_same and policy_now.tier is item.tier and not asks_more
+        is_covered = not was_taken_back(standing) and (is_cleared or is_as_then)
+        return "" if is_covered else NOT_COVERED
+    # Under the same policy only facts have changed, such as the totals of windows; the
+    # facts at the opening count.
+    if is_same or is_cleared:
+        return ""
+    return FORBIDDEN if policy_now.tier is Tier.DENY else NEEDS_A_PERSON
 
 
 def ask_in_new_state(
@@ -185,14 +167,6 @@ def ask_as_read(
         reason = READ_OTHERWISE
     anew = item.with_(votes=())
     return _asked_anew(approval, anew, policy_now, reason, now_ms, reading=reading)
-
-
-def _has_people(requirement: Requirement) -> bool:
-    """Return True if each part of a requirement names a person or a group."""
-    return all(
-        any(role.users or role.usergroups for role in part.of)
-        for part in requirement.parts
-    )
 
 
 def _is_too_old(item: Item, policy_now: PolicyDecision, now_ms: int) -> bool:

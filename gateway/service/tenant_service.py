@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 from keyturn.gateway.approvals.changes import Change
@@ -39,6 +39,21 @@ class TenantService:
         keyring = self._store.keyring
         return keyring.signing(Role.BOT) if keyring else None
 
+    async def _load(self, approval_id: str) -> Loaded | None:
+        """Return an approval of the tenant; None for any other id.
+
+        Raises:
+            CorruptRecord: when the record is corrupt.
+        """
+        loaded = await self._store.approvals.load(approval_id)
+        # The same as for an unknown id: the ids of other tenants stay hidden.
+        return loaded if loaded and loaded.approval.tenant == self._tenant else None
+
+    async def _load_each(self, approval_ids: Iterable[str]) -> list[Loaded]:
+        """Return the tenant's approvals among these that exist and can be read."""
+        found = await self._store.approvals.load_each(approval_ids)
+        return [one for one in found if one.approval.tenant == self._tenant]
+
     async def _change_own(
         self, approval_id: str, change: Callable[[Approval, int], Change | Other]
     ) -> Change | Other | Unknown:
@@ -52,7 +67,6 @@ class TenantService:
         """
 
         async def compute(loaded: Loaded) -> Write | Other | Unknown:
-            # The same as for an unknown id: the ids of other tenants stay hidden.
             if loaded.approval.tenant != self._tenant:
                 return Unknown()
             found = change(loaded.approval, loaded.now_ms)

@@ -104,7 +104,7 @@ async def test_a_flood_is_put_to_people_only_up_to_the_rate(store: Store) -> Non
     _, fifth = await harness.submit(("send_email", {}), ("look_up_order", {}))
 
     assert kinds(fifth) == [DENY, RUN]
-    assert "4 calls within 10 minutes" in fifth[0].reason
+    assert "4 of your calls came in 10 minutes" in fifth[0].reason
 
 
 async def test_a_card_says_the_how_manyth_request_it_is(store: Store) -> None:

@@ -105,10 +105,8 @@ class ReviewService(DecisionService):
         Raises:
             CorruptRecord: when the record is corrupt.
         """
-        loaded = await self.store.approvals.load(approval_id)
-        if loaded is None:
-            return await self.read_collected(approval_id)
-        return loaded if loaded.approval.tenant == self._tenant else None
+        loaded = await self._load(approval_id)
+        return loaded or await self.read_collected(approval_id)
 
     async def decide(
         self,
@@ -297,31 +295,26 @@ class ReviewService(DecisionService):
             return await self.read_collected(approval_id, self.as_of_now)
         return None if loaded is None else await self.as_of_now(loaded)
 
-    async def reevaluated_waiting(self) -> list[Loaded]:
-        """Return waiting approvals as needed now, soonest due first."""
-        policy = self._policy()
-        found = [await self.as_of_now(one) async for one in self.queue.waiting()]
-        # After all were read: if the store fails in between, the next call starts over.
-        self._shown_by = policy.digest
-        return found
+    async def reevaluated(self, *, is_whole: bool = False) -> list[Loaded]:
+        """Return waiting approvals as needed now, soonest due first.
 
-    async def reevaluated(self, limit: int = MAX_REEVALUATED) -> list[Loaded]:
-        """Return waiting approvals whose calls depend on others, soonest due first.
-
-        After a change of the policy, approvals from another policy are included once,
-        from the whole queue. Otherwise ``limit`` bounds the cost.
+        These are all of them if ``is_whole``, and once after a change of the policy
+        those from another policy. Else they are those whose calls depend on others:
+        `MAX_REEVALUATED` are looked at.
         """
         policy = self._policy()
         is_new = policy.digest != self._shown_by
-        if not (policy.windows or asks_for_precedents(policy) or is_new):
+        if not (is_whole or is_new or policy.windows or asks_for_precedents(policy)):
             return []
-        waiting = self.queue.waiting(MAX_QUEUE if is_new else limit)
+        most = MAX_QUEUE if is_whole or is_new else MAX_REEVALUATED
         found = [
             await self.as_of_now(loaded)
-            async for loaded in waiting
-            if depends_on_others(policy, loaded.approval)
+            async for loaded in self.queue.waiting(most)
+            if is_whole
+            or depends_on_others(policy, loaded.approval)
             or (is_new and loaded.approval.policy_digest != policy.digest)
         ]
+        # After all were read: if the store fails in between, the next call starts over.
         self._shown_by = policy.digest
         return found
 
@@ -381,8 +374,7 @@ class ReviewService(DecisionService):
         members, left = await self._store.collected_cards.members(keys, card)
         # A corrupt or expired member cannot be shown or decided, and must not block the
         # others.
-        loaded = await self._store.approvals.load_each(members)
-        found = [one for one in loaded if one.approval.tenant == self._tenant]
+        found = await self._load_each(members)
         return found, left + len(members) - len(found)
 
     # The people to notify now, by on-call rotations and quiet hours of the policy.

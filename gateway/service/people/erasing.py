@@ -12,10 +12,8 @@ from contextlib import aclosing
 
 from pydantic import Field
 
-from keyturn.gateway.approvals.record import Approval
 from keyturn.gateway.errors import CorruptRecord
 from keyturn.gateway.protocol.records import ItemState, Record
-from keyturn.gateway.service.report import audit_reading
 from keyturn.gateway.service.submit.submitting import erased_turn
 from keyturn.gateway.service.tenant_service import TenantService
 from keyturn.gateway.store.erasing import (
@@ -116,18 +114,18 @@ class Eraser(TenantService):
     ) -> str:
         """Erase one approval; return why it is kept or gone, "" if it is erased."""
         try:
-            found = await self._read(approval_id)
+            loaded = await self._load(approval_id)
         except CorruptRecord:
             return "corrupt"
-        keys = self._store.keys_of_approval(approval_id)
-        if found is None or keys is None:
+        if loaded is None:
             # Only its entries in the audit log are left.
             return _GONE
+        found = loaded.approval
         if is_dry_run:
             return "open" if any(one.state in _OPEN for one in found.items) else ""
         outcome = await erase_approval(
             self._store,
-            keys,
+            self._keys,
             found,
             over=erased_turn(self._store.sealing, found),
             by=by,
@@ -135,23 +133,15 @@ class Eraser(TenantService):
         )
         return "" if outcome == "erased" else outcome
 
-    async def _read(self, approval_id: str) -> Approval | None:
-        loaded = await self._store.approvals.load(approval_id)
-        if loaded is None or loaded.approval.tenant != self._tenant:
-            return None
-        return loaded.approval
-
     async def _is_known(self, approval_id: str) -> bool:
         """Return whether the approval exists or existed."""
         try:
-            if await self._read(approval_id) is not None:
+            if await self._load(approval_id) is not None:
                 return True
         except CorruptRecord:
             return True
         # Without this check, an id with a typo would be reported as erased.
-        async with aclosing(
-            audit_reading.entries(self._store, self._tenant)
-        ) as entries:
+        async with aclosing(self._store.audit(self._keys).entries()) as entries:
             async for event in entries:
                 if event.approval == approval_id:
                     return True
@@ -161,7 +151,7 @@ class Eraser(TenantService):
         """Return the approvals that a person requested, including erased ones."""
         # From the log, which has every opened approval.
         named, found = dict[str, None](), list[str]()
-        async for event in audit_reading.entries(self._store, self._tenant):
+        async for event in self._store.audit(self._keys).entries():
             if is_asked_by(self._store, event, user):
                 # Its record is gone; its entries in the log may not be erased yet.
                 found.append(event.approval)
@@ -170,9 +160,8 @@ class Eraser(TenantService):
         ids = [*named]
         for start in range(0, len(ids), _PAGE):
             page = ids[start : start + _PAGE]
-            for loaded in await self._store.approvals.load_each(page):
-                approval = loaded.approval
-                is_ours = approval.tenant == self._tenant
-                if is_ours and approval.requester and approval.requester.user == user:
-                    found.append(approval.id)
+            for loaded in await self._load_each(page):
+                requester = loaded.approval.requester
+                if requester and requester.user == user:
+                    found.append(loaded.approval.id)
         return found

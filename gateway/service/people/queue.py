@@ -13,7 +13,6 @@ from keyturn.gateway.approvals.record import Approval, Concerned, Item
 from keyturn.gateway.approvals.timing import is_over
 from keyturn.gateway.policy.rules import Policy
 from keyturn.gateway.protocol.records import Person, Tier
-from keyturn.gateway.service.report import audit_reading
 from keyturn.gateway.service.submit.call_evaluation import as_of_now
 from keyturn.gateway.service.tenant_service import TenantService
 from keyturn.gateway.store.connection.listed_members import approvals_by_score
@@ -55,15 +54,13 @@ class PastDecisions(TenantService):
             StoreUnavailable: when the store does not answer.
         """
         seen: dict[str, Approval | None] = {}
-        log = audit_reading.newest(self._store, self._tenant, limit)
-        async for event in log:
+        async for event in self._store.audit(self._keys).newest(limit):
             if not _is_decision(event):
                 continue
             if event.approval not in seen:
-                found = await self._store.approvals.load_each([event.approval])
+                found = await self._load_each([event.approval])
                 seen[event.approval] = found[0].approval if found else None
-            approval = seen[event.approval]
-            if approval is not None and approval.tenant == self._tenant:
+            if (approval := seen[event.approval]) is not None:
                 yield event, approval
 
 
@@ -165,12 +162,12 @@ class ReviewQueue(TenantService):
         async for page in pages:
             ids = [one for one, _ in page]
             missing = [one for one in ids if one not in known]
-            for loaded in await self._store.approvals.load_each(missing):
+            for loaded in await self._load_each(missing):
                 known[loaded.approval.id] = loaded
             for one in ids:
                 found = known.get(one)
                 # An extension moves an approval behind the current page.
-                if one in given or found is None or not self._waits(found):
+                if one in given or found is None or not _waits(found):
                     continue
                 if len(given) == limit:
                     return
@@ -188,16 +185,12 @@ class ReviewQueue(TenantService):
 
     async def read_each(self, approval_ids: Iterable[str]) -> list[Loaded]:
         """Return the tenant's approvals among these that exist and can be read."""
-        loaded = await self._store.approvals.load_each(approval_ids)
-        return [one for one in loaded if one.approval.tenant == self._tenant]
+        return await self._load_each(approval_ids)
 
-    def _waits(self, loaded: Loaded) -> bool:
-        approval = loaded.approval
-        return (
-            approval.tenant == self._tenant
-            and approval.state is ApprovalState.OPEN
-            and not is_over(approval, loaded.now_ms)
-        )
+
+def _waits(loaded: Loaded) -> bool:
+    is_open = loaded.approval.state is ApprovalState.OPEN
+    return is_open and not is_over(loaded.approval, loaded.now_ms)
 
 
 # Each takes separate readings, and this runs at each change of the policy.

@@ -7,25 +7,24 @@ place, and exported as JSON or as a bundle that proves its entries.
 from __future__ import annotations
 
 import asyncio
-import json
 import random
 from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, tzinfo
 
-from keyturn.gateway.approvals.audit_leaf import SEAL, Leaf, opened
+from keyturn.gateway.approvals.audit_leaf import SEAL, Leaf
 from keyturn.gateway.approvals.events import Event, EventName
 from keyturn.gateway.approvals.evidence import redacted
 from keyturn.gateway.approvals.record import approval_of
-from keyturn.gateway.errors import AuditUnreadable, NotVerified
+from keyturn.gateway.errors import AuditUnreadable
 from keyturn.gateway.metrics.fold import EVERYTHING, Metrics, Selection
 from keyturn.gateway.policy.rules import Policy
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.service.report.audit_writing import public_keys, required
 from keyturn.gateway.service.tenant_service import TenantService
 from keyturn.gateway.store.audit.files import Row, TreeFiles, problem_of
-from keyturn.gateway.store.audit.log import TreeNotes, place_text
+from keyturn.gateway.store.audit.log import TreeNotes, event_of, place_text
 from keyturn.gateway.store.audit.verifying import (
     Evidence,
     Problem,
@@ -34,7 +33,6 @@ from keyturn.gateway.store.audit.verifying import (
 )
 from keyturn.gateway.store.connection.connection import number
 from keyturn.gateway.store.events.readers import Backlog, backlog, entry_id
-from keyturn.gateway.store.keys import Keys
 from keyturn.gateway.store.sealing.event_seals import read_seal
 from keyturn.gateway.store.store import Store
 from keyturn.gateway.trust.audit_bundle import BundleWriter, LogRange, entry_line
@@ -58,29 +56,6 @@ RUNS_BEGAN_MS = 7 * 86_400_000
 _PAGE = 100
 
 
-async def entries(
-    store: Store, tenant: str, *, since_ms: int = 0, until_ms: int | None = None
-) -> AsyncGenerator[Event]:
-    """Yield the entries of a tenant, oldest first; see `AuditLog.entries`."""
-    log = store.audit(store.keys_of_tenant(tenant))
-    async with aclosing(log.entries(since_ms=since_ms, until_ms=until_ms)) as found:
-        async for event in found:
-            if event.tenant == tenant:
-                yield event
-
-
-async def newest(store: Store, tenant: str, limit: int) -> AsyncGenerator[Event]:
-    """Yield the entries of a tenant among the ``limit`` newest ones, newest first.
-
-    See `AuditLog.newest`.
-    """
-    log = store.audit(store.keys_of_tenant(tenant))
-    async with aclosing(log.newest(limit)) as found:
-        async for event in found:
-            if event.tenant == tenant:
-                yield event
-
-
 async def security_events(
     store: Store, tenant: str, *, since_ms: int = 0
 ) -> AsyncGenerator[Event]:
@@ -89,8 +64,8 @@ async def security_events(
     Raises:
         StoreUnavailable: when the store does not answer, or the audit log is not whole.
     """
-    log = entries(store, tenant, since_ms=since_ms)
-    async with aclosing(log) as found:
+    log = store.audit(store.keys_of_tenant(tenant))
+    async with aclosing(log.entries(since_ms=since_ms)) as found:
         async for event in found:
             if event.name is EventName.SECURITY_DETECTED:
                 yield event
@@ -117,8 +92,8 @@ async def exported(
     Raises:
         StoreUnavailable: when there is no store.
     """
-    log = entries(store, tenant, since_ms=since_ms, until_ms=until_ms)
-    async for page in _pages(log):
+    log = store.audit(store.keys_of_tenant(tenant))
+    async for page in _pages(log.entries(since_ms=since_ms, until_ms=until_ms)):
         calls = await _requested(store, tenant, page) if has_arguments else {}
         for event in page:
             row: JsonObject = event.model_dump(mode="json", exclude_defaults=True)
@@ -178,9 +153,7 @@ class StatisticsService(TenantService):
         """
         found = Metrics(selected, zone)
         until_ms = selected.until_ms
-        log = entries(
-            self._store,
-            self._tenant,
+        log = self._store.audit(self._keys).entries(
             since_ms=max(0, selected.since_ms - (RUNS_BEGAN_MS if has_runs else 0)),
             # The log is read by the time of its entries; `Metrics` uses event times.
             until_ms=None if until_ms is None else until_ms + _SLACK_MS,
@@ -209,10 +182,7 @@ class LiveMetrics(StatisticsService):
     def label(self, tool: str) -> str:
         """Return the name of a tool that the policy lists, else ``OTHER``."""
         # An agent may use any tool name, even a secret or a new one each time.
-        policy = self._policy()
-        agents = policy.agents.values()
-        is_listed = tool in policy.tools or any(tool in one.tools for one in agents)
-        return tool if is_listed else OTHER
+        return tool if self._policy().names_tool(tool) else OTHER
 
     async def begin(self) -> None:
         """Count from now on, without earlier entries.
@@ -241,8 +211,7 @@ class LiveMetrics(StatisticsService):
             log = self._store.audit(self._keys)
             async for event in log.entries(after=self._read_to):
                 self._read_to = event.seq
-                if event.tenant == self._tenant:
-                    self._metrics.add(event.with_(tool=self.label(event.tool)))
+                self._metrics.add(event.with_(tool=self.label(event.tool)))
         return self._metrics
 
 
@@ -268,49 +237,18 @@ class Exported:
     origin: str
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Log:
-    """The tenant's log during an export."""
+    """The tenant's log during an export, up to its newest checkpoint."""
 
-    keys: Keys
     files: TreeFiles
-    origin: str
     note: str
     checkpoint: Checkpoint
     tree: MerkleTree
-    start: int = 0
-    end: int = 0
 
-
-@dataclass
-class _Done:
-    """The state of an export; ``chosen`` approvals, or None for all entries."""
-
-    chosen: frozenset[str] | None
-    after: int = -1
-    entries: int = 0
-    items: dict[str, None] = field(default_factory=dict[str, None])
-    approvals: set[str] = field(default_factory=set[str])
-
-    def takes(self, event: Event | None) -> bool:
-        """Return whether an entry is wanted."""
-        if self.chosen is None:
-            return True
-        return event is not None and event.approval in self.chosen
-
-    def counted(
-        self, line: JsonObject, index: int, event: Event | None, tenant: str
-    ) -> JsonObject:
-        """Count an entry, and return its line."""
-        if self.chosen is not None:
-            line["after"] = self.after
-        self.after = index
-        self.entries += 1
-        if event is not None and event.tenant == tenant:
-            self.approvals.add(event.approval)
-            if event.item:
-                self.items[event.item] = None
-        return line
+    def proof(self, index: int) -> list[bytes]:
+        """Return the inclusion proof of an entry."""
+        return self.tree.inclusion_proof(index, self.checkpoint.size)
 
 
 class AuditBundler(TenantService):
@@ -322,22 +260,18 @@ class AuditBundler(TenantService):
         Raises:
             AuditUnreadable: when there is no tree, or entries differ from it.
         """
-        keys = self._store.keys_of_approval(approval)
-        if keys is None:
-            return []
-        log = await self._open(keys)
+        log = await self._open()
         found: list[Proven] = []
         async with aclosing(self._entries(log, 0, None)) as entries:
             async for index, row in entries:
                 if approval not in row.event:
                     continue
-                leaf, event = row.opened_leaf, _event(row)
                 # Forged entries may name the approval; they are shown with their state.
                 proof = ""
                 if index < log.checkpoint.size:
-                    hashes = log.tree.inclusion_proof(index, log.checkpoint.size)
-                    proof = proof_text(index, hashes, log.note)
-                found.append(Proven(index, event, leaf, proof))
+                    proof = proof_text(index, log.proof(index), log.note)
+                event = event_of(row)
+                found.append(Proven(index, event, row.opened_leaf, proof))
         return found
 
     async def export(
@@ -367,55 +301,55 @@ class AuditBundler(TenantService):
             SettingsError: when there is no key to sign the bundle with.
         """
         key = required(self._store)[0].signing(Role.AUDIT)
-        log = await self._open(self._keys)
+        log = await self._open()
         chosen = frozenset(approvals)
         if sample and not chosen:
             chosen = await self._sample(log, since_ms, until_ms, sample)
-        await self._bound(log, since_ms, until_ms)
+        start, end = await self._range(log, since_ms, until_ms)
         writer = BundleWriter(write)
         is_part = bool(sample or approvals)
         writer.begin(
             LogRange(
-                origin=log.origin,
+                origin=log.checkpoint.origin,
                 checkpoint=log.note,
-                start=log.start,
-                end=log.end,
+                start=start,
+                end=end,
             ),
             tenant=self._tenant,
             period=(since_ms, until_ms),
             sample=len(chosen) if is_part else 0,
         )
-        done = _Done(chosen if is_part else None, after=log.start - 1)
+        count, after = 0, start - 1
+        found, items = set[str](), dict[str, None]()
         async with aclosing(self._entries(log, since_ms, until_ms)) as entries:
             async for index, row in entries:
-                if index >= log.end:
+                if index >= end:
                     break
-                event = _event(row)
-                if done.takes(event):
-                    line = self._line(log, index, row, event)
-                    writer.add(done.counted(line, index, event, self._tenant))
-                    progress(done.entries)
+                event = event_of(row)
+                approval = event.approval if event else ""
+                if is_part and approval not in chosen:
+                    continue
+                # The hidden values of another tenant stay hidden.
+                is_ours = event is not None and event.tenant == self._tenant
+                line = _line(log, index, row, is_opened=is_ours)
+                if is_part:
+                    line["after"] = after
+                writer.add(line)
+                after, count = index, count + 1
+                progress(count)
+                found.add(approval)
+                if event and event.item:
+                    items[event.item] = None
         if has_arguments:
-            async for call in self._calls(done.items):
+            async for call in self._calls(items):
                 writer.add(call)
         writer.end(key)
-        return Exported(done.entries, len(done.approvals - {""}), log.origin)
+        return Exported(count, len(found - {""}), log.checkpoint.origin)
 
-    def _line(self, log: _Log, index: int, row: Row, event: Event | None) -> JsonObject:
-        hashes = log.tree.inclusion_proof(index, log.checkpoint.size)
-        if row.leaf:
-            return entry_line(index, row.leaf.encode(), {}, hashes)
-        leaf = row.opened_leaf
-        # The hidden values of another tenant stay hidden.
-        is_ours = event is not None and event.tenant == self._tenant
-        openings = dict(leaf.openings) if is_ours else {}
-        openings.pop(SEAL, None)
-        return entry_line(index, leaf.text, openings, hashes)
-
-    async def _open(self, keys: Keys) -> _Log:
+    async def _open(self) -> _Log:
         """Read the tree of the tenant, up to its newest checkpoint."""
         keyring, folder = required(self._store)
-        files = TreeFiles(folder, keys.tenant)
+        files = TreeFiles(folder, self._tenant)
 
         def read() -> _Log:
             origin, notes = files.origin(), files.notes()
@@ -430,29 +364,29 @@ class AuditBundler(TenantService):
             tree = MerkleTree()
             for record in files.records(0, newest.size):
                 tree.append(record.leaf)
-            note = notes[-1]
-            head = verified_checkpoint(note, origin=origin, keys=known)
-            return _Log(keys, files, origin, note, head, tree, end=head.size)
+            head = verified_checkpoint(notes[-1], origin=origin, keys=known)
+            return _Log(files, notes[-1], head, tree)
 
         return await asyncio.to_thread(read)
 
-    async def _bound(self, log: _Log, since_ms: int, until_ms: int | None) -> None:
-        """Set the range of entries that are in this period and still exist."""
-        size = log.checkpoint.size
+    async def _range(
+        self, log: _Log, since_ms: int, until_ms: int | None
+    ) -> tuple[int, int]:
+        """Return the indexes of the entries that are in this period and still exist."""
+        end = log.checkpoint.size
         if until_ms is not None:
-            log.end = min(size, log.files.index_of((until_ms, 0)))
-        log.start = log.end
-        rows = self._store.audit(log.keys).rows(since_ms=since_ms, until_ms=until_ms)
+            end = min(end, log.files.index_of((until_ms, 0)))
+        rows = self._store.audit(self._keys).rows(since_ms=since_ms, until_ms=until_ms)
         async with aclosing(rows):
             async for row in rows:
-                log.start = min(log.end, log.files.index_of(entry_id(row.seq)))
-                return
+                return min(end, log.files.index_of(entry_id(row.seq))), end
+        return end, end
 
     async def _entries(
         self, log: _Log, since_ms: int, until_ms: int | None
     ) -> AsyncGenerator[tuple[int, Row]]:
         """Yield kept entries with their index, each compared with the tree."""
-        rows = self._store.audit(log.keys).rows(since_ms=since_ms, until_ms=until_ms)
+        rows = self._store.audit(self._keys).rows(since_ms=since_ms, until_ms=until_ms)
         records, index = None, 0
         async with aclosing(rows):
             async for row in rows:
@@ -461,13 +395,13 @@ class AuditBundler(TenantService):
                     records = log.files.records(index)
                 record = next(records, None)
                 if record is None:  # no checkpoint covers it yet
-                    state = read_seal(self._store.conn, log.keys, row.event, row.seal)
+                    state = read_seal(self._store.conn, self._keys, row.event, row.seal)
                     yield index, row._replace(state=state)
                     index += 1
                     continue
                 if problem := problem_of(row, record, index):
                     raise AuditUnreadable(
-                        f"The log {log.origin!r} is not what its tree has: "
+                        f"The log {log.checkpoint.origin!r} is not what its tree has: "
                         f"{problem}. Run: keyturn audit verify"
                     )
                 yield index, row._replace(state=record.state)
@@ -480,9 +414,8 @@ class AuditBundler(TenantService):
         found: dict[str, None] = {}
         async with aclosing(self._entries(log, since_ms, until_ms)) as entries:
             async for index, row in entries:
-                event = _event(row)
-                is_ours = event is not None and event.tenant == self._tenant
-                if event and is_ours and index < log.checkpoint.size:
+                event = event_of(row)
+                if event and index < log.checkpoint.size:
                     found[event.approval] = None
         found.pop("", None)
         chosen = random.SystemRandom().sample([*found], min(sample, len(found)))
@@ -490,32 +423,21 @@ class AuditBundler(TenantService):
 
     async def _calls(self, items: Collection[str]) -> AsyncGenerator[JsonObject]:
         """Yield the calls that still exist and are not redacted."""
-        by_approval: dict[str, list[tuple[str, int]]] = {}
-        for item in items:
-            approval, index = approval_of(item)
-            by_approval.setdefault(approval, []).append((item, index))
-        for approval, calls in by_approval.items():
-            loaded = await self._store.approvals.load_each([approval])
-            for found in loaded:
-                for item, index in calls:
-                    if index >= len(found.approval.items):
-                        continue
-                    one = found.approval.items[index]
+        for approval_id in dict.fromkeys(approval_of(item)[0] for item in items):
+            for loaded in await self._load_each([approval_id]):
+                for item in loaded.approval.items:
                     # Redacted arguments would have another hash than the entry names.
-                    if one.redact or found.approval.tenant != self._tenant:
-                        continue
-                    yield {"item": item, "action": one.action}
+                    if item.id in items and not item.redact:
+                        yield {"item": item.id, "action": item.action}
 
 
-def _event(row: Row) -> Event | None:
-    try:
-        if row.leaf:
-            # Erased: its hidden values are empty.
-            return opened(json.loads(row.leaf), {})
-        found = Event.model_validate_json(row.event)
-        return found.with_(at_ms=int(row.at), seq=row.seq)
-    except (ValueError, NotVerified):
-        return None
+def _line(log: _Log, index: int, row: Row, *, is_opened: bool) -> JsonObject:
+    if row.leaf:
+        return entry_line(index, row.leaf.encode(), {}, log.proof(index))
+    leaf = row.opened_leaf
+    openings = dict(leaf.openings) if is_opened else {}
+    openings.pop(SEAL, None)
+    return entry_line(index, leaf.text, openings, log.proof(index))
 
 
 async def verify_log_of(

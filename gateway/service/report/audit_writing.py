@@ -18,7 +18,7 @@ import asyncio
 import json
 import logging
 import secrets
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable
 from contextlib import aclosing, suppress
 from datetime import timedelta
 from pathlib import Path
@@ -156,23 +156,7 @@ class AuditWriter:
         return False
 
     async def _write(self, *, is_last: bool) -> None:
-        async def write(lease: Lease) -> None:
-            noted = await self._notes.read()
-            # Another process must not have changed the note.
-            if self._tree is None or noted != self._notes.last:
-                self._tree = await self._load(noted)
-            await self._tell_keys()
-            if self._tree.is_full:
-                # No replica confirmed them. A writer adds few entries at once.
-                await self._sign(self._tree, lease)
-            await self._append(self._tree, lease)
-            if self._tree.is_due(self._clock(), is_last=is_last):
-                await self._sign(self._tree, lease)
-
-        await self._alone(write)
-
-    async def _alone(self, work: Callable[[Lease], Awaitable[None]]) -> None:
-        """Do exclusive work; skip it while another process has the lease."""
+        """Append and sign, unless another process has the lease."""
         try:
             # The lease of a thread is used, with an agent name that no agent has.
             async with self._store.threads.lease(self._keys, "", "audit") as lease:
@@ -181,9 +165,22 @@ class AuditWriter:
                         return
                     if not was_last:
                         self._tree = None
-                    await work(lease)
+                    await self._write_alone(lease, is_last=is_last)
         except ThreadUnavailable:
             logger.debug("audit.written_elsewhere tenant=%s", self._keys.tenant)
+
+    async def _write_alone(self, lease: Lease, *, is_last: bool) -> None:
+        noted = await self._notes.read()
+        # Another process must not have changed the note.
+        if self._tree is None or noted != self._notes.last:
+            self._tree = await self._load(noted)
+        await self._tell_keys()
+        if self._tree.is_full:
+            # No replica confirmed them. A writer adds few entries at once.
+            await self._sign(self._tree, lease)
+        await self._append(self._tree, lease)
+        if self._tree.is_due(self._clock(), is_last=is_last):
+            await self._sign(self._tree, lease)
 
     async def _load(self, noted: TreeNote) -> GrowingTree:
         origin = await asyncio.to_thread(self._files.origin)

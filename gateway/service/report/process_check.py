@@ -13,7 +13,7 @@ import logging
 import os
 import secrets
 import socket
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 
@@ -77,7 +77,8 @@ class Registration:
         seen: dict[str, int] = {}
         while True:
             found = await self._store.processes.read(self._keys)
-            name, problem = self._mismatch(found, await self._waiting(found))
+            name, problem = self._mismatch(found)
+            problem = problem or await self._lost_database(found)
             if not problem:
                 # False if another process joined since the reading. Two that do not fit
                 # must not both join, so both read again.
@@ -125,8 +126,8 @@ class Registration:
         except ValueError as error:
             log_failure(logger, error, "process.corrupt")
             return
-        # Without the waiting calls: a lost database is detected when a process starts.
-        _, problem = self._mismatch(found, {})
+        # A lost database is detected when a process starts.
+        _, problem = self._mismatch(found)
         if problem and problem != self.problem:
             logger.error("process.does_not_fit why=%s", problem)
         self.problem = problem
@@ -190,28 +191,32 @@ class Registration:
             agents = (*self._process.agents, agent)
             self._process = self._process.with_(agents=agents)
 
-    def _mismatch(
-        self, found: Processes, waiting: Mapping[str, int]
-    ) -> tuple[str, str]:
-        others = {
-            name: other
-            for name, (other, _) in found.alive.items()
-            if name != self._name and other.tenant == self._process.tenant
-        }
-        for name, other in others.items():
-            problem = _two_keys(self._process, other) or _copied(self._process, other)
-            problem = problem or _two_databases(self._process, other)
-            if problem:
+    def _mismatch(self, found: Processes) -> tuple[str, str]:
+        """Return another process that this one contradicts, and why; or empty texts."""
+        mine = self._process
+        for name, (other, _) in found.alive.items():
+            if name == self._name or other.tenant != mine.tenant:
+                continue
+            problem = _two_keys(mine, other) or _copied(mine, other)
+            if problem := problem or _two_databases(mine, other):
                 return name, problem
-        return "", _lost_database(self._process, found, waiting)
+        return "", ""
 
-    async def _waiting(self, found: Processes) -> dict[str, int]:
-        counted: dict[str, int] = {}
-        for agent in self._process.serves:
-            if (self._process.tenant, agent) in found.kept:
-                waiting = await self._store.processes.waiting(self._keys, agent)
-                counted[agent] = waiting
-        return counted
+    async def _lost_database(self, found: Processes) -> str:
+        """Return why threads with waiting calls are missing here; "" if none is."""
+        mine = self._process
+        for agent in mine.serves:
+            before = found.kept.get((mine.tenant, agent))
+            if before is None or before.checkpoints in {"", mine.checkpoints}:
+                continue
+            if waiting := await self._store.processes.waiting(self._keys, agent):
+                return (
+                    f"{_wait(waiting, repr(agent))}, and "
+                    f"its threads are in {before.shown}, not in {mine.shown}; set "
+                    "'checkpoints' to the former or restore it. If it is lost for "
+                    "good, run: keyturn repair --new-checkpoints"
+                )
+        return ""
 
     async def _join(self, found: Processes) -> bool:
         mine = self._process
@@ -342,23 +347,6 @@ def _two_databases(mine: ProcessInfo, other: ProcessInfo) -> str:
         "of them; give both the same 'checkpoints', such as one Postgres, or the same "
         "'data_dir' on one machine."
     )
-
-
-def _lost_database(
-    mine: ProcessInfo, found: Processes, waiting: Mapping[str, int]
-) -> str:
-    for agent in mine.serves:
-        before = found.kept.get((mine.tenant, agent))
-        if before is None or before.checkpoints in {"", mine.checkpoints}:
-            continue
-        if waiting.get(agent, 0):
-            return (
-                f"{_wait(waiting[agent], repr(agent))}, and "
-                f"its threads are in {before.shown}, not in {mine.shown}; set "
-                "'checkpoints' to the former or restore it. If it is lost for good, "
-                "run: keyturn repair --new-checkpoints"
-            )
-    return ""
 
 
 def _wait(count: int, agent: str) -> str:

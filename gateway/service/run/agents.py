@@ -335,11 +335,10 @@ class AgentService(ClaimService, Submitter):
     async def _found(self, item_id: str) -> tuple[Approval, Item] | None:
         """Return an item of this tenant for display; None if missing or corrupt."""
         approval_id, index = approval_of(item_id)
-        for loaded in await self._store.approvals.load_each([approval_id]):
-            approval = loaded.approval
-            # An agent may send any id, even one of another tenant's call.
-            if approval.tenant == self._tenant and index < len(approval.items):
-                return approval, approval.items[index]
+        # An agent may send any id, even one of another tenant's call.
+        for loaded in await self._load_each([approval_id]):
+            if index < len(loaded.approval.items):
+                return loaded.approval, loaded.approval.items[index]
         return None
 
     async def _of_message(self, ref: TurnRef) -> list[Approval]:

@@ -61,8 +61,8 @@ class ApprovalReadings(PolicyService):
         Raises:
             StoreUnavailable: when the store does not answer.
         """
-        for loaded in await self._store.approvals.load_each([approval_id]):
-            if self._may_read(loaded.approval, may_be):
+        for loaded in await self._load_each([approval_id]):
+            if _may_read(loaded.approval, may_be):
                 now = await as_of_now(self._store, self.policy_now, loaded.approval)
                 return await aside(partial(view_of, now, may_be), _documents(now))
         return None
@@ -96,8 +96,7 @@ class ApprovalReadings(PolicyService):
             size = min(limit - len(found), _LOOK)
             page = await due_page(self._store.conn, keys.expiry, due, size)
             ids = readable([one.member for one in page], keys.unlisted)
-            loaded = await self._store.approvals.load_each(ids)
-            for each in loaded:
+            for each in await self._load_each(ids):
                 approval = each.approval
                 is_wanted = not agent or agent in {
                     approval.agent,
@@ -105,7 +104,7 @@ class ApprovalReadings(PolicyService):
                 }
                 if (
                     is_wanted
-                    and self._may_read(approval, may_be)
+                    and _may_read(approval, may_be)
                     and any(item.state in states for item in approval.items)
                 ):
                     view = partial(view_of, approval)
@@ -116,10 +115,11 @@ class ApprovalReadings(PolicyService):
             approvals=tuple(found), next="" if due is None else _cursor(due)
         )
 
-    def _may_read(self, approval: Approval, may_be: MayBe) -> bool:
-        # A standing approval belongs to no agent.
-        is_ours = approval.tenant == self._tenant and not approval.is_standing
-        return is_ours and may_be(approval.agent) and may_be(approval.run_ref.agent)
+
+def _may_read(approval: Approval, may_be: MayBe) -> bool:
+    # A standing approval belongs to no agent.
+    is_of_agent = not approval.is_standing
+    return is_of_agent and may_be(approval.agent) and may_be(approval.run_ref.agent)
 
 
 def _documents(approval: Approval) -> list[str]:

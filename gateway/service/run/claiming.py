@@ -40,7 +40,7 @@ from keyturn.gateway.errors import (
 )
 from keyturn.gateway.failures import log_failure
 from keyturn.gateway.protocol import digest
-from keyturn.gateway.protocol.digest import state_in, stateless_hash
+from keyturn.gateway.protocol.digest import state_in
 from keyturn.gateway.protocol.http_api import OpenQuestion
 from keyturn.gateway.protocol.records import (
     EditOutcome,
@@ -55,6 +55,7 @@ from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.protocol.wire import (
     APPROVAL_INTERRUPT,
     RECONCILE_INTERRUPT,
+    Answer,
     Busy,
     CallOutcome,
     CheckState,
@@ -72,10 +73,12 @@ from keyturn.gateway.protocol.wire import (
 )
 from keyturn.gateway.service.run.proving import (
     NOT_TOLD,
-    Receipts,
     Unproven,
     are_proven,
+    check_authorized,
+    claim_key,
     proven_words,
+    receipt_of,
     refuse_unproven,
     unproven_end,
 )
@@ -128,10 +131,6 @@ class ClaimService(PolicyService):
     authorization that is no longer valid is revoked in the step that refuses the claim.
     """
 
-    @property
-    def _receipts(self) -> Receipts:
-        return Receipts(self._store, self._policy)
-
     async def claim(self, request: ClaimRequest) -> ClaimReply:
         """Grant one execution of an authorized call, checked against the record.
 
@@ -143,29 +142,28 @@ class ClaimService(PolicyService):
                 too often.
         """
         request = request.with_(owner=attempt_of(request.owner))
-
-        spent: AlreadySpent | None = None
-        while True:
-            compute = partial(self._claimed, request=request, spent=spent)
-            try:
-                found = await self._change(request.item_id, compute)
-                break
-            except AlreadySpent as error:
-                if spent is not None:
-                    return _busy(self._store.lease_ms)
-                # The ledger refused it: the next round starts nothing.
-                spent = error
-            if spent.item and spent.approval != approval_of(request.item_id)[0]:
+        approval_id, index = approval_of(request.item_id)
+        compute = partial(self._claimed, request=request)
+        try:
+            found = await self._change(request.item_id, compute)
+        except AlreadySpent as spent:
+            if spent.item and spent.approval != approval_id:
                 # Another call spent this use before, so an older copy of the standing
                 # approval was restored.
                 await end_standing(self._store, self._keys, spent.approval, RESTORED)
+            try:
+                # The ledger refused it: this round starts nothing.
+                found = await self._change(
+                    request.item_id, partial(compute, spent=spent)
+                )
+            except AlreadySpent:
+                return _busy(self._store.lease_ms)
         if found is None:
             return Refused(reason=_NOT_OURS)
         if isinstance(found, Unproven):
             return await refuse_unproven(self._store, found)
         if not isinstance(found, Write):
             return found
-        index = approval_of(request.item_id)[1]
         return self._reply(found.approval, index, request.owner, found.standing)
 
     async def heartbeat(self, item_id: str, fence: int) -> bool:
@@ -242,7 +240,9 @@ class ClaimService(PolicyService):
             return unproven or unclaimable(said)
         standing = await standing_of(self._store, item)
         try:
-            self._receipts.check(loaded.approval, item, standing)
+            check_authorized(
+                self._store, self._policy(), loaded.approval, item, standing
+            )
         except NotVerified as error:
             return Unproven(loaded.approval, item, error)
         attempt = _Attempt(loaded, item, request, standing)
@@ -372,20 +372,17 @@ class ClaimService(PolicyService):
         # The claim of another owner was only cut to the length of a lease.
         if item.owner != owner:
             return _busy(self._store.lease_ms)
-        # The key excludes the business state: if the call returns to its reviewers in a
-        # new state, it keeps its key, and a tool that has run does not run twice.
-        effect = stateless_hash(item.action)
         return Claimed(
             fence=item.fence,
             action=item.action,
             action_hash=item.action_hash,
-            idempotency_key=digest.claim_key(item.ctx.as_dict(), effect),
+            idempotency_key=claim_key(item),
             lease_s=self._store.lease_ms / 1000,
             edit=item.edit,
             asks_on_failure=item.asks_on_failure,
             reconciled=last_finding(proven_words(self._store, approval, item)),
             requested=requested_before(item),
-            receipt=self._receipts.issue(approval, item, standing),
+            receipt=receipt_of(self._store, self._policy(), approval, item, standing),
         )
 
 
@@ -517,11 +514,7 @@ def told_edit(item: Item) -> EditRecord | None:
 
 def outcome_of(item: Item) -> CallOutcome:
     """Return the outcome of a recorded call, to repair an interrupted turn."""
-    return CallOutcome(
-        item_id=item.id,
-        tool_call_id=item.ctx.tool_call_id,
-        tool=item.tool,
-        state=item.state,
+    return unproven_outcome(item).with_(
         answer=answer_for(item),
         edit=told_edit(item),
         result=item.result,
@@ -549,9 +542,6 @@ def requested_before(item: Item) -> str:
 
 _LOST = "The gateway has no record of this call that it can read."
 
-Concerns = Callable[[Approval], bool]
-"""Returns whether an approval may be revealed to the caller."""
-
 
 @dataclass(frozen=True)
 class Found:
@@ -566,16 +556,11 @@ class Found:
     is_lost: bool = False
 
 
-def everybody(_: Approval) -> bool:
-    """Return True: a caller in the gateway's process may read every approval."""
-    return True
-
-
 async def find_answers(
     store: Store,
     run: RunRef,
     questions: Iterable[OpenQuestion],
-    concerns: Concerns = everybody,
+    concerns: Callable[[Approval], bool] = lambda _: True,
 ) -> dict[OpenQuestion, Found]:
     """Return the answers to a run's questions that have one.
 
@@ -586,7 +571,8 @@ async def find_answers(
         store: where the records are.
         run: the run that asks.
         questions: its open questions.
-        concerns: returns whether an approval may be revealed to the run.
+        concerns: returns whether an approval may be revealed to the run; a caller in
+            the gateway's process may read every approval.
 
     Raises:
         GraphError: when the agent's name differs from the one in its record.
@@ -638,24 +624,19 @@ async def _told(
 
 
 def _answer(asked: OpenQuestion, item: Item) -> JsonObject | None:
-    if asked.kind == RECONCILE_INTERRUPT:
-        found = _reconciled(item)
-        return None if found is None else found.model_dump(mode="json")
-    answer = answer_for(item)
-    if answer is None:
-        return None
-    return answer.model_dump(mode="json")
+    is_doubt = asked.kind == RECONCILE_INTERRUPT
+    found = _reconciled(item) if is_doubt else answer_for(item)
+    return None if found is None else found.model_dump(mode="json")
 
 
 def _unknown(asked: OpenQuestion, why: str) -> JsonObject:
     """Return an answer without a decision, so that the thread can continue."""
-    about = (asked.item_id, asked.action_hash)
-    if asked.kind == APPROVAL_INTERRUPT:
-        return unknown_answer(*about, why).model_dump(mode="json")
-    item_id, action_hash = about
-    found = ReconcileAnswer(
+    item_id, action_hash = asked.item_id, asked.action_hash
+    found: Answer | ReconcileAnswer = ReconcileAnswer(
         type="skip", item_id=item_id, action_hash=action_hash, message=why
     )
+    if asked.kind == APPROVAL_INTERRUPT:
+        found = unknown_answer(item_id, action_hash, why)
     return found.model_dump(mode="json")
 
 
@@ -675,6 +656,4 @@ def _reconciled(item: Item) -> ReconcileAnswer | None:
         **dict.fromkeys(UNEXECUTED, "skip"),
     }
     word = words.get(item.state)
-    if word is None:
-        return None
-    return reconcile_answer(item, word)
+    return None if word is None else reconcile_answer(item, word)

@@ -75,113 +75,121 @@ _RECEIPT_MS = (LIFETIME_S + SKEW_S) * 1000
 Check = Callable[[Approval, Item, Sequence[PublicKey]], None]
 
 
-class Receipts:
-    """Verifies the authorization of calls, and issues receipts.
-
-    Without keys, as in a store that a test opened, nothing is verified or issued.
+def check_authorized(
+    store: Store,
+    policy: Policy,
+    approval: Approval,
+    item: Item,
+    standing: Approval | None,
+) -> None:
+    """Check that a call was authorized by all required people.
 
     Args:
-        store: the store with the keys.
-        policy: returns the policy in force now.
+        store: the store with the keys; without keys nothing is verified.
+        policy: the policy in force now.
+        approval: the record of the call.
+        item: its item, authorized or executing.
+        standing: the standing approval that covered it, if any.
+
+    Raises:
+        NotVerified: when it was not; ``reason`` is one word for the problem.
     """
+    keyring = store.keyring
+    if keyring is None:
+        return
+    if _is_by_policy(item):
+        _check_policy(policy, approval, item)
+    elif item.cover is None:
+        _check_signed(approval, item, keyring)
+    elif standing is not None:
+        _check_signed(standing, standing.items[0], keyring)
+        if not has_covered(standing, item):
+            raise NotVerified("not_covered", "what people gave is for other calls")
+    # An authorized call whose standing approval is gone is ended by the claim.
+    elif item.state is not ItemState.AUTHORIZED:
+        raise NotVerified("unsigned", "what covered it is gone")
 
-    def __init__(self, store: Store, policy: Callable[[], Policy]) -> None:
-        self._store = store
-        self._policy = policy
 
-    def check(self, approval: Approval, item: Item, standing: Approval | None) -> None:
-        """Check that a call was authorized by all required people.
+def _check_policy(policy: Policy, approval: Approval, item: Item) -> None:
+    """Check that the policy can allow a call without people, as in its record.
 
-        Args:
-            approval: the record of the call.
-            item: its item, authorized or executing.
-            standing: the standing approval that covered it, if any.
+    If the policy has changed since the call was opened, the claim evaluates the call by
+    the current one. Under the same policy only the facts have changed.
+    """
+    if approval.policy_digest != policy.digest:
+        return
+    rules = EffectiveRules(policy, item.ctx.agent, item.tool)
+    tier, _ = rules.tier()
+    # A hint of the agent's code may lower a tier that is overridable.
+    is_free = rules.overridable and tier is not Tier.DENY
+    if not (tier.is_auto_approved or is_free):
+        raise NotVerified("nobody_decided", "the policy gives this call to people")
 
-        Raises:
-            NotVerified: when it was not; ``reason`` is one word for the problem.
-        """
-        keyring = self._store.keyring
-        if keyring is None:
-            return
-        if _is_by_policy(item):
-            self._check_policy(approval, item)
-            return
-        if item.cover is None:
-            _check_signed(approval, item, keyring)
-        elif standing is not None:
-            _check_signed(standing, standing.items[0], keyring)
-            if not has_covered(standing, item):
-                raise NotVerified("not_covered", "what people gave is for other calls")
-        elif item.state is not ItemState.AUTHORIZED:
-            raise NotVerified("unsigned", "what covered it is gone")
-        # An authorized call whose standing approval is gone is ended by the claim.
 
-    def _check_policy(self, approval: Approval, item: Item) -> None:
-        """Check that the policy can allow a call without people, as in its record.
+def receipt_of(
+    store: Store,
+    policy: Policy,
+    approval: Approval,
+    item: Item,
+    standing: Approval | None,
+) -> str:
+    """Return the receipt of a claim, after `check_authorized`; "" without keys.
 
-        If the policy has changed since the call was opened, the claim evaluates the
-        call by the current one. Under the same policy only the facts have changed.
-        """
-        policy = self._policy()
-        if approval.policy_digest != policy.digest:
-            return
-        rules = EffectiveRules(policy, item.ctx.agent, item.tool)
-        tier, _ = rules.tier()
-        # A hint of the agent's code may lower a tier that is overridable.
-        is_free = rules.overridable and tier is not Tier.DENY
-        if not (tier.is_auto_approved or is_free):
-            raise NotVerified("nobody_decided", "the policy gives this call to people")
+    A repeated claim gets the same receipt with the same end. After a release, the next
+    claim has the same receipt id (`receipt_id`). No receipt of an id expires later than
+    a ledger remembers the id. The arguments are those of `check_authorized`.
 
-    def issue(self, approval: Approval, item: Item, standing: Approval | None) -> str:
-        """Return the receipt of a granted claim, after `check`; "" without keys.
+    Raises:
+        SettingsError: when this process has no key to sign with.
+    """
+    if store.keyring is None:
+        return ""
+    iat = item.changed_at_ms // 1000
+    votes, grant, edit = _votes(item, standing), Grant.APPROVE, item.edit
+    if edit is not None:
+        grant = Grant.EDIT
+    if _is_by_policy(item):
+        votes, grant = (), Grant.POLICY
+    batch = None
+    if approval.is_batch:
+        count = len(approval.items)
+        batch = BatchPlace(digest=approval.digest, index=item.index, n=count)
+    rules = EffectiveRules(policy, approval.agent, item.tool)
+    receipt = Receipt(
+        decision=grant,
+        jti=receipt_id(item),
+        attempt=item.fence,
+        aud=rules.first.audience or approval.agent,
+        iat=iat,
+        nbf=iat,
+        exp=min(iat + LIFETIME_S, _since_ms(approval, item) // 1000 + USABLE_S),
+        approval=approval.id,
+        item=item.id,
+        version=approval.version,
+        tier=item.tier,
+        effect=item.effect_class or Effect.IRREVERSIBLE,
+        policy=approval.policy_digest,
+        display=next((one.signed.display for one in votes if one.signed), ""),
+        original=edit.original_hash if edit else "",
+        edit=edit.patch if edit else (),
+        batch=batch,
+        idempotency_key=claim_key(item),
+        approvers=tuple(map(_approver, votes)),
+        ctx=item.ctx.as_dict(),
+        salt=str(parse_object(item.action)["salt"]),
+        state=state_in(item.action),
+    )
+    key = store.keyring.signing(Role.GATEWAY)
+    return key.envelope(PAYLOAD_TYPE, statement(receipt, item.action_hash))
 
-        A repeated claim gets the same receipt with the same end. After a release, the
-        next claim has the same receipt id (`receipt_id`). No receipt of an id expires
-        later than a ledger remembers the id.
 
-        Args:
-            approval: the record of the call.
-            item: its item, executing.
-            standing: the standing approval that covered it, if any.
+def claim_key(item: Item) -> str:
+    """Return the idempotency key of a call.
 
-        Raises:
-            SettingsError: when this process has no key to sign with.
-        """
-        keyring = self._store.keyring
-        if keyring is None:
-            return ""
-        votes = _votes(item, standing)
-        key = keyring.signing(Role.GATEWAY)
-        iat = item.changed_at_ms // 1000
-        rules = EffectiveRules(self._policy(), approval.agent, item.tool)
-        edit = item.edit
-        receipt = Receipt(
-            decision=_grant(item),
-            jti=receipt_id(item),
-            attempt=item.fence,
-            aud=rules.first.audience or approval.agent,
-            iat=iat,
-            nbf=iat,
-            exp=min(iat + LIFETIME_S, _since_ms(approval, item) // 1000 + USABLE_S),
-            approval=approval.id,
-            item=item.id,
-            version=approval.version,
-            tier=item.tier,
-            effect=item.effect_class or Effect.IRREVERSIBLE,
-            policy=approval.policy_digest,
-            display=next((one.signed.display for one in votes if one.signed), ""),
-            original=edit.original_hash if edit else "",
-            edit=edit.patch if edit else (),
-            batch=_place(approval, item),
-            idempotency_key=digest.claim_key(
-                item.ctx.as_dict(), stateless_hash(item.action)
-            ),
-            approvers=tuple(map(_approver, votes)),
-            ctx=item.ctx.as_dict(),
-            salt=str(parse_object(item.action)["salt"]),
-            state=state_in(item.action),
-        )
-        return key.envelope(PAYLOAD_TYPE, statement(receipt, item.action_hash))
+    It excludes the business state: if the call returns to its reviewers in a new state,
+    it keeps its key, and a tool that has run does not run twice.
+    """
+    return digest.claim_key(item.ctx.as_dict(), stateless_hash(item.action))
 
 
 def receipt_id(item: Item) -> str:
@@ -216,24 +224,10 @@ def _is_by_policy(item: Item) -> bool:
 
 
 def _votes(item: Item, standing: Approval | None) -> tuple[Vote, ...]:
-    """Return the votes that authorized a call; none where the policy did."""
-    if _is_by_policy(item):
-        return ()
+    """Return the votes of people that authorized a call."""
     if item.cover is None:
         return item.votes_now
     return standing.items[0].votes_now if standing else ()
-
-
-def _grant(item: Item) -> Grant:
-    if _is_by_policy(item):
-        return Grant.POLICY
-    return Grant.APPROVE if item.edit is None else Grant.EDIT
-
-
-def _place(approval: Approval, item: Item) -> BatchPlace | None:
-    if not approval.is_batch:
-        return None
-    return BatchPlace(digest=approval.digest, index=item.index, n=len(approval.items))
 
 
 def _approver(vote: Vote) -> Approver:

@@ -214,23 +214,22 @@ def propose(evaluated: Sequence[EvaluatedCall], source: Source) -> Proposal:
     waiting: dict[tuple[str, int, _Times], _Rows] = {}
     authorized: dict[tuple[str, int], _Rows] = {}
     for position, one in enumerate(evaluated):
+        evaluation = one.evaluation
         refusal = _refusal(one, seen)
-        is_auto = not refusal and one.evaluation.tier is Tier.AUTO
         document = "" if refusal else _document(one, source)
-        if refusal or not document:
+        row = (position, one, document)
+        if not document:
             reason = refusal or NO_DOCUMENT
-            verdicts[position] = _verdict(one, VerdictKind.DENY, reason=reason)
+            verdicts[position] = denied(one.call, reason)
             events.append(_refused(one, source, reason))
-        elif is_auto:
-            verdicts[position] = _verdict(one, VerdictKind.RUN)
+        elif evaluation.tier is Tier.AUTO:
+            verdicts[position] = _verdict(one.call, VerdictKind.RUN, evaluation.tier)
             events.append(_event(one, source, EventName.CALL_RAN))
         elif key := _authorized_with(one):
-            authorized.setdefault(key, []).append((position, one, document))
+            authorized.setdefault(key, []).append(row)
         else:
-            evaluation = one.evaluation
             needs_own_card = evaluation.tier is Tier.ESCALATE or evaluation.is_question
             alone = position if needs_own_card else _SHARED
-            row = (position, one, document)
             card = (evaluation.channel, alone, _times(evaluation))
             waiting.setdefault(card, []).append(row)
     approvals: list[Approval] = []
@@ -276,7 +275,7 @@ def _by_card(rows: _Rows) -> list[_Rows]:
     others = [row for row in rows if row[0] not in taken]
     return [
         *(card for kind in many for card in _in_tables(kind)),
-        *_in_parts(others, MAX_ITEMS),
+        *(others[n : n + MAX_ITEMS] for n in range(0, len(others), MAX_ITEMS)),
     ]
 
 
@@ -298,10 +297,6 @@ def _in_tables(rows: _Rows) -> list[_Rows]:
         cards[-1].append(row)
         room -= size
     return cards
-
-
-def _in_parts(rows: _Rows, size: int) -> list[_Rows]:
-    return [rows[start : start + size] for start in range(0, len(rows), size)]
 
 
 def _by_two(one: EvaluatedCall) -> EvaluatedCall:
@@ -344,12 +339,11 @@ def _document(one: EvaluatedCall, source: Source) -> str:
         document = digest.action_document(
             tool=call.tool,
             args=accept_object(call.args),
-            ctx=_context(one, source).as_dict(),
+            ctx=context_of(source.tenant, source.turn.ref, call).as_dict(),
             salt=source.salt(),
         )
         # Calls of tier notify have no approver, so no precondition is bound.
-        is_bound = one.evaluation.tier is not Tier.NOTIFY
-        if call.state is None or not is_bound:
+        if call.state is None or one.evaluation.tier is Tier.NOTIFY:
             return document
         return digest.with_state(document, call.state)
     except BadJson:
@@ -455,7 +449,7 @@ def _item(
         **one.evaluation.kept,
         id=item_id(approval_id, index),
         index=index,
-        ctx=_context(one, source),
+        ctx=context_of(source.tenant, source.turn.ref, one.call),
         tool=one.call.tool,
         requested=document,
         action=document,
@@ -475,17 +469,13 @@ def _spelled(call: ProposedCall, source: Source) -> JsonObject | None:
     return found
 
 
-def _context(one: EvaluatedCall, source: Source) -> Context:
-    return context_of(source.tenant, source.turn.ref, one.call)
-
-
 def _recorded(one: EvaluatedCall, item: Item) -> Verdict:
     """Return the verdict on an item of an approval: wait for people, or run.
 
     In both cases the agent has to claim the item before it runs the call.
     """
     kind = VerdictKind.HOLD if item.is_pending else VerdictKind.RUN
-    return _verdict(one, kind).with_(
+    return _verdict(one.call, kind, one.evaluation.tier).with_(
         item_id=item.id,
         action_hash=item.action_hash,
         allow=item.allow,
@@ -493,15 +483,18 @@ def _recorded(one: EvaluatedCall, item: Item) -> Verdict:
     )
 
 
-def _verdict(one: EvaluatedCall, kind: VerdictKind, reason: str = "") -> Verdict:
-    tier = Tier.DENY if kind is VerdictKind.DENY else one.evaluation.tier
+def denied(call: ProposedCall, reason: str) -> Verdict:
+    """Return the verdict on a call that does not run."""
+    return _verdict(call, VerdictKind.DENY, Tier.DENY).with_(reason=reason)
+
+
+def _verdict(call: ProposedCall, kind: VerdictKind, tier: Tier) -> Verdict:
     return Verdict(
         kind=kind,
-        tool=one.call.tool,
-        tool_call_id=one.call.tool_call_id,
+        tool=call.tool,
+        tool_call_id=call.tool_call_id,
         tier=tier,
-        args_hash=hash_of(one.call),
-        reason=reason,
+        args_hash=hash_of(call),
     )
 
 
@@ -554,11 +547,20 @@ def refusal_of(
         return NAMELESS
     if call.is_question and ref.nested_in is not None:
         return NOT_OUTERMOST
+    # A freeze first: its sentence has more details than that of a pause.
+    agent = ref.agent
+    freeze = freeze_of(load, agent, call.tool) or load.frozen.get(paused(agent))
+    if freeze is not None:
+        return freeze_message(freeze)
     try:
-        found = denial(load, policy.protect, ref.agent, call.tool, call.args)
-        return found or (problem_of(call.args) if call.is_question else "")
+        rejection = load.rejected.get(fingerprint(call.tool, call.args))
+        problem = problem_of(call.args) if call.is_question else ""
     except BadJson:
         return ""  # refused with a sentence when its document is made
+    # `<=`: with 1 the very next turn is refused, with 0 none is.
+    if rejection and rejection.turns_ago <= policy.protect.same_rejected_within:
+        return _repeated(rejection)
+    return problem
 
 
 def wanted_of(calls: Iterable[ProposedCall], effects: Iterable[str]) -> Wanted:
@@ -571,29 +573,6 @@ def wanted_of(calls: Iterable[ProposedCall], effects: Iterable[str]) -> Wanted:
         with suppress(BadJson):
             known.append(fingerprint(call.tool, call.args))
     return Wanted(effects=[*effects], tools=tools, calls=known)
-
-
-def denial(
-    load: AgentLoad, protect: Protection, agent: str, tool: str, args: JsonObject
-) -> str:
-    """Return why a freeze, a pause or a rejection refuses a call; "" if none does.
-
-    Args:
-        load: state of the agent.
-        protect: limits on the agent's requests.
-        agent: its name.
-        tool: the tool's name.
-        args: strict JSON.
-    """
-    # A freeze first: its sentence has more details than that of a pause.
-    freeze = freeze_of(load, agent, tool) or load.frozen.get(paused(agent))
-    if freeze is not None:
-        return freeze_message(freeze)
-    rejection = load.rejected.get(fingerprint(tool, args))
-    # `<=`: with 1 the very next turn is refused, with 0 none is.
-    if rejection and rejection.turns_ago <= protect.same_rejected_within:
-        return _repeated(rejection)
-    return ""
 
 
 def freeze_of(load: AgentLoad, agent: str, tool: str) -> Freeze | None:
@@ -610,17 +589,16 @@ def over_limit(load: AgentLoad, protect: Protection, held: int) -> str:
         protect: limits on the agent's requests.
         held: number of calls of this turn that wait already.
     """
-    # `>=`, because the evaluated call would be one more.
-    if load.waiting + held >= protect.pending_per_agent:
-        return (
-            f"{load.waiting + held} of your calls wait for a person already, which "
-            "reaches the limit. Slow down: wait for answers before you ask for more."
-        )
-    if load.requests_10m + held >= protect.requests_per_10m:
-        return (
-            f"You asked people for {load.requests_10m + held} calls within 10 minutes, "
-            "which reaches the limit. Slow down, and ask again later."
-        )
+    for many, most, what in (
+        (load.waiting + held, protect.pending_per_agent, "wait for a person already"),
+        (load.requests_10m + held, protect.requests_per_10m, "came in 10 minutes"),
+    ):
+        # `>=`, because the evaluated call would be one more.
+        if many >= most:
+            return (
+                f"{many} of your calls {what}, which reaches the limit. Slow down: "
+                "wait for answers before you ask for more."
+            )
     return ""
 
 
@@ -638,12 +616,6 @@ def freeze_message(freeze: Freeze) -> str:
     )
 
 
-def freeze_names(agent: str, tools: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the names of the freezes that must be absent while these calls open."""
-    # A turn without calls that may run cannot be stopped by a freeze.
-    return (*names_of(agent, *tools), paused(agent)) if tools else ()
-
-
 def cannot_start_message(freeze: Freeze) -> str:
     """Return the sentence about a freeze, for a reviewer who wants to approve."""
     return (
@@ -658,9 +630,9 @@ def _named(freeze: Freeze) -> str:
 
 def _repeated(rejection: Rejection) -> str:
     reason = rejection.reason.strip()
-    because = f" and said: {reason!r}" if reason else " without a reason"
+    said = f" and said: {reason!r}" if reason else ""
     return (
-        f"{rejection.by} rejected exactly this call earlier in this conversation"
-        f"{because}. It did not run and was not put to people again. Change what was "
-        "wrong with it, or go on without it."
+        f"{rejection.by} rejected exactly this call earlier in this conversation{said}."
+        " It did not run and was not put to people again. Change what was wrong with "
+        "it, or go on without it."
     )

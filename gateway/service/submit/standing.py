@@ -38,7 +38,7 @@ from keyturn.gateway.approvals.standing import (
     still_given,
     used,
 )
-from keyturn.gateway.errors import BadJson, CorruptRecord, NotAllowed, StoreUnavailable
+from keyturn.gateway.errors import CorruptRecord, StoreUnavailable
 from keyturn.gateway.failures import log_failure
 from keyturn.gateway.policy.rules import Policy
 from keyturn.gateway.policy.standing import (
@@ -56,6 +56,7 @@ from keyturn.gateway.service.submit.call_evaluation import TurnPrecedents
 from keyturn.gateway.service.submit.proposals import EvaluatedCall, opened_event
 from keyturn.gateway.service.tenant_service import PolicyService
 from keyturn.gateway.store import keys as store_keys
+from keyturn.gateway.store.erasing import turn_key_of
 from keyturn.gateway.store.keys import Keys
 from keyturn.gateway.store.limits.agent_load import AgentLoad, rejection_effects
 from keyturn.gateway.store.records.atomic_write import Loaded, Write
@@ -96,8 +97,8 @@ async def covered(
     }
     if not wanted:
         return found
-    found_now = await read_in_force(store, keys, policy)
-    read = {one.approval.id: one.approval for one in found_now}
+    in_force = await read_in_force(store, keys, policy)
+    read = {one.approval.id: one.approval for one in in_force}
     left, effects = dict(read), set[str]()
     # One after the other, because each use leaves less for the next.
     for position in sorted(wanted):
@@ -148,14 +149,14 @@ async def standing_of(store: Store, item: Item) -> Approval | None:
 
 
 def _may_be_covered(one: EvaluatedCall) -> bool:
-    is_asked = not one.refusal and one.evaluation.can_cover
+    # A call that triage raised is not similar to the approved one. Nor is a call
+    # without an assessment: an agent may have made triage fail.
+    triage = one.triage_result
+    is_alike = not (triage and triage.raised_to) and not one.has_no_opinion
     # An approver has to see the business state, and a covered call has no approver.
     is_plain = one.call.state is None and not one.call.problem
-    # A call that triage raised is not similar to the approved one.
-    raised = one.triage_result.raised_to if one.triage_result else None
-    # Nor is a call without an assessment: an agent may have made triage fail.
-    is_plain = is_plain and raised is None and not one.has_no_opinion
-    return is_asked and is_plain and bool(one.effect)
+    is_asked = not one.refusal and one.evaluation.can_cover
+    return is_asked and is_plain and is_alike and bool(one.effect)
 
 
 async def read_in_force(store: Store, keys: Keys, policy: Policy) -> list[Loaded]:
@@ -166,17 +167,22 @@ async def read_in_force(store: Store, keys: Keys, policy: Policy) -> list[Loaded
     Raises:
         StoreUnavailable: when the store does not answer.
     """
-    ids = await store.standing.listed(keys)
     found: list[Loaded] = []
-    for loaded in await store.approvals.load_each(ids):
-        standing = loaded.approval
-        if standing.tenant != keys.tenant or not standing.is_standing:
-            continue
-        if reason := end_reason(standing, policy.digest):
-            await end_standing(store, keys, standing.id, reason)
+    for loaded in await _listed(store, keys):
+        if reason := end_reason(loaded.approval, policy.digest):
+            await end_standing(store, keys, loaded.approval.id, reason)
         else:
             found.append(loaded)
     return found
+
+
+async def _listed(store: Store, keys: Keys) -> list[Loaded]:
+    found = await store.approvals.load_each(await store.standing.listed(keys))
+    return [
+        one
+        for one in found
+        if one.approval.tenant == keys.tenant and one.approval.is_standing
+    ]
 
 
 async def rejection_of(
@@ -254,16 +260,12 @@ async def end_those(
     Raises:
         StoreUnavailable: when one of them is not known to have ended.
     """
-    ids = await store.standing.listed(keys)
-    found = await store.approvals.load_each(ids)
-    chosen = [
-        loaded.approval.id
-        for loaded in found
-        if loaded.approval.tenant == keys.tenant
-        and loaded.approval.is_standing
-        and is_ended(loaded.approval)
+    return [
+        one.approval.id
+        for one in await _listed(store, keys)
+        if is_ended(one.approval)
+        if await end_standing(store, keys, one.approval.id, reason)
     ]
-    return [one for one in chosen if await end_standing(store, keys, one, reason)]
 
 
 MOST_SHOWN = 1_500
@@ -362,10 +364,8 @@ class StandingService(PolicyService):
 
     async def read(self, approval_id: str) -> Loaded | None:
         """Return a standing approval in its current state; None for any other id."""
-        loaded = await self._store.approvals.load(approval_id)
-        if loaded is None or loaded.approval.tenant != self._tenant:
-            return None
-        return loaded if loaded.approval.is_standing else None
+        loaded = await self._load(approval_id)
+        return loaded if loaded and loaded.approval.is_standing else None
 
     async def in_force(self) -> AsyncGenerator[Loaded]:
         """Yield the standing approvals that may cover calls, the oldest first.
@@ -411,6 +411,8 @@ class StandingService(PolicyService):
 
         Its givers may, and so may everyone with the right to reject such a call.
         """
+        if is_among(by.person, givers(standing)):
+            return None
         item = standing.items[0]
         rules = evaluate_standing(
             self._policy(),
@@ -419,8 +421,6 @@ class StandingService(PolicyService):
             opened_ms=standing.created_at_ms,
         )
         requirements = (item.requirement, rules.requirement)
-        if is_among(by.person, givers(standing)):
-            return None
         why = denial_reason(standing, item, by, Verb.REJECT, then_and_now=requirements)
         return None if why is None else Forbidden(reason=why)
 
@@ -464,7 +464,12 @@ class StandingService(PolicyService):
             message_id=approval_id,
             tool_call_id=ALLOW_SIMILAR,
         )
-        document = _document(bounds, ctx)
+        document = digest.action_document(
+            tool=ALLOW_SIMILAR,
+            args=bounds.model_dump(mode="json"),
+            ctx=ctx.as_dict(),
+            salt=secrets.token_hex(16),
+        )
         # The person who chose the bounds counts as their editor.
         barred = () if requirement.editor_may_vote else (by.person,)
         item = Item(
@@ -493,17 +498,11 @@ class StandingService(PolicyService):
     async def _open(
         self, standing: Approval, bounds: Bounds, by: Person, now_ms: int
     ) -> None:
-        keys, tenant = self._keys, self._tenant
+        keys = self._keys
         await self._store.standing.add(keys, standing.id, until_ms=bounds.until_ms)
         found = await self._store.approvals.open_turn(
             keys,
-            digest.turn_key(
-                tenant=tenant,
-                agent=standing.agent,
-                thread=standing.thread,
-                ns="",
-                message_id=standing.message_id,
-            ),
+            turn_key_of(standing),
             (standing,),
             # No verdicts: it is never submitted again.
             verdicts=b"",
@@ -520,15 +519,3 @@ class StandingService(PolicyService):
         )
         if found is None:
             raise StoreUnavailable("The standing approval was not opened. Try again.")
-
-
-def _document(bounds: Bounds, ctx: Context) -> str:
-    try:
-        return digest.action_document(
-            tool=ALLOW_SIMILAR,
-            args=bounds.model_dump(mode="json"),
-            ctx=ctx.as_dict(),
-            salt=secrets.token_hex(16),
-        )
-    except BadJson as error:
-        raise NotAllowed("These bounds cannot be stored.") from error

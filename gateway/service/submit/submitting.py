@@ -45,8 +45,8 @@ from keyturn.gateway.service.submit.proposals import (
     Proposal,
     Source,
     context_of,
+    denied,
     freeze_message,
-    freeze_names,
     freeze_of,
     hash_of,
     propose,
@@ -67,6 +67,7 @@ from keyturn.gateway.service.tenant_service import PolicyService
 from keyturn.gateway.store.erasing import turn_key_of
 from keyturn.gateway.store.keys import Keys
 from keyturn.gateway.store.limits.agent_load import AgentLoad
+from keyturn.gateway.store.limits.freezes import names_of, paused
 from keyturn.gateway.store.limits.precedents import Known
 from keyturn.gateway.store.limits.windows import Use
 from keyturn.gateway.store.records.atomic_write import Loaded
@@ -201,7 +202,8 @@ class Submitter(PolicyService):
                     reason = freeze_message(freeze)
                 elif kept.policy != same.policy.digest:
                     reason = await self._why_not_now(same, position, load)
-            found.append(refused(verdict, reason) if reason else verdict)
+            call = same.turn.calls[position]
+            found.append(denied(call, reason) if reason else verdict)
         return tuple(found)
 
     async def _why_not_now(
@@ -364,6 +366,7 @@ def _preconditions(
     """Return the facts that must not change while a turn opens."""
     verdicts, protect = proposal.verdicts, same.policy.protect
     pairs = [*zip(verdicts, usage, strict=True)]
+    agent = same.turn.ref.agent
     open_tools = [one.tool for one in verdicts if one.kind is not VerdictKind.DENY]
     requests = [use for one in usage for use in one.requests]
 
@@ -371,7 +374,8 @@ def _preconditions(
         return [use for verdict, one in pairs if of(verdict) for use in one.uses]
 
     return Preconditions(
-        names=freeze_names(same.turn.ref.agent, tuple(open_tools)),
+        # A turn without calls that may run cannot be stopped by a freeze.
+        names=(*names_of(agent, *open_tools), paused(agent)) if open_tools else (),
         waiting=protect.pending_per_agent,
         requests_10m=protect.requests_per_10m,
         held={one.item_id: of.uses for one, of in pairs if one.item_id},
@@ -522,7 +526,8 @@ class StoredVerdicts(Record):
             RefReused: when a call was not in the turn with these arguments.
         """
         if not self.verdicts:
-            return self.with_(verdicts=tuple(map(_over, turn.calls)))
+            over = tuple(denied(call, ERASED) for call in turn.calls)
+            return self.with_(verdicts=over)
         given = {(it.tool_call_id, it.tool, it.args_hash): it for it in self.verdicts}
         keys = [(one.tool_call_id, one.tool, hash_of(one)) for one in turn.calls]
         for key in keys:
@@ -571,19 +576,3 @@ def _written(
 
 def _place(turn_key: str, line: bytes) -> tuple[str, str]:
     return turn_key, line.decode("ascii", "replace")
-
-
-def _over(call: ProposedCall) -> Verdict:
-    return Verdict(
-        kind=VerdictKind.DENY,
-        tool=call.tool,
-        tool_call_id=call.tool_call_id,
-        tier=Tier.DENY,
-        args_hash=hash_of(call),
-        reason=ERASED,
-    )
-
-
-def refused(verdict: Verdict, reason: str) -> Verdict:
-    """Return the denial that replaces a verdict."""
-    return verdict.with_(kind=VerdictKind.DENY, tier=Tier.DENY, reason=reason)

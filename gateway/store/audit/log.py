@@ -131,7 +131,7 @@ class AuditLog:
         rows = self.rows(since_ms=since_ms, until_ms=until_ms, after=after)
         async with aclosing(rows):
             async for row in rows:
-                event = _event_of(row)
+                event = event_of(row)
                 if event is not None:
                     yield event
 
@@ -188,7 +188,7 @@ class AuditLog:
                 if limit <= 0:
                     return
                 limit -= 1
-                if (event := _event_of(row)) is not None:
+                if (event := event_of(row)) is not None:
                     yield event
 
     async def _newest_rows(self) -> AsyncGenerator[Row]:
@@ -284,7 +284,7 @@ def row_of(conn: Connection, keys: Keys, entry: Entry) -> Row:
     return Row(entry.id, at, kept(event), seal)
 
 
-def _event_of(row: Row) -> Event | None:
+def event_of(row: Row) -> Event | None:
     """Parse an event; log anything else, and return None."""
     if row.leaf:
         # Erased: the leaf has the event without people and texts.

@@ -160,7 +160,7 @@ class MetricsReports:
         event = Event(
             name=name,
             tenant=self._tenant,
-            channel=self._settings.channel or self._service.channel,
+            channel=self._settings.channel or self._service.policy_now.defaults.channel,
             reason=reason,
             data=dict(data),
         ).model_dump_json()

@@ -286,7 +286,9 @@ class Publisher:
             updater, store.collected_cards, service.collecting_rule, service.collects
         )
         self._sender = QueueSender(
-            updater, self._collector, channel=lambda: service.channel
+            updater,
+            self._collector,
+            channel=lambda: service.policy_now.defaults.channel,
         )
         seeded = SeededDefects(
             service,

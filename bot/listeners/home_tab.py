@@ -184,7 +184,7 @@ async def _view(
         looked_at=found.looked_at,
         own=found.own,
         troubles=await _troubles(ctx, page.approvals),
-        manual=manual(ctx.service.channel, ctx.config.command),
+        manual=manual(ctx.service.policy_now.defaults.channel, ctx.config.command),
     )
 
 

@@ -55,7 +55,7 @@ async def shown_before(ctx: ListenerContext, channel: str, ts: str) -> str:
         SlackError: Slack does not answer whether it is there.
     """
     moved = await ctx.service.store.moved_channels.known(ctx.keys)
-    named = [*ctx.service.channels, ctx.config.fallback_channel]
+    named = [*ctx.service.policy_now.channels, ctx.config.fallback_channel]
     for was in dict.fromkeys([*moved, *moved.values(), *named]):
         shown = await ctx.service.store.cards.shown_at(ctx.keys, was, ts)
         if shown and await is_there(ctx, channel, ts):

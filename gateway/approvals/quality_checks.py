@@ -56,15 +56,10 @@ def is_due(change: Change, index: int, *, percent: int, of: Sequence[Role]) -> b
     """
     approval, item = change.approval, change.approval.items[index]
     has_run = item.state is ItemState.EXECUTED and not item.reconciled_fence
-    if not has_run or not (_is_drawn_before(item) or is_drawn(item, percent)):
+    if not has_run or not (is_drawn_before(item) or is_drawn(item, percent)):
         return False
     requirement = Requirement(approvals=1, of=tuple(of))
     return quorum.is_possible(requirement, took_part(approval, item))
-
-
-def is_counted(change: Change, index: int) -> bool:
-    """Return True if the check of a call was counted when it was drawn."""
-    return _is_drawn_before(change.approval.items[index])
 
 
 def asking(change: Change, index: int, of: tuple[Role, ...], now_ms: int) -> Change:
@@ -147,7 +142,8 @@ def _not_asked(reviewer: Reviewer, of: Sequence[Role]) -> str | None:
     return NOT_YOU
 
 
-def _is_drawn_before(item: Item) -> bool:
+def is_drawn_before(item: Item) -> bool:
+    """Return True if a call was drawn, and its check counted, before it ran."""
     return item.spot_check is not None and not item.spot_check.asked_at_ms
 
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import assert_never
 
-from keyturn.gateway.approvals import quorum
+from keyturn.gateway.approvals import quorum, timing
 from keyturn.gateway.approvals.changes import Change, by_person
 from keyturn.gateway.approvals.decisions import (
     Expired,
@@ -35,17 +35,6 @@ from keyturn.gateway.approvals.record import (
     Item,
     Remark,
 )
-from keyturn.gateway.approvals.timing import (
-    DOUBT_THEN_MS,
-    TimerKind,
-    end_of,
-    ends,
-    is_late,
-    is_over,
-    latest_ms,
-    next_end_ms,
-    with_end,
-)
 from keyturn.gateway.protocol.records import ItemState, Person
 
 TAKEN_FOR = timedelta(minutes=10)
@@ -53,10 +42,10 @@ TAKEN_FOR = timedelta(minutes=10)
 
 _TAKEN_MS = int(TAKEN_FOR.total_seconds() * 1000)
 _FIRED = {
-    TimerKind.REMIND: EventName.APPROVAL_REMINDED,
-    TimerKind.ESCALATE: EventName.APPROVAL_ESCALATED,
-    TimerKind.RELEASE: EventName.APPROVAL_RELEASED,
-    TimerKind.DOUBT: EventName.APPROVAL_STILL_IN_DOUBT,
+    timing.TimerKind.REMIND: EventName.APPROVAL_REMINDED,
+    timing.TimerKind.ESCALATE: EventName.APPROVAL_ESCALATED,
+    timing.TimerKind.RELEASE: EventName.APPROVAL_RELEASED,
+    timing.TimerKind.DOUBT: EventName.APPROVAL_STILL_IN_DOUBT,
 }
 
 MAX_QUESTION = 1_000
@@ -100,7 +89,7 @@ def extend(approval: Approval, reviewer: Reviewer, now_ms: int) -> Change | Refu
         item.with_(expires_at_ms=until_ms)
         for item in approval.items
         if item.is_pending
-        and not is_late(approval, item, now_ms)
+        and not timing.is_late(approval, item, now_ms)
         # A call at its limit keeps its end.
         and (until_ms := _extended_ms(approval, item, added_ms))
     ]
@@ -111,7 +100,7 @@ def extend(approval: Approval, reviewer: Reviewer, now_ms: int) -> Change | Refu
                 "agent can ask again."
             )
         )
-    after = with_end(approval, *longer)
+    after = timing.with_end(approval, *longer)
     return _handled(approval, after, reviewer, EventName.APPROVAL_EXTENDED, now_ms)
 
 
@@ -129,32 +118,32 @@ def acknowledge(
     return _handled(approval, marked, reviewer, EventName.APPROVAL_ACKNOWLEDGED, now_ms)
 
 
-def fire(approval: Approval, kind: TimerKind, now_ms: int) -> Change | None:
+def fire(approval: Approval, kind: timing.TimerKind, now_ms: int) -> Change | None:
     """Return the change by a due timer; None if the approval does not wait any more.
 
     It reminds people, escalates, asks about a doubt again, or ends "I'm on it".
     """
     states = {item.state for item in approval.items}
-    called = approval.waiting.escalate_to if kind is TimerKind.ESCALATE else ()
+    called = approval.waiting.escalate_to if kind is timing.TimerKind.ESCALATE else ()
     event = approval_event(approval, _FIRED[kind], reason=", ".join(called))
     after = approval.with_(rev=approval.rev + 1)
-    if kind is TimerKind.DOUBT:
+    if kind is timing.TimerKind.DOUBT:
         if ItemState.IN_DOUBT not in states:
             return None
         # Set the timer again in the same step: a crash right after it loses no
         # reminder.
-        again = (kind.value, now_ms + DOUBT_THEN_MS)
+        again = (kind.value, now_ms + timing.DOUBT_THEN_MS)
         return Change(after, (event,), fires=kind, timers=(again,))
     # A reminder about a call that has ended, or ends with the next sweep, would only
     # confuse.
-    if ItemState.PENDING not in states or is_over(approval, now_ms):
+    if ItemState.PENDING not in states or timing.is_over(approval, now_ms):
         return None
     match kind:
-        case TimerKind.RELEASE:
+        case timing.TimerKind.RELEASE:
             after = after.with_(acknowledged=None)
-        case TimerKind.REMIND:
+        case timing.TimerKind.REMIND:
             after = after.with_(reminded_at_ms=now_ms)
-        case TimerKind.ESCALATE:
+        case timing.TimerKind.ESCALATE:
             after = after.with_(escalated_at_ms=now_ms)
         case _:
             assert_never(kind)
@@ -172,9 +161,9 @@ def refusal(
     waiting = [item for item in items if item.is_pending]
     if not waiting:
         return Stale.of(items[-1]) if items else Unknown()
-    waiting = [item for item in waiting if not is_late(approval, item, now_ms)]
+    waiting = [item for item in waiting if not timing.is_late(approval, item, now_ms)]
     if not waiting:
-        return Expired(expires_at_ms=end_of(approval, items[-1]))
+        return Expired(expires_at_ms=timing.end_of(approval, items[-1]))
     reasons = [
         quorum.ineligible_reason(
             reviewer, item.requirement, approval.principals, item.principals
@@ -189,8 +178,8 @@ def refusal(
 
 def _extended_ms(approval: Approval, item: Item, added_ms: int) -> int:
     """Return the end of a call with this much more time; 0: it can get no more."""
-    end_ms = end_of(approval, item)
-    until_ms = min(end_ms + added_ms, latest_ms(approval, item))
+    end_ms = timing.end_of(approval, item)
+    until_ms = min(end_ms + added_ms, timing.latest_ms(approval, item))
     return until_ms if until_ms > end_ms else 0
 
 
@@ -198,7 +187,7 @@ def _handled(
     before: Approval, after: Approval, reviewer: Reviewer, name: EventName, now_ms: int
 ) -> Change:
     data = {"expires_at_ms": str(after.expires_at_ms)}
-    if len(ends(after)) > 1:
+    if len(timing.ends(after)) > 1:
         data[ENDS_DIFFER] = "yes"
     event = approval_event(after, name).with_(data=data)
     return _by_person(before, after, event, reviewer, now_ms)
@@ -211,7 +200,7 @@ def _by_person(
     roles = [role for item in after.items for role in item.requirement.roles]
     told = by_person(event, person, roles)
     # The sweep may expire the card between the read and this write.
-    next_ms = next_end_ms(before, now_ms)
+    next_ms = timing.next_end_ms(before, now_ms)
     return Change(after.with_(rev=before.rev + 1), (told,), before_ms=next_ms)
 
 
@@ -299,9 +288,9 @@ def reply(
     # Check this before the state: Slack may deliver a message again that was recorded
     # in time.
     kept = next((one for one in approval.inquiries if one.reply_ts == ts), None)
-    ends = kept or _why_not_kept(approval, text, now_ms)
-    if ends is not None:
-        return ends
+    refused = kept or _why_not_kept(approval, text, now_ms)
+    if refused is not None:
+        return refused
     # From the record and not from the message: it has the name given with the request.
     by = approval.requester or person
     replied = Inquiry(by=by, text=text, at_ms=now_ms, reply_ts=ts)
@@ -315,7 +304,7 @@ def _why_not_kept(approval: Approval, text: str, now_ms: int) -> Refusal | None:
     """Return why a reply of the requester cannot be stored; None: it can."""
     if not any(item.is_pending for item in approval.items):
         return Stale.of(approval.items[-1])
-    if is_over(approval, now_ms):
+    if timing.is_over(approval, now_ms):
         return Expired(expires_at_ms=approval.expires_at_ms)
     is_full = sum(one.is_reply for one in approval.inquiries) >= MOST_REPLIES
     return _FULL if is_full else _problem(text, MAX_REPLY)

@@ -319,7 +319,9 @@ def test_a_spot_check_is_answered_by_who_holds_the_role_as_far_as_slack_knows() 
 def test_nobody_stands_in_for_who_changed_the_call_and_may_not_approve_it(
     *, is_at_claim: bool
 ) -> None:
-    loose = builders.TWO
+    seniors = builders.SENIOR.with_(users=("U0CHLOE", "U0EVE"))
+    one = Requirement(approvals=1, of=(seniors,))
+    loose = Requirement(approvals=2, of=(builders.SUPPORT, seniors), also=(one,))
     strict = evaluation(requirement=loose.with_(editor_may_vote=False))
     half = Edit(args={"order_id": "78291", "amount": 449.5})
     edited = changed(say(of(loose), half, CHLOE)).approval

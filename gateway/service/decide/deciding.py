@@ -20,7 +20,6 @@ from keyturn.gateway.approvals.decisions import (
     Click,
     Decision,
     Edit,
-    Expired,
     Forbidden,
     GestureOutcome,
     GestureRefused,
@@ -43,7 +42,6 @@ from keyturn.gateway.failures import log_failure
 from keyturn.gateway.policy.rules import Policy
 from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.protocol.work import aside
-from keyturn.gateway.service.run.sweep import Sweeper
 from keyturn.gateway.service.submit.call_evaluation import (
     CurrentEvaluation,
     SharedEffects,
@@ -81,7 +79,6 @@ class DecisionService(PolicyService):
     ) -> None:
         super().__init__(store, policy, tenant=tenant)
         self._told: dict[tuple[str, str, int, str], None] = {}
-        self._sweeper = Sweeper(store, tenant=tenant)
 
     async def decide_gesture(
         self,
@@ -165,7 +162,7 @@ class DecisionService(PolicyService):
         )
         if isinstance(found, WriteMany):
             return settled[0].outcome
-        await self._refuse(gesture, found, records, reviewer)
+        await self._note_forbidden(gesture, found, records, reviewer)
         return found
 
     async def _waiting_edited(
@@ -207,30 +204,18 @@ class DecisionService(PolicyService):
             writes.append(Write(change, inputs=inputs, rejection=rejection))
         return WriteMany(writes, result.events)
 
-    async def _refuse(
+    async def _note_forbidden(
         self,
         gesture: Gesture,
         outcome: GestureOutcome,
         records: Mapping[str, Approval],
         reviewer: Reviewer,
     ) -> None:
-        """End calls whose time is over, and log forbidden decisions in the audit log.
-
-        The click came before the sweep; ending the calls now updates their card.
-        """
-        decided = gesture.decided
-        refusals = dict.fromkeys(decided, outcome)
-        if isinstance(outcome, GestureRefused):
-            refusals = dict(outcome.refusals)
-        late = {
-            gesture.choices[place].click.approval
-            for place, refusal in refusals.items()
-            if isinstance(refusal, Expired) and place in gesture.choices
-        }
-        for approval_id in sorted(late):
-            await self._sweeper.expire(approval_id)
-        for place, (click, decision) in decided.items():
-            refusal = refusals.get(place)
+        """Write forbidden decisions to the audit log."""
+        for place, (click, decision) in gesture.decided.items():
+            refusal = outcome
+            if isinstance(outcome, GestureRefused):
+                refusal = outcome.refusals.get(place, outcome)
             if isinstance(refusal, Forbidden) and click.approval in records:
                 of = (records[click.approval], click, decision.kind, reviewer)
                 await self._note(_event(refusal, *of), click.version)

@@ -87,16 +87,6 @@ class ReviewService(DecisionService):
         self.delegations = DelegationService(store, tenant=tenant)
         self.standing = StandingService(store, policy, tenant=tenant)
 
-    @property
-    def channel(self) -> str:
-        """Return the policy's default channel."""
-        return self._policy().defaults.channel
-
-    @property
-    def channels(self) -> tuple[str, ...]:
-        """Return every channel that the policy names."""
-        return self._policy().channels
-
     async def read(self, approval_id: str) -> Loaded | None:
         """Return an approval and the store's clock, or None for an unknown id.
 

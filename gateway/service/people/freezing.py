@@ -8,15 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from keyturn.gateway.approvals import quorum
 from keyturn.gateway.approvals.decision_context import listed
 from keyturn.gateway.approvals.decisions import Forbidden, Gesture, Reviewer
 from keyturn.gateway.approvals.events import BY_GATEWAY, Event, EventName
-from keyturn.gateway.approvals.quorum import (
-    ineligible_reason,
-    is_among,
-    no_member,
-    standing_in,
-)
 from keyturn.gateway.approvals.record import Approval
 from keyturn.gateway.approvals.requirement import Requirement
 from keyturn.gateway.approvals.standing import FROZEN, bounds_of
@@ -256,7 +251,7 @@ def _forbidden(
     if not any(role.users or role.usergroups for role in requirement.roles):
         return Forbidden(reason=unnamed)
     # No principals: the requester of a call may stop its agent at any time.
-    reason = ineligible_reason(reviewer, requirement, ())
+    reason = quorum.ineligible_reason(reviewer, requirement, ())
     return Forbidden(reason=reason) if reason else None
 
 
@@ -265,9 +260,12 @@ def _who(reviewer: Reviewer, requirement: Requirement) -> tuple[str, str]:
     by = listed([reviewer.person])
     # A person's own role comes first, even if others have delegated their queue to
     # them.
-    if ineligible_reason(reviewer.with_(stands_in_for=()), requirement, ()) is None:
+    if (
+        quorum.ineligible_reason(reviewer.with_(stands_in_for=()), requirement, ())
+        is None
+    ):
         return by, ""
-    acting = standing_in(reviewer, requirement.roles, ())
+    acting = quorum.standing_in(reviewer, requirement.roles, ())
     return by, listed(other.person for other in acting.stands_in_for)
 
 
@@ -350,12 +348,12 @@ class RunService(PolicyService):
 
         Its requesters and the reviewers of its agent may.
         """
-        outsider = no_member(reviewer)
+        outsider = quorum.no_member(reviewer)
         if outsider is not None:
             return Forbidden(reason=outsider)
         facts = await self._store.threads.facts(self._keys, run.agent, run.thread)
         asked = (*((facts.requester,) if facts.requester else ()), *facts.principals)
-        if is_among(reviewer.person, asked):
+        if quorum.is_among(reviewer.person, asked):
             return None
         scope = FreezeScope(kind=ScopeKind.AGENT, name=run.agent)
         freezes = ReviewerFreezes(self._store, self._policy, tenant=self._tenant)

@@ -23,14 +23,9 @@ from keyturn.gateway.policy.rules import Policy
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.service.report.audit_writing import public_keys, required
 from keyturn.gateway.service.tenant_service import TenantService
+from keyturn.gateway.store.audit import verifying
 from keyturn.gateway.store.audit.files import Row, TreeFiles, problem_of
 from keyturn.gateway.store.audit.log import TreeNotes, event_of, place_text
-from keyturn.gateway.store.audit.verifying import (
-    Evidence,
-    Problem,
-    Verified,
-    verify_log,
-)
 from keyturn.gateway.store.connection.connection import number
 from keyturn.gateway.store.events.readers import Backlog, backlog, entry_id
 from keyturn.gateway.store.sealing.event_seals import read_seal
@@ -446,7 +441,7 @@ async def verify_log_of(
     *,
     checkpoints: tuple[str, ...] = (),
     progress: Callable[[int, int], None] = lambda _done, _all: None,
-) -> Verified:
+) -> verifying.Verified:
     """Verify the log of a tenant.
 
     Args:
@@ -465,20 +460,20 @@ async def verify_log_of(
     now_ms = await store.conn.now_ms(keys.audit)
     origin = await asyncio.to_thread(files.origin)
     mine = [one for one in checkpoints if origin and one.startswith(f"{origin}\n")]
-    what = Evidence(
+    what = verifying.Evidence(
         files=files,
         keys=public_keys(keyring),
         noted=noted[:3],
         oldest_ms=now_ms - int(store.audit_kept.total_seconds() * 1000),
         outside=mine[0] if mine else "",
     )
-    found = await asyncio.to_thread(verify_log, what, progress=progress)
+    found = await asyncio.to_thread(verifying.verify_log, what, progress=progress)
     found.unsigned = len([one async for one in log.live(files.last)])
     end, at = noted.size, noted.last
     own = place_text(files.place(end - 1)) if 0 < end <= files.size else ""
     if end <= files.size and at != own:
         text = f"the store has {at!r} as the end of {end} entries, which it is not"
-        found.problems.append(Problem(max(0, end - 1), text))
+        found.problems.append(verifying.Problem(max(0, end - 1), text))
     return found
 
 

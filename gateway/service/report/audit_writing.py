@@ -55,12 +55,7 @@ from keyturn.gateway.store.keys import Keys
 from keyturn.gateway.store.scripts.fences import Lease, holding
 from keyturn.gateway.store.sealing.event_seals import read_seal
 from keyturn.gateway.store.store import Store
-from keyturn.gateway.trust.checkpoints import (
-    Checkpoint,
-    TreeHead,
-    leaf_hash,
-    verified_checkpoint,
-)
+from keyturn.gateway.trust import checkpoints
 from keyturn.gateway.trust.key_folder import KeyFolder, Keyring, Role
 
 logger = logging.getLogger(__name__)
@@ -224,7 +219,7 @@ class AuditWriter:
         self, origin: str, keys: tuple[PublicKey, ...], noted: TreeNote
     ) -> bool:
         for note in reversed(self._files.notes()):
-            found = verified_checkpoint(note, origin=origin, keys=keys)
+            found = checkpoints.verified_checkpoint(note, origin=origin, keys=keys)
             if found.size <= noted.size:
                 last = place_text(self._files.place(found.size - 1))
                 own = (origin, found.size, found.root.hex(), last)
@@ -322,7 +317,7 @@ class AuditWriter:
         key, files = self._keyring.signing(Role.AUDIT), self._files
         lease.check()
 
-        def write() -> Checkpoint:
+        def write() -> checkpoints.Checkpoint:
             # Facts first: entries before the checkpoint are not read again.
             self._store.audit_index.write(self._keys.tenant, facts_in(tree.rows))
             records = [_record_of(one) for one in tree.rows]
@@ -330,7 +325,9 @@ class AuditWriter:
             files.append(records)
             for one in records:
                 tree.head.append(one.leaf)
-            checkpoint = Checkpoint(tree.origin, tree.head.size, tree.head.root())
+            checkpoint = checkpoints.Checkpoint(
+                tree.origin, tree.head.size, tree.head.root()
+            )
             files.write_checkpoint(checkpoint.signed(key))
             return checkpoint
 
@@ -399,7 +396,7 @@ class GrowingTree:
         last: position of the newest entry.
     """
 
-    def __init__(self, origin: str, head: TreeHead, last: EntryId) -> None:
+    def __init__(self, origin: str, head: checkpoints.TreeHead, last: EntryId) -> None:
         self.origin = origin
         self.head = head
         self.last = self.signed_last = last
@@ -441,7 +438,7 @@ def _load_files(
 
 def _record_of(row: Row) -> TreeRecord:
     state = SealState(row.state)
-    return TreeRecord(entry_id(row.seq), state, leaf_hash(row.leaf_text))
+    return TreeRecord(entry_id(row.seq), state, checkpoints.leaf_hash(row.leaf_text))
 
 
 def required(store: Store) -> tuple[Keyring, Path]:

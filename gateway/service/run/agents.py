@@ -25,17 +25,8 @@ from keyturn.gateway.clock import now_s
 from keyturn.gateway.errors import CorruptRecord, GraphError, LeaseLost, NotAllowed
 from keyturn.gateway.failures import log_failure
 from keyturn.gateway.policy.evaluate import is_idempotent, listed_tier
-from keyturn.gateway.protocol import digest
+from keyturn.gateway.protocol import digest, http_api, wire
 from keyturn.gateway.protocol.edits import edit_hash
-from keyturn.gateway.protocol.http_api import (
-    Answered,
-    AnswersQuestion,
-    LeaseQuestion,
-    LeaseRef,
-    LeaseReply,
-    PendingCall,
-    RunFacts,
-)
 from keyturn.gateway.protocol.records import (
     NO_SLACK_ID,
     EditOutcome,
@@ -43,23 +34,6 @@ from keyturn.gateway.protocol.records import (
     ItemState,
     RunRef,
     is_inside,
-)
-from keyturn.gateway.protocol.wire import (
-    AgentNote,
-    CallBegun,
-    CallEnd,
-    CallOutcome,
-    CallProgress,
-    Claimed,
-    ClaimReply,
-    ClaimRequest,
-    Done,
-    EditsKnown,
-    InDoubt,
-    LateReport,
-    Turn,
-    TurnRef,
-    Verdict,
 )
 from keyturn.gateway.service.report.event_feed import EventFeed
 from keyturn.gateway.service.run.claiming import (
@@ -102,7 +76,7 @@ class AgentService(ClaimService, Submitter):
         triage: assesses the calls that the policy selects for it.
     """
 
-    async def submit(self, turn: Turn) -> tuple[Verdict, ...]:
+    async def submit(self, turn: wire.Turn) -> tuple[wire.Verdict, ...]:
         """Evaluate all calls of a turn; see `Gateway.submit`."""
         verdicts, older = await self.submit_turn(turn)
         # After the turn is open: a crash in between leaves older calls waiting until
@@ -114,14 +88,17 @@ class AgentService(ClaimService, Submitter):
         return verdicts
 
     @override
-    async def claim(self, request: ClaimRequest) -> ClaimReply:
+    async def claim(self, request: wire.ClaimRequest) -> wire.ClaimReply:
         """Grant one execution; see `ClaimService.claim`."""
         reply = await super().claim(request)
-        if isinstance(reply, Claimed | Done | InDoubt) and reply.edit is not None:
+        if (
+            isinstance(reply, wire.Claimed | wire.Done | wire.InDoubt)
+            and reply.edit is not None
+        ):
             return reply.with_(edit=self._sealed(reply.edit, request.ref.run_ref))
         return reply
 
-    async def outcomes(self, ref: TurnRef) -> tuple[CallOutcome, ...]:
+    async def outcomes(self, ref: wire.TurnRef) -> tuple[wire.CallOutcome, ...]:
         """Return the outcomes of the recorded calls of one message in the whole run."""
         approvals = await self._of_message(ref)
         found = [
@@ -150,7 +127,7 @@ class AgentService(ClaimService, Submitter):
         ]
         return tuple(found)
 
-    async def supersede(self, ref: TurnRef) -> None:
+    async def supersede(self, ref: wire.TurnRef) -> None:
         """End the waiting calls of a turn and inside it: the thread moved on."""
 
         def is_ended(item: Item) -> bool:
@@ -182,7 +159,9 @@ class AgentService(ClaimService, Submitter):
                 approval_id, Transition.WITHDRAW, lambda item: item.id in item_ids
             )
 
-    async def edits_known(self, ref: TurnRef, edits: Mapping[str, str]) -> EditsKnown:
+    async def edits_known(
+        self, ref: wire.TurnRef, edits: Mapping[str, str]
+    ) -> wire.EditsKnown:
         """Return the edits that were made in a run, and the unknown ones.
 
         An edit was made if the bot signed it and the gateway's record has it with the
@@ -211,7 +190,7 @@ class AgentService(ClaimService, Submitter):
                 # The same as for an id without a record: calls of other agents stay
                 # hidden.
                 unknown.add(each)
-        return EditsKnown(made=made, unknown=frozenset(unknown))
+        return wire.EditsKnown(made=made, unknown=frozenset(unknown))
 
     def _sealed(self, edit: EditRecord, run: RunRef) -> EditRecord:
         """Return an edit with its seal for its run."""
@@ -237,7 +216,7 @@ class AgentService(ClaimService, Submitter):
         """Return whether a lease applies: one in use, or one that must be free."""
         return self._store.auto_runs.is_checked
 
-    async def report_progress(self, progress: CallProgress) -> CallBegun:
+    async def report_progress(self, progress: wire.CallProgress) -> wire.CallBegun:
         """Return whether a call may run, or note its progress.
 
         Raises:
@@ -247,23 +226,23 @@ class AgentService(ClaimService, Submitter):
         if not calls.is_kept:
             if progress.verb == "begin":
                 await calls.check_unheld()
-            return CallBegun(keeps_result=False)
+            return wire.CallBegun(keeps_result=False)
         turn_key = self._turn_key(progress.ref)
         call = progress.tool_call_id
         if progress.verb != "begin":
             await calls.note(self._keys, turn_key, progress.verb, call)
-            return CallBegun()
+            return wire.CallBegun()
         agent, tool = progress.ref.agent, progress.tool
         # By the current policy, because the tool would run again now.
         repeats = is_idempotent(self._policy(), agent=agent, tool=tool)
         begun = await calls.begin(self._keys, turn_key, call, repeats=repeats)
         if begun.word == "cut_off":
             logger.warning("call.cut_off agent=%s tool=%s", agent, tool)
-        return CallBegun(
+        return wire.CallBegun(
             may_run=begun.word == "run", result=begun.result, keeps_result=begun.is_kept
         )
 
-    async def ended(self, end: CallEnd) -> None:
+    async def ended(self, end: wire.CallEnd) -> None:
         """Record the end of a call, and count a failure once."""
         calls, turn_key = self._store.auto_runs, self._turn_key(end.ref)
         verb: Note = "end" if end.is_over else "give_back"
@@ -284,12 +263,12 @@ class AgentService(ClaimService, Submitter):
         name = f"{turn_key.removeprefix('sha256:')} {end.tool_call_id}"
         await self._store.agent_load.count_failure(self._keys, name, event)
 
-    async def tools_of(self, ref: TurnRef, tool_call_id: str) -> frozenset[str]:
+    async def tools_of(self, ref: wire.TurnRef, tool_call_id: str) -> frozenset[str]:
         """Return the tools of the calls with this id in a turn; empty for none."""
         verdicts = await self._verdicts(self._turn_key(ref))
         return frozenset(it.tool for it in verdicts if it.tool_call_id == tool_call_id)
 
-    async def _verdicts(self, turn_key: str) -> tuple[Verdict, ...]:
+    async def _verdicts(self, turn_key: str) -> tuple[wire.Verdict, ...]:
         stored = await self._store.agent_load.verdicts(self._keys, turn_key)
         try:
             if not stored:
@@ -301,24 +280,24 @@ class AgentService(ClaimService, Submitter):
             log_failure(logger, error, "turn.unread")
             return ()
 
-    def _turn_key(self, ref: TurnRef) -> str:
+    def _turn_key(self, ref: wire.TurnRef) -> str:
         return digest.turn_key(tenant=self._tenant, **ref.names)
 
     async def late_reports(
-        self, ref: TurnRef, item_ids: Collection[str]
-    ) -> tuple[LateReport, ...]:
+        self, ref: wire.TurnRef, item_ids: Collection[str]
+    ) -> tuple[wire.LateReport, ...]:
         """Return late reports; see `Gateway.late_reports`."""
         found = [await self._found(item_id) for item_id in item_ids]
         mine = [one[1] for one in found if one and _is_of_run(one[0], ref)]
         reports = map(late_report, mine)
         return tuple(report for report in reports if report is not None)
 
-    async def note(self, agent: str) -> AgentNote:
+    async def note(self, agent: str) -> wire.AgentNote:
         """Return the tools of an agent that need a person."""
         policy = self._policy()
         rule = policy.agents.get(agent)
         names = sorted({*policy.tools, *(rule.tools if rule else ())})
-        return AgentNote(
+        return wire.AgentNote(
             gated_tools=tuple(
                 name
                 for name in names
@@ -341,7 +320,7 @@ class AgentService(ClaimService, Submitter):
                 return loaded.approval, loaded.approval.items[index]
         return None
 
-    async def _of_message(self, ref: TurnRef) -> list[Approval]:
+    async def _of_message(self, ref: wire.TurnRef) -> list[Approval]:
         """Return the approvals of a message: this agent's, else another's of the run.
 
         Two agents may have messages with the same id; then each gets its approvals.
@@ -351,7 +330,9 @@ class AgentService(ClaimService, Submitter):
         # Bounded: a message of no agent in this run would need all approvals.
         return own or await self._made_of(listed[-MAX_HISTORY:], ref)
 
-    async def _made_of(self, listed: Sequence[Listed], ref: TurnRef) -> list[Approval]:
+    async def _made_of(
+        self, listed: Sequence[Listed], ref: wire.TurnRef
+    ) -> list[Approval]:
         found = await self._store.approvals.load_each(one.id for one in listed)
         approvals = [loaded.approval for loaded in found]
         return [one for one in approvals if one.message_id == ref.message_id]
@@ -373,7 +354,7 @@ class AgentService(ClaimService, Submitter):
             log_failure(logger, error, "record.corrupt")
 
 
-def _is_of_run(approval: Approval, ref: TurnRef) -> bool:
+def _is_of_run(approval: Approval, ref: wire.TurnRef) -> bool:
     """Return whether an approval belongs to the run that a turn is part of.
 
     The same agent may run alone once and inside its outer graph another time. Then one
@@ -388,7 +369,7 @@ def _is_within(ns: str, outer: str) -> bool:
     return not outer or ns == outer or is_inside(ns, outer)
 
 
-def _is_at(one: Listed, ref: TurnRef) -> bool:
+def _is_at(one: Listed, ref: wire.TurnRef) -> bool:
     """Return whether an approval has the turn's namespace or one inside it."""
     return one.ns == ref.ns or is_inside(one.ns, ref.ns)
 
@@ -427,7 +408,7 @@ class RunCalls(TenantService):
         super().__init__(store, tenant=tenant)
         self._agents = agents
 
-    async def remember(self, facts: RunFacts) -> None:
+    async def remember(self, facts: http_api.RunFacts) -> None:
         """Record the requester of a run and its place; earlier people stay recorded.
 
         Raises:
@@ -460,7 +441,7 @@ class RunCalls(TenantService):
         place = (self._keys, run.agent, run.thread)
         await self._store.threads.change(*place, asked, why=self._why)
 
-    async def pending(self, run: RunRef) -> tuple[PendingCall, ...]:
+    async def pending(self, run: RunRef) -> tuple[http_api.PendingCall, ...]:
         """Return the calls of a run that wait for people, oldest first."""
         return tuple(
             _shown(loaded.approval, item)
@@ -570,8 +551,8 @@ def _task(ns: str) -> str:
     return ns.partition("|")[0]
 
 
-def _shown(approval: Approval, item: Item) -> PendingCall:
-    return PendingCall(
+def _shown(approval: Approval, item: Item) -> http_api.PendingCall:
+    return http_api.PendingCall(
         item_id=item.id,
         tool=item.tool,
         args=redacted(item.args, item.redact),
@@ -608,8 +589,8 @@ class RemoteRunService(RunCalls):
         self._feed = feed
 
     async def answers(
-        self, asked: AnswersQuestion, may_be: MayBe
-    ) -> tuple[Answered, ...]:
+        self, asked: http_api.AnswersQuestion, may_be: MayBe
+    ) -> tuple[http_api.Answered, ...]:
         """Return the answers to questions of a run; wait for the first one.
 
         Args:
@@ -639,8 +620,8 @@ class RemoteRunService(RunCalls):
             return found
 
     async def _answers(
-        self, asked: AnswersQuestion, may_be: MayBe
-    ) -> tuple[Answered, ...]:
+        self, asked: http_api.AnswersQuestion, may_be: MayBe
+    ) -> tuple[http_api.Answered, ...]:
         def concerns(approval: Approval) -> bool:
             # A missing call and a call of another agent get the same answer.
             is_ours = approval.tenant == self._tenant
@@ -653,11 +634,13 @@ class RemoteRunService(RunCalls):
         except GraphError as error:
             raise NotAllowed(str(error)) from error
         return tuple(
-            Answered(**one.model_dump(), answer=answer.answer, times=answer.times)
+            http_api.Answered(
+                **one.model_dump(), answer=answer.answer, times=answer.times
+            )
             for one, answer in found.items()
         )
 
-    async def thread_lease(self, asked: LeaseQuestion) -> LeaseReply:
+    async def thread_lease(self, asked: http_api.LeaseQuestion) -> http_api.LeaseReply:
         """Take, extend, renumber or release a lease."""
         agent, thread = asked.run.agent, asked.run.thread
         keys = self._keys
@@ -667,7 +650,7 @@ class RemoteRunService(RunCalls):
         )  # fmt: skip
         return reply.with_(name=reply.name.rpartition(":")[2])
 
-    def held(self, ref: LeaseRef) -> Lease:
+    def held(self, ref: http_api.LeaseRef) -> Lease:
         """Return the lease that a request is made under, for its fenced writes.
 
         The lease is not checked here: each write compares its fence.

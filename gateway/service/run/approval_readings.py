@@ -17,19 +17,7 @@ from keyturn.gateway.approvals.record import Approval, Item
 from keyturn.gateway.approvals.similar import micro_text
 from keyturn.gateway.approvals.timing import end_of
 from keyturn.gateway.errors import BadJson
-from keyturn.gateway.protocol.approval_views import (
-    ApprovalPage,
-    ApprovalView,
-    CallView,
-    ChangeView,
-    ClauseView,
-    DecisionView,
-    EditView,
-    PrecedentView,
-    RoleView,
-    VoteView,
-    WindowView,
-)
+from keyturn.gateway.protocol import approval_views as views
 from keyturn.gateway.protocol.digest import state_in
 from keyturn.gateway.protocol.records import EditRecord, Effect, ItemState
 from keyturn.gateway.protocol.work import aside
@@ -55,7 +43,7 @@ _SCANNED = 500
 class ApprovalReadings(PolicyService):
     """The approvals of one tenant, as its agents may read them."""
 
-    async def one(self, approval_id: str, may_be: MayBe) -> ApprovalView | None:
+    async def one(self, approval_id: str, may_be: MayBe) -> views.ApprovalView | None:
         """Return an approval; None if it does not exist or is hidden from the caller.
 
         Raises:
@@ -75,7 +63,7 @@ class ApprovalReadings(PolicyService):
         agent: str = "",
         cursor: str = "",
         limit: int,
-    ) -> ApprovalPage:
+    ) -> views.ApprovalPage:
         """Return approvals with a call in one of these states, the soonest due first.
 
         Args:
@@ -90,7 +78,7 @@ class ApprovalReadings(PolicyService):
             StoreUnavailable: when the store does not answer.
         """
         keys, due = self._keys, _read_cursor(cursor)
-        found: list[ApprovalView] = []
+        found: list[views.ApprovalView] = []
         scanned, is_last = 0, False
         while not is_last and len(found) < limit and scanned < _SCANNED:
             size = min(limit - len(found), _LOOK)
@@ -111,7 +99,7 @@ class ApprovalReadings(PolicyService):
                     found.append(await aside(view, _documents(approval)))
             scanned += len(page)
             due, is_last = (page[-1], False) if page else (None, True)
-        return ApprovalPage(
+        return views.ApprovalPage(
             approvals=tuple(found), next="" if due is None else _cursor(due)
         )
 
@@ -126,7 +114,7 @@ def _documents(approval: Approval) -> list[str]:
     return [item.action for item in approval.items]
 
 
-def view_of(approval: Approval, may_be: MayBe = lambda _: False) -> ApprovalView:
+def view_of(approval: Approval, may_be: MayBe = lambda _: False) -> views.ApprovalView:
     """Return an approval as it may be read by its agent's owners.
 
     Args:
@@ -134,7 +122,7 @@ def view_of(approval: Approval, may_be: MayBe = lambda _: False) -> ApprovalView
         may_be: returns whether the caller may act for an agent; precedents of other
             agents are shortened.
     """
-    return ApprovalView(
+    return views.ApprovalView(
         id=approval.id,
         agent=approval.agent,
         thread=approval.thread,
@@ -153,10 +141,10 @@ def view_of(approval: Approval, may_be: MayBe = lambda _: False) -> ApprovalView
     )
 
 
-def _call(approval: Approval, item: Item, may_be: MayBe) -> CallView:
+def _call(approval: Approval, item: Item, may_be: MayBe) -> views.CallView:
     decision, required = item.decision, item.requirement
     original = item.original_args
-    return CallView(
+    return views.CallView(
         id=item.id,
         index=item.index,
         tool=item.tool,
@@ -179,13 +167,13 @@ def _call(approval: Approval, item: Item, may_be: MayBe) -> CallView:
         idempotent=item.idempotent,
         requires_reason=item.requires_reason,
         roles=tuple(
-            RoleView(name=one.name, users=one.users, usergroups=one.usergroups)
+            views.RoleView(name=one.name, users=one.users, usergroups=one.usergroups)
             for one in required.roles
         ),
         needs=_clauses(quorum.clauses(required)),
         missing=missing_of(item),
         votes=tuple(
-            VoteView(
+            views.VoteView(
                 by=vote.by,
                 roles=vote.roles,
                 at=_time(vote.at_ms),
@@ -203,7 +191,7 @@ def _call(approval: Approval, item: Item, may_be: MayBe) -> CallView:
         same_by=item.past.same_by,
         precedents=tuple(_precedent(one, may_be) for one in item.past.precedents),
         windows=tuple(
-            WindowView(
+            views.WindowView(
                 window=one.window,
                 by=one.by,
                 total=micro_text(one.others_micro),
@@ -216,7 +204,7 @@ def _call(approval: Approval, item: Item, may_be: MayBe) -> CallView:
         is_edited=item.edit is not None,
         decision=None
         if decision is None
-        else DecisionView(
+        else views.DecisionView(
             verb=decision.verb,
             by=decision.by,
             at=_time(decision.at_ms),
@@ -226,26 +214,26 @@ def _call(approval: Approval, item: Item, may_be: MayBe) -> CallView:
     )
 
 
-def missing_of(item: Item) -> tuple[ClauseView, ...]:
+def missing_of(item: Item) -> tuple[views.ClauseView, ...]:
     """Return the votes that a waiting call still lacks."""
     missing = quorum.missing_votes(item.requirement, item.votes, item.action_hash)
     return _clauses(missing) if item.is_pending else ()
 
 
-def _clauses(clauses: Mapping[frozenset[str], int]) -> tuple[ClauseView, ...]:
+def _clauses(clauses: Mapping[frozenset[str], int]) -> tuple[views.ClauseView, ...]:
     return tuple(
-        ClauseView(votes=votes, of=tuple(sorted(names)))
+        views.ClauseView(votes=votes, of=tuple(sorted(names)))
         for names, votes in clauses.items()
     )
 
 
-def _edit(item: Item, edit: EditRecord) -> EditView:
-    return EditView(
+def _edit(item: Item, edit: EditRecord) -> views.EditView:
+    return views.EditView(
         by=edit.by,
         at=_time(edit.at_ms),
         reason=edit.reason,
         changes=tuple(
-            ChangeView(
+            views.ChangeView(
                 name=name,
                 before=before.value if before else None,
                 after=after.value if after else None,
@@ -257,8 +245,8 @@ def _edit(item: Item, edit: EditRecord) -> EditView:
     )
 
 
-def _precedent(one: Precedent, may_be: MayBe) -> PrecedentView:
-    view = PrecedentView(state=one.state, at=_time(one.at_ms))
+def _precedent(one: Precedent, may_be: MayBe) -> views.PrecedentView:
+    view = views.PrecedentView(state=one.state, at=_time(one.at_ms))
     if not may_be(one.agent):
         return view
     return view.with_(agent=one.agent, by=one.by, reason=one.reason)

@@ -39,7 +39,7 @@ from keyturn.gateway.errors import (
     NotVerified,
 )
 from keyturn.gateway.failures import log_failure
-from keyturn.gateway.protocol import digest
+from keyturn.gateway.protocol import digest, wire
 from keyturn.gateway.protocol.digest import state_in
 from keyturn.gateway.protocol.http_api import OpenQuestion
 from keyturn.gateway.protocol.records import (
@@ -52,36 +52,7 @@ from keyturn.gateway.protocol.records import (
 )
 from keyturn.gateway.protocol.run_context import attempt_of
 from keyturn.gateway.protocol.strict_json import JsonObject
-from keyturn.gateway.protocol.wire import (
-    APPROVAL_INTERRUPT,
-    RECONCILE_INTERRUPT,
-    Answer,
-    Busy,
-    CallOutcome,
-    CheckState,
-    Claimed,
-    ClaimReply,
-    ClaimRequest,
-    Done,
-    FindingWord,
-    InDoubt,
-    LateReport,
-    ReconcileAnswer,
-    Refused,
-    Reopened,
-    StateNow,
-)
-from keyturn.gateway.service.run.proving import (
-    NOT_TOLD,
-    Unproven,
-    are_proven,
-    check_authorized,
-    claim_key,
-    proven_words,
-    receipt_of,
-    refuse_unproven,
-    unproven_end,
-)
+from keyturn.gateway.service.run import proving
 from keyturn.gateway.service.submit.call_evaluation import (
     CurrentEvaluation,
     WaitingCall,
@@ -119,7 +90,7 @@ class _Attempt(NamedTuple):
 
     loaded: Loaded
     item: Item
-    request: ClaimRequest
+    request: wire.ClaimRequest
     standing: Approval | None = None
 
 
@@ -131,7 +102,7 @@ class ClaimService(PolicyService):
     authorization that is no longer valid is revoked in the step that refuses the claim.
     """
 
-    async def claim(self, request: ClaimRequest) -> ClaimReply:
+    async def claim(self, request: wire.ClaimRequest) -> wire.ClaimReply:
         """Grant one execution of an authorized call, checked against the record.
 
         An attempt is an owner and one write (`run_context.one_write`). A repeated claim
@@ -159,9 +130,9 @@ class ClaimService(PolicyService):
             except AlreadySpent:
                 return _busy(self._store.lease_ms)
         if found is None:
-            return Refused(reason=_NOT_OURS)
-        if isinstance(found, Unproven):
-            return await refuse_unproven(self._store, found)
+            return wire.Refused(reason=_NOT_OURS)
+        if isinstance(found, proving.Unproven):
+            return await proving.refuse_unproven(self._store, found)
         if not isinstance(found, Write):
             return found
         return self._reply(found.approval, index, request.owner, found.standing)
@@ -228,23 +199,23 @@ class ClaimService(PolicyService):
         self,
         loaded: Loaded,
         item: Item,
-        request: ClaimRequest,
+        request: wire.ClaimRequest,
         spent: AlreadySpent | None = None,
-    ) -> Write | ClaimReply | Unproven:
+    ) -> Write | wire.ClaimReply | proving.Unproven:
         # With the item id alone, a call could run with the approval of another one.
         if item.is_standing or not is_same_call(request, item):
-            return Refused(reason=_NOT_OURS, state=item.state)
+            return wire.Refused(reason=_NOT_OURS, state=item.state)
         if item.state not in {ItemState.AUTHORIZED, ItemState.EXECUTING}:
-            unproven = unproven_end(self._store, loaded.approval, item)
-            said = proven_words(self._store, loaded.approval, item)
+            unproven = proving.unproven_end(self._store, loaded.approval, item)
+            said = proving.proven_words(self._store, loaded.approval, item)
             return unproven or unclaimable(said)
         standing = await standing_of(self._store, item)
         try:
-            check_authorized(
+            proving.check_authorized(
                 self._store, self._policy(), loaded.approval, item, standing
             )
         except NotVerified as error:
-            return Unproven(loaded.approval, item, error)
+            return proving.Unproven(loaded.approval, item, error)
         attempt = _Attempt(loaded, item, request, standing)
         if spent is not None:
             return await self._after(spent, attempt)
@@ -252,7 +223,9 @@ class ClaimService(PolicyService):
             return await self._start(attempt)
         return await self._take_over(attempt)
 
-    async def _after(self, spent: AlreadySpent, of: _Attempt) -> Write | ClaimReply:
+    async def _after(
+        self, spent: AlreadySpent, of: _Attempt
+    ) -> Write | wire.ClaimReply:
         """Decide how a call continues whose attempt is spent in the ledger.
 
         Another process may be about to write the attempt to the record. Otherwise that
@@ -275,7 +248,7 @@ class ClaimService(PolicyService):
             return _busy(max(left_ms, 0))
         return _in_doubt(loaded, known)
 
-    async def _start(self, of: _Attempt) -> Write | ClaimReply:
+    async def _start(self, of: _Attempt) -> Write | wire.ClaimReply:
         """Start an authorized call, unless its authorization is no longer valid."""
         loaded, item, request, standing = of
         approval, now_ms = loaded.approval, loaded.now_ms
@@ -284,7 +257,7 @@ class ClaimService(PolicyService):
             return unclaimable(item.with_(state=ItemState.LAPSED))
         evaluated = await self._evaluate_now(loaded, item)
         now = evaluated.policy_now
-        back: Change | CheckState | None
+        back: Change | wire.CheckState | None
         back = revoke(approval, item, now, now_ms=now_ms, standing=standing)
         too_large = STATE_TOO_LARGE
         try:
@@ -294,8 +267,8 @@ class ClaimService(PolicyService):
             if back is None and request.reading is not None:
                 back = ask_as_read(approval, item, request.reading, now, now_ms=now_ms)
         except BadJson:
-            return Refused(reason=too_large, state=item.state)
-        if isinstance(back, CheckState):
+            return wire.Refused(reason=too_large, state=item.state)
+        if isinstance(back, wire.CheckState):
             return back
         if back is not None:
             is_pending = back.approval.items[item.index].is_pending
@@ -304,7 +277,9 @@ class ClaimService(PolicyService):
         # The freeze last, so that a frozen call can still return to its reviewers. The
         # script repeats the check, because a freeze may be set right now.
         if evaluated.freeze is not None:
-            return Refused(reason=freeze_message(evaluated.freeze), state=item.state)
+            return wire.Refused(
+                reason=freeze_message(evaluated.freeze), state=item.state
+            )
         return self._granted(of)
 
     def _granted(self, of: _Attempt) -> Write:
@@ -321,7 +296,7 @@ class ClaimService(PolicyService):
         # The script checks both again, because either may change right now.
         return Write(change, unfrozen=names, is_fenced=True, standing=of.standing)
 
-    async def _take_over(self, of: _Attempt) -> Write | ClaimReply:
+    async def _take_over(self, of: _Attempt) -> Write | wire.ClaimReply:
         """Decide how a call that was started before continues."""
         loaded, item, request, standing = of
         approval, now_ms = loaded.approval, loaded.now_ms
@@ -364,7 +339,7 @@ class ClaimService(PolicyService):
 
     def _reply(
         self, approval: Approval, index: int, owner: str, standing: Approval | None
-    ) -> ClaimReply:
+    ) -> wire.ClaimReply:
         """Return the reply to a claim after it was written."""
         item = approval.items[index]
         if item.state is not ItemState.EXECUTING:
@@ -372,44 +347,46 @@ class ClaimService(PolicyService):
         # The claim of another owner was only cut to the length of a lease.
         if item.owner != owner:
             return _busy(self._store.lease_ms)
-        return Claimed(
+        return wire.Claimed(
             fence=item.fence,
             action=item.action,
             action_hash=item.action_hash,
-            idempotency_key=claim_key(item),
+            idempotency_key=proving.claim_key(item),
             lease_s=self._store.lease_ms / 1000,
             edit=item.edit,
             asks_on_failure=item.asks_on_failure,
-            reconciled=last_finding(proven_words(self._store, approval, item)),
+            reconciled=last_finding(proving.proven_words(self._store, approval, item)),
             requested=requested_before(item),
-            receipt=receipt_of(self._store, self._policy(), approval, item, standing),
+            receipt=proving.receipt_of(
+                self._store, self._policy(), approval, item, standing
+            ),
         )
 
 
-def unclaimable(item: Item) -> ClaimReply:
+def unclaimable(item: Item) -> wire.ClaimReply:
     """Return the answer to a claim of a call that cannot be started now."""
     match item.state:
         case ItemState.EXECUTED | ItemState.FAILED:
             # A reconciliation sets the state without a result.
-            return Done(
+            return wire.Done(
                 result=item.result or Result(ok=item.state is ItemState.EXECUTED),
                 edit=told_edit(item),
                 reconcile_answer=found_by_people(item),
                 reconciled=last_finding(item),
             )
         case ItemState.IN_DOUBT:
-            return InDoubt(edit=told_edit(item))
+            return wire.InDoubt(edit=told_edit(item))
         case ItemState.PENDING if item.revoked is not None:
-            return Reopened(reason=item.revoked.reason)
+            return wire.Reopened(reason=item.revoked.reason)
         case state if state in ENDS_WITHOUT_REVIEW:
-            return Refused(reason=end_reason(item), state=state)
+            return wire.Refused(reason=end_reason(item), state=state)
         case state:
-            return Refused(reason=_NOT_AUTHORIZED, state=state)
+            return wire.Refused(reason=_NOT_AUTHORIZED, state=state)
 
 
 def _in_another_state(
-    loaded: Loaded, item: Item, seen: StateNow | None, evaluated: PolicyDecision
-) -> Change | CheckState | None:
+    loaded: Loaded, item: Item, seen: wire.StateNow | None, evaluated: PolicyDecision
+) -> Change | wire.CheckState | None:
     """Return the next step for a call whose business state may differ; else None.
 
     Raises:
@@ -420,7 +397,7 @@ def _in_another_state(
         return None
     # A state that was read for other arguments, before an edit, does not count.
     if seen is None or seen.action_hash != item.action_hash:
-        return CheckState(
+        return wire.CheckState(
             action=item.action,
             action_hash=item.action_hash,
             edit=item.edit,
@@ -433,7 +410,7 @@ def _in_another_state(
     )
 
 
-def is_same_call(request: ClaimRequest, item: Item) -> bool:
+def is_same_call(request: wire.ClaimRequest, item: Item) -> bool:
     """Return True if the claim is for the item's call."""
     ctx, ref = item.ctx, request.ref
     asked = (ref.agent, ref.thread, ref.ns, ref.message_id, request.tool_call_id)
@@ -446,19 +423,19 @@ def _in_doubt(loaded: Loaded, item: Item) -> Write:
     return Write(change, is_fenced=True)
 
 
-def _busy(left_ms: int) -> Busy:
+def _busy(left_ms: int) -> wire.Busy:
     # A fifth of the time left: soon enough after a live owner ends, and rare enough for
     # the store.
-    return Busy(retry_after_s=min(0.5, max(0.05, left_ms / 5000)))
+    return wire.Busy(retry_after_s=min(0.5, max(0.05, left_ms / 5000)))
 
 
-def reconcile_answer(item: Item, word: FindingWord) -> ReconcileAnswer:
+def reconcile_answer(item: Item, word: wire.FindingWord) -> wire.ReconcileAnswer:
     """Return the finding about an execution in doubt, with the reviewers' notes."""
     # Not `observations_now`: the fence rises with the next start, and the observations
     # are about the start before.
     latest = max((one.fence for one in item.observations), default=0)
     seen = [one for one in item.observations if one.fence == latest]
-    return ReconcileAnswer(
+    return wire.ReconcileAnswer(
         type=word,
         item_id=item.id,
         action_hash=digest.action_hash(item.requested),
@@ -467,7 +444,7 @@ def reconcile_answer(item: Item, word: FindingWord) -> ReconcileAnswer:
     )
 
 
-def found_by_people(item: Item) -> ReconcileAnswer | None:
+def found_by_people(item: Item) -> wire.ReconcileAnswer | None:
     """Return the finding, unless the executor's result replaces it."""
     result = item.result
     if item.finding is Finding.EXECUTED and not (result and result.ok):
@@ -477,19 +454,19 @@ def found_by_people(item: Item) -> ReconcileAnswer | None:
     return None
 
 
-def last_finding(item: Item) -> ReconcileAnswer | None:
+def last_finding(item: Item) -> wire.ReconcileAnswer | None:
     """Return the finding of the last reconciliation; None without one."""
     if item.finding is None:
         return None
     return reconcile_answer(item, item.finding.value)
 
 
-def late_report(item: Item) -> LateReport | None:
+def late_report(item: Item) -> wire.LateReport | None:
     """Return the result that arrived after a reconciliation of the call, or None."""
     if item.late_result is None or item.finding is None:
         return None
     began_again = item.finding is Finding.RERUN and not item.observations_now
-    return LateReport(
+    return wire.LateReport(
         item_id=item.id,
         tool_call_id=item.ctx.tool_call_id,
         ok=item.late_result.ok,
@@ -512,7 +489,7 @@ def told_edit(item: Item) -> EditRecord | None:
     return item.edit.with_(outcome=outcome)
 
 
-def outcome_of(item: Item) -> CallOutcome:
+def outcome_of(item: Item) -> wire.CallOutcome:
     """Return the outcome of a recorded call, to repair an interrupted turn."""
     return unproven_outcome(item).with_(
         answer=answer_for(item),
@@ -523,14 +500,16 @@ def outcome_of(item: Item) -> CallOutcome:
     )
 
 
-def unproven_outcome(item: Item) -> CallOutcome:
+def unproven_outcome(item: Item) -> wire.CallOutcome:
     """Return the outcome of a call whose record could not be verified."""
-    return CallOutcome(
+    return wire.CallOutcome(
         item_id=item.id,
         tool_call_id=item.ctx.tool_call_id,
         tool=item.tool,
         state=item.state,
-        answer=unknown_answer(item.id, digest.action_hash(item.requested), NOT_TOLD),
+        answer=unknown_answer(
+            item.id, digest.action_hash(item.requested), proving.NOT_TOLD
+        ),
     )
 
 
@@ -615,16 +594,16 @@ async def _told(
     # Compared with the request: an edit of the call does not change the question.
     if asked.action_hash != digest.action_hash(item.requested):
         return None
-    answer = _answer(asked, proven_words(store, approval, item))
+    answer = _answer(asked, proving.proven_words(store, approval, item))
     if answer is None:
         return None
-    if not await are_proven(store, approval, item):
-        return Found(_unknown(asked, NOT_TOLD))
+    if not await proving.are_proven(store, approval, item):
+        return Found(_unknown(asked, proving.NOT_TOLD))
     return Found(answer, item.revoked.times if item.revoked else 0)
 
 
 def _answer(asked: OpenQuestion, item: Item) -> JsonObject | None:
-    is_doubt = asked.kind == RECONCILE_INTERRUPT
+    is_doubt = asked.kind == wire.RECONCILE_INTERRUPT
     found = _reconciled(item) if is_doubt else answer_for(item)
     return None if found is None else found.model_dump(mode="json")
 
@@ -632,21 +611,21 @@ def _answer(asked: OpenQuestion, item: Item) -> JsonObject | None:
 def _unknown(asked: OpenQuestion, why: str) -> JsonObject:
     """Return an answer without a decision, so that the thread can continue."""
     item_id, action_hash = asked.item_id, asked.action_hash
-    found: Answer | ReconcileAnswer = ReconcileAnswer(
+    found: wire.Answer | wire.ReconcileAnswer = wire.ReconcileAnswer(
         type="skip", item_id=item_id, action_hash=action_hash, message=why
     )
-    if asked.kind == APPROVAL_INTERRUPT:
+    if asked.kind == wire.APPROVAL_INTERRUPT:
         found = unknown_answer(item_id, action_hash, why)
     return found.model_dump(mode="json")
 
 
-def _reconciled(item: Item) -> ReconcileAnswer | None:
+def _reconciled(item: Item) -> wire.ReconcileAnswer | None:
     """Return the answer to a reconciliation, from the item's current state.
 
     "rerun" makes the agent claim again. If the owner that seemed dead has stored a
     result by then, that claim returns the result and nothing runs.
     """
-    words: dict[ItemState, FindingWord] = {
+    words: dict[ItemState, wire.FindingWord] = {
         # A confirmation by people outweighs a failure that the tool reported.
         ItemState.EXECUTED: "rerun" if item.result and item.result.ok else "executed",
         ItemState.FAILED: "rerun" if item.result else "skip",

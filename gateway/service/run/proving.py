@@ -32,20 +32,9 @@ from keyturn.gateway.approvals.timing import AUTHORIZATION_LIFETIME, TimerKind
 from keyturn.gateway.errors import BotKeyUnknown, NotVerified
 from keyturn.gateway.policy.effective_rules import EffectiveRules
 from keyturn.gateway.policy.rules import Policy
-from keyturn.gateway.protocol import digest
+from keyturn.gateway.protocol import digest, receipts
 from keyturn.gateway.protocol.digest import state_in, stateless_hash
 from keyturn.gateway.protocol.public_keys import PublicKey
-from keyturn.gateway.protocol.receipts import (
-    LIFETIME_S,
-    PAYLOAD_TYPE,
-    SKEW_S,
-    USABLE_S,
-    Approver,
-    BatchPlace,
-    Grant,
-    Receipt,
-    statement,
-)
 from keyturn.gateway.protocol.records import Effect, ItemState, Tier
 from keyturn.gateway.protocol.strict_json import parse_object
 from keyturn.gateway.protocol.wire import Refused
@@ -70,7 +59,7 @@ _MAY_RUN = {
     ItemState.IN_DOUBT,
 }
 
-_RECEIPT_MS = (LIFETIME_S + SKEW_S) * 1000
+_RECEIPT_MS = (receipts.LIFETIME_S + receipts.SKEW_S) * 1000
 
 Check = Callable[[Approval, Item, Sequence[PublicKey]], None]
 
@@ -145,24 +134,27 @@ def receipt_of(
     if store.keyring is None:
         return ""
     iat = item.changed_at_ms // 1000
-    votes, grant, edit = _votes(item, standing), Grant.APPROVE, item.edit
+    votes, grant, edit = _votes(item, standing), receipts.Grant.APPROVE, item.edit
     if edit is not None:
-        grant = Grant.EDIT
+        grant = receipts.Grant.EDIT
     if _is_by_policy(item):
-        votes, grant = (), Grant.POLICY
+        votes, grant = (), receipts.Grant.POLICY
     batch = None
     if approval.is_batch:
         count = len(approval.items)
-        batch = BatchPlace(digest=approval.digest, index=item.index, n=count)
+        batch = receipts.BatchPlace(digest=approval.digest, index=item.index, n=count)
     rules = EffectiveRules(policy, approval.agent, item.tool)
-    receipt = Receipt(
+    receipt = receipts.Receipt(
         decision=grant,
         jti=receipt_id(item),
         attempt=item.fence,
         aud=rules.first.audience or approval.agent,
         iat=iat,
         nbf=iat,
-        exp=min(iat + LIFETIME_S, _since_ms(approval, item) // 1000 + USABLE_S),
+        exp=min(
+            iat + receipts.LIFETIME_S,
+            _since_ms(approval, item) // 1000 + receipts.USABLE_S,
+        ),
         approval=approval.id,
         item=item.id,
         version=approval.version,
@@ -180,7 +172,9 @@ def receipt_of(
         state=state_in(item.action),
     )
     key = store.keyring.signing(Role.GATEWAY)
-    return key.envelope(PAYLOAD_TYPE, statement(receipt, item.action_hash))
+    return key.envelope(
+        receipts.PAYLOAD_TYPE, receipts.statement(receipt, item.action_hash)
+    )
 
 
 def claim_key(item: Item) -> str:
@@ -230,8 +224,8 @@ def _votes(item: Item, standing: Approval | None) -> tuple[Vote, ...]:
     return standing.items[0].votes_now if standing else ()
 
 
-def _approver(vote: Vote) -> Approver:
-    return Approver(
+def _approver(vote: Vote) -> receipts.Approver:
+    return receipts.Approver(
         team=vote.by.team,
         user=vote.by.user,
         role=vote.roles[0] if vote.roles else "",

@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from typing import Final, cast
 
 from keyturn.gateway.approvals.decision_context import shown_item
@@ -447,6 +447,11 @@ class TurnPrecedents:
             )
         }
         return cls(policy, turn, keys, effects, effects_read)
+
+    @cached_property
+    def turn_key(self) -> str:
+        """Return the key that identifies the turn in repeated submissions."""
+        return digest.turn_key(tenant=self.keys.tenant, **self.turn.ref.names)
 
     def known(self, load: AgentLoad) -> list[Known]:
         """Return the precedents for the evaluation of the calls."""

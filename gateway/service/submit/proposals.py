@@ -40,18 +40,10 @@ from keyturn.gateway.errors import BadJson
 from keyturn.gateway.policy.evaluate import Evaluation
 from keyturn.gateway.policy.fields import is_channel
 from keyturn.gateway.policy.rules import Policy, Protection
-from keyturn.gateway.protocol import digest
+from keyturn.gateway.protocol import digest, wire
 from keyturn.gateway.protocol.questions import NOT_OUTERMOST, problem_of
 from keyturn.gateway.protocol.records import Person, Tier
 from keyturn.gateway.protocol.strict_json import MAX_BYTES, JsonObject, accept_object
-from keyturn.gateway.protocol.wire import (
-    ProposedCall,
-    Turn,
-    TurnRef,
-    Verdict,
-    VerdictKind,
-    args_hash,
-)
 from keyturn.gateway.store.limits.agent_load import (
     AgentLoad,
     Rejection,
@@ -140,7 +132,7 @@ class EvaluatedCall:
         amount_micro: the call's amount that counts towards the total of ``standing``.
     """
 
-    call: ProposedCall
+    call: wire.ProposedCall
     evaluation: Evaluation
     refusal: str = ""
     triage_result: TriageResult | None = None
@@ -160,7 +152,7 @@ class Proposal:
     ``standing`` are the standing approvals that it uses, with the uses of its calls.
     """
 
-    verdicts: tuple[Verdict, ...]
+    verdicts: tuple[wire.Verdict, ...]
     approvals: tuple[Approval, ...]
     events: tuple[Event, ...]
     standing: tuple[Approval, ...] = ()
@@ -175,7 +167,7 @@ class Source:
     ``now_ms`` is the store's clock.
     """
 
-    turn: Turn
+    turn: wire.Turn
     tenant: str
     new_approval_id: Callable[[], str]
     salt: Callable[[], str]
@@ -186,7 +178,7 @@ class Source:
     now_ms: int = 0
 
 
-def context_of(tenant: str, ref: TurnRef, call: ProposedCall) -> Context:
+def context_of(tenant: str, ref: wire.TurnRef, call: wire.ProposedCall) -> Context:
     """Return the context of a call of a turn."""
     return Context(tenant=tenant, tool_call_id=call.tool_call_id, **ref.names)
 
@@ -209,7 +201,7 @@ def propose(evaluated: Sequence[EvaluatedCall], source: Source) -> Proposal:
     if source.facts.is_partial:
         evaluated = [_by_two(one) for one in evaluated]
     seen = Counter(one.call.tool_call_id for one in evaluated)
-    verdicts: dict[int, Verdict] = {}
+    verdicts: dict[int, wire.Verdict] = {}
     events: list[Event] = []
     waiting: dict[tuple[str, int, _Times], _Rows] = {}
     authorized: dict[tuple[str, int], _Rows] = {}
@@ -223,7 +215,9 @@ def propose(evaluated: Sequence[EvaluatedCall], source: Source) -> Proposal:
             verdicts[position] = denied(one.call, reason)
             events.append(_refused(one, source, reason))
         elif evaluation.tier is Tier.AUTO:
-            verdicts[position] = _verdict(one.call, VerdictKind.RUN, evaluation.tier)
+            verdicts[position] = _verdict(
+                one.call, wire.VerdictKind.RUN, evaluation.tier
+            )
             events.append(_event(one, source, EventName.CALL_RAN))
         elif key := _authorized_with(one):
             authorized.setdefault(key, []).append(row)
@@ -462,19 +456,18 @@ def _item(
     )
 
 
-def _spelled(call: ProposedCall, source: Source) -> JsonObject | None:
+def _spelled(call: wire.ProposedCall, source: Source) -> JsonObject | None:
     found = source.spelled.get(call.tool_call_id)
-    if found is None or json.dumps(found) == json.dumps(call.args):
-        return None
-    return found
+    is_same = found is None or json.dumps(found) == json.dumps(call.args)
+    return None if is_same else found
 
 
-def _recorded(one: EvaluatedCall, item: Item) -> Verdict:
+def _recorded(one: EvaluatedCall, item: Item) -> wire.Verdict:
     """Return the verdict on an item of an approval: wait for people, or run.
 
     In both cases the agent has to claim the item before it runs the call.
     """
-    kind = VerdictKind.HOLD if item.is_pending else VerdictKind.RUN
+    kind = wire.VerdictKind.HOLD if item.is_pending else wire.VerdictKind.RUN
     return _verdict(one.call, kind, one.evaluation.tier).with_(
         item_id=item.id,
         action_hash=item.action_hash,
@@ -483,13 +476,15 @@ def _recorded(one: EvaluatedCall, item: Item) -> Verdict:
     )
 
 
-def denied(call: ProposedCall, reason: str) -> Verdict:
+def denied(call: wire.ProposedCall, reason: str) -> wire.Verdict:
     """Return the verdict on a call that does not run."""
-    return _verdict(call, VerdictKind.DENY, Tier.DENY).with_(reason=reason)
+    return _verdict(call, wire.VerdictKind.DENY, Tier.DENY).with_(reason=reason)
 
 
-def _verdict(call: ProposedCall, kind: VerdictKind, tier: Tier) -> Verdict:
-    return Verdict(
+def _verdict(
+    call: wire.ProposedCall, kind: wire.VerdictKind, tier: Tier
+) -> wire.Verdict:
+    return wire.Verdict(
         kind=kind,
         tool=call.tool,
         tool_call_id=call.tool_call_id,
@@ -498,10 +493,10 @@ def _verdict(call: ProposedCall, kind: VerdictKind, tier: Tier) -> Verdict:
     )
 
 
-def hash_of(call: ProposedCall) -> str:
+def hash_of(call: wire.ProposedCall) -> str:
     """Return the hash of a call's arguments; "" if they are not strict JSON."""
     try:
-        return args_hash(call.args)
+        return wire.args_hash(call.args)
     except BadJson:
         return ""  # such a call is denied with any arguments
 
@@ -540,7 +535,7 @@ MISFIT = (
 
 
 def refusal_of(
-    load: AgentLoad, policy: Policy, ref: TurnRef, call: ProposedCall
+    load: AgentLoad, policy: Policy, ref: wire.TurnRef, call: wire.ProposedCall
 ) -> str:
     """Return why a call is refused regardless of its tier, for the model; else ""."""
     if not call.tool:
@@ -563,7 +558,7 @@ def refusal_of(
     return problem
 
 
-def wanted_of(calls: Iterable[ProposedCall], effects: Iterable[str]) -> Wanted:
+def wanted_of(calls: Iterable[wire.ProposedCall], effects: Iterable[str]) -> Wanted:
     """Return the facts to read for an evaluation of calls with these effects."""
     tools: list[str] = []
     known: list[str] = []

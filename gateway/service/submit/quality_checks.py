@@ -15,13 +15,6 @@ from keyturn.gateway.approvals import quality_checks, quorum
 from keyturn.gateway.approvals.changes import Change
 from keyturn.gateway.approvals.decisions import Reviewer
 from keyturn.gateway.approvals.events import SEEDED_ANSWER, Event, EventName
-from keyturn.gateway.approvals.quality_checks import (
-    APPROVED,
-    EXPIRED,
-    NOTICED,
-    Seeded,
-    SeededCard,
-)
 from keyturn.gateway.approvals.record import Approval
 from keyturn.gateway.approvals.requirement import Role
 from keyturn.gateway.policy.evaluate import evaluate
@@ -118,17 +111,16 @@ async def with_spot_check(
     of = policy.roles_named(rule.of)
     if not quality_checks.is_due(change, index, percent=rule.share, of=of):
         return change
-    tenant = change.approval.tenant
-    may_ask = quality_checks.is_counted(change, index) or (
-        await store.spot_checks.take(store.keys_of_tenant(tenant), rule.per_day)
-    )
+    keys = store.keys_of_tenant(change.approval.tenant)
+    is_counted = quality_checks.is_drawn_before(change.approval.items[index])
+    may_ask = is_counted or await store.spot_checks.take(keys, rule.per_day)
     return quality_checks.asking(change, index, of, now_ms) if may_ask else change
 
 
 class SeededDefectService(PolicyService):
     """The seeded defects of one tenant."""
 
-    async def read(self) -> Seeded:
+    async def read(self) -> quality_checks.Seeded:
         """Return the state of the seeded defect; raises `StoreUnavailable`."""
         return await self._store.seeded.read(self._keys)
 
@@ -146,7 +138,7 @@ class SeededDefectService(PolicyService):
         is_over = loaded.now_ms >= loaded.approval.expires_at_ms
         return None if is_over else loaded
 
-    async def show_if_due(self, seeded: Seeded, now_ms: int) -> None:
+    async def show_if_due(self, seeded: quality_checks.Seeded, now_ms: int) -> None:
         """Record the next card when it is due, or plan its time.
 
         Raises:
@@ -171,24 +163,26 @@ class SeededDefectService(PolicyService):
             logger.warning("seeded.not_shown tool=%r", call.tool)
             await self._store.seeded.end(self._keys)
             return
-        card = SeededCard(shown=shown, defect=call.defect)
+        card = quality_checks.SeededCard(shown=shown, defect=call.defect)
         await self._store.seeded.show(self._keys, card)
 
-    async def posted(self, card: SeededCard, channel: str, ts: str) -> None:
+    async def posted(
+        self, card: quality_checks.SeededCard, channel: str, ts: str
+    ) -> None:
         """Count a card, and record its place; raises `StoreUnavailable`."""
         event = self._event(card, EventName.SEEDED_SHOWN)
         seeded = self._store.seeded
         await seeded.posted(self._keys, channel, ts, event)
 
     async def answer(
-        self, card: SeededCard, reviewer: Reviewer, *, has_approved: bool
+        self, card: quality_checks.SeededCard, reviewer: Reviewer, *, has_approved: bool
     ) -> bool:
         """Count a reviewer's answer; False when the card had ended before.
 
         Raises:
             StoreUnavailable: when it is not known to be recorded.
         """
-        answer = APPROVED if has_approved else NOTICED
+        answer = quality_checks.APPROVED if has_approved else quality_checks.NOTICED
         by = reviewer.person
         event = self._event(card, EventName.SEEDED_ANSWERED).with_(
             actor=f"{by.team}/{by.user}",
@@ -197,16 +191,16 @@ class SeededDefectService(PolicyService):
         seeded = self._store.seeded
         return await seeded.answer(self._keys, answer, event)
 
-    async def expire(self, card: SeededCard) -> None:
+    async def expire(self, card: quality_checks.SeededCard) -> None:
         """Count a card without an answer in time; raises `StoreUnavailable`."""
         event = self._event(card, EventName.SEEDED_EXPIRED)
-        await self._store.seeded.answer(self._keys, EXPIRED, event)
+        await self._store.seeded.answer(self._keys, quality_checks.EXPIRED, event)
 
     async def end(self) -> None:
         """Remove the record of a revealed card; raises `StoreUnavailable`."""
         await self._store.seeded.end(self._keys)
 
-    def _event(self, card: SeededCard, name: EventName) -> Event:
+    def _event(self, card: quality_checks.SeededCard, name: EventName) -> Event:
         shown, item = card.shown, card.shown.items[0]
         # Without ids of an approval, because there is none.
         return Event(
@@ -220,7 +214,7 @@ class SeededDefectService(PolicyService):
         )
 
 
-def refusal(card: SeededCard, reviewer: Reviewer) -> str | None:
+def refusal(card: quality_checks.SeededCard, reviewer: Reviewer) -> str | None:
     """Return why a reviewer could not decide such a call; None if they could."""
     item = card.shown.items[0]
     return quorum.ineligible_reason(reviewer, item.requirement, ())

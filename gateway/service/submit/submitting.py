@@ -21,48 +21,18 @@ from keyturn.gateway.approvals.private_text import with_hidden_words
 from keyturn.gateway.approvals.record import Approval, approval_of
 from keyturn.gateway.errors import BadJson, CorruptRecord, RefReused, StoreUnavailable
 from keyturn.gateway.policy.rules import Policy
-from keyturn.gateway.protocol import digest
+from keyturn.gateway.protocol import digest, wire
 from keyturn.gateway.protocol.questions import Answered
 from keyturn.gateway.protocol.records import Record, RunRef, Tier
 from keyturn.gateway.protocol.strict_json import MAX_BYTES, JsonObject, parse_object
-from keyturn.gateway.protocol.wire import (
-    ProposedCall,
-    Turn,
-    TurnRef,
-    Verdict,
-    VerdictKind,
-    check_texts,
-)
 from keyturn.gateway.protocol.work import aside
-from keyturn.gateway.service.submit import quality_checks
+from keyturn.gateway.service.submit import proposals, quality_checks, turn_evaluation
 from keyturn.gateway.service.submit.call_evaluation import (
     CallUsage,
     TurnPrecedents,
     usage_of,
 )
-from keyturn.gateway.service.submit.proposals import (
-    EvaluatedCall,
-    Proposal,
-    Source,
-    context_of,
-    denied,
-    freeze_message,
-    freeze_of,
-    hash_of,
-    propose,
-    wanted_of,
-)
 from keyturn.gateway.service.submit.standing import covered
-from keyturn.gateway.service.submit.turn_evaluation import (
-    TurnTriage,
-    always_auto,
-    call_facts,
-    evaluate_call,
-    evaluated_calls,
-    is_returned_unasked,
-    requester_of,
-    triage_events,
-)
 from keyturn.gateway.service.tenant_service import PolicyService
 from keyturn.gateway.store.erasing import turn_key_of
 from keyturn.gateway.store.keys import Keys
@@ -93,6 +63,9 @@ _ATTEMPTS = 64
 
 _NO_FACTS = ThreadFacts()
 
+Opened = tuple[tuple[wire.Verdict, ...], Sequence[Listed]]
+"""A turn's verdicts, and the earlier approvals that it may supersede."""
+
 
 class Submitter(PolicyService):
     """Evaluate the turns of a tenant's agents.
@@ -115,9 +88,7 @@ class Submitter(PolicyService):
         super().__init__(store, policy, tenant=tenant)
         self._triage = triage
 
-    async def submit_turn(
-        self, turn: Turn
-    ) -> tuple[tuple[Verdict, ...], Sequence[Listed]]:
+    async def submit_turn(self, turn: wire.Turn) -> Opened:
         """Return a turn's verdicts, and the earlier approvals that it may supersede.
 
         Raises:
@@ -127,42 +98,41 @@ class Submitter(PolicyService):
             RefReused: when the turn was submitted before with other calls.
             NotAllowed: when the turn itself cannot be stored.
         """
-        check_texts(turn)
+        wire.check_texts(turn)
         spelled = {call.tool_call_id: call.args for call in turn.calls}
         # Canonical before any evaluation: 1.0 and 1, or another order of keys, are the
         # same call.
         turn = await _aside(turn, _canonical, turn)
         ref, keys = turn.ref, self._keys
-        turn_key = digest.turn_key(tenant=self._tenant, **ref.names)
         # Before the load, which reads the people of the run that are added here.
-        if turn.enclosing_run is not None:
-            await self._join(turn)
-        opened = await self._open_unread(turn, turn_key)
+        if turn.enclosing_run is not None and turn.enclosing_run != ref.run_ref:
+            await self._join(ref.run_ref, turn.enclosing_run)
+        opened = await self._open_unread(turn)
         if opened is not None:
             return opened
-        triage = TurnTriage(self._triage, turn)
+        triage = turn_evaluation.TurnTriage(self._triage, turn)
         for _ in range(_ATTEMPTS):
             # One policy for a whole attempt: it determines which earlier calls are
             # read.
             same = await _aside(turn, TurnPrecedents.of, self._policy(), keys, turn)
             effects = same.effects_read.values()
-            wanted = await _aside(turn, wanted_of, turn.calls, effects)
+            wanted = await _aside(turn, proposals.wanted_of, turn.calls, effects)
             load = await self._store.agent_load.load(
                 keys,
                 ref.agent,
                 ref.thread,
                 ref.run_ref,
-                turn_key=turn_key,
+                turn_key=same.turn_key,
                 wanted=wanted,
             )
             # Submitted before: nothing is evaluated or reserved again, except that
             # freezes count.
             if load.verdicts is not None:
                 kept = await read_verdicts(
-                    self._store, keys, turn_key, load.verdicts, ref=ref
+                    self._store, keys, same.turn_key, load.verdicts, ref=ref
                 )
                 return await self._by_now(same, kept.about(turn), load), ()
-            opened = await self._evaluate(same, turn_key, load, triage, spelled)
+            opened = await self._evaluate(same, load, triage, spelled)
             if opened is not None:
                 return opened
         raise StoreUnavailable(
@@ -170,40 +140,40 @@ class Submitter(PolicyService):
             "Submit it again."
         )
 
-    async def _open_unread(
-        self, turn: Turn, turn_key: str
-    ) -> tuple[tuple[Verdict, ...], Sequence[Listed]] | None:
+    async def _open_unread(self, turn: wire.Turn) -> Opened | None:
         """Open a turn whose calls always run; None if it needs an evaluation."""
         policy = self._policy()
-        evaluations = always_auto(policy, turn)
+        evaluations = turn_evaluation.always_auto(policy, turn)
         if evaluations is None:
             return None
         same = await _aside(turn, TurnPrecedents.of, policy, self._keys, turn)
         rows = zip(turn.calls, evaluations, same.effects, strict=True)
-        evaluated = [EvaluatedCall(*row[:2], effect=row[2]) for row in rows]
-        source = self._source(same, turn_key)
-        proposal = await _aside(turn, propose, evaluated, source)
+        evaluated = [proposals.EvaluatedCall(*row[:2], effect=row[2]) for row in rows]
+        source = self._source(same)
+        proposal = await _aside(turn, proposals.propose, evaluated, source)
         checked = _preconditions(same, [CallUsage()] * len(evaluated), proposal)
         # Without its agent's state, a rejection of a call is not known.
-        rejected = wanted_of(turn.calls, ()).calls
+        rejected = proposals.wanted_of(turn.calls, ()).calls
         checked = replace(checked, not_rejected=rejected)
-        return await self._open(turn_key, same, proposal, checked)
+        return await self._open(same, proposal, checked)
 
     async def _by_now(
         self, same: TurnPrecedents, kept: StoredVerdicts, load: AgentLoad
-    ) -> tuple[Verdict, ...]:
+    ) -> tuple[wire.Verdict, ...]:
         """Return known verdicts; revoke those that a freeze or a new policy stops."""
-        found: list[Verdict] = []
+        found: list[wire.Verdict] = []
         for position, verdict in enumerate(kept.verdicts):
             reason = ""
             # Calls that need a claim keep their verdict: the claim evaluates them.
             if verdict.runs_unclaimed:
-                if freeze := freeze_of(load, same.turn.ref.agent, verdict.tool):
-                    reason = freeze_message(freeze)
+                if freeze := proposals.freeze_of(
+                    load, same.turn.ref.agent, verdict.tool
+                ):
+                    reason = proposals.freeze_message(freeze)
                 elif kept.policy != same.policy.digest:
                     reason = await self._why_not_now(same, position, load)
             call = same.turn.calls[position]
-            found.append(denied(call, reason) if reason else verdict)
+            found.append(proposals.denied(call, reason) if reason else verdict)
         return tuple(found)
 
     async def _why_not_now(
@@ -214,21 +184,20 @@ class Submitter(PolicyService):
         one = self._usage(same, call, load)
         # A window that counts the call already counts it twice: that can only raise it.
         totals = await self._store.windows.totals(same.keys.head(""), 0, one.reserved)
-        facts = call_facts(same, position, load, one, totals)
-        now = await aside(partial(evaluate_call, turn, same.policy, call, facts))
+        facts = turn_evaluation.call_facts(same, position, load, one, totals)
+        now = await aside(
+            partial(turn_evaluation.evaluate_call, turn, same.policy, call, facts)
+        )
         if now.tier.is_auto_approved:
             return ""
         return FORBIDDEN if now.tier is Tier.DENY else NEEDS_A_PERSON
 
-    async def _join(self, turn: Turn) -> None:
-        """Add the people of the enclosing run to this one.
+    async def _join(self, run_ref: RunRef, enclosing: RunRef) -> None:
+        """Add the people of the enclosing run to a run.
 
         They are stored with the thread, because it may be resumed alone later.
         """
-        run_ref, enclosing = turn.ref.run_ref, turn.enclosing_run
         threads = self._store.threads
-        if enclosing is None or enclosing == run_ref:
-            return
         outer = await threads.facts(self._keys, enclosing.agent, enclosing.thread)
         if outer == _NO_FACTS:
             return
@@ -244,30 +213,31 @@ class Submitter(PolicyService):
     async def _evaluate(
         self,
         same: TurnPrecedents,
-        turn_key: str,
         load: AgentLoad,
-        triage: TurnTriage,
+        triage: turn_evaluation.TurnTriage,
         spelled: Mapping[str, JsonObject],
-    ) -> tuple[tuple[Verdict, ...], Sequence[Listed]] | None:
+    ) -> Opened | None:
         """Evaluate a turn and open it; None if another attempt is needed."""
         turn, policy = same.turn, same.policy
         usage = [
             # A call that returns to the model is not a request, and its amounts are
             # unknown. A question uses nothing: windows count calls that run.
             CallUsage()
-            if call.is_question or is_returned_unasked(policy, call)
+            if call.is_question or turn_evaluation.is_returned_unasked(policy, call)
             else self._usage(same, call, load)
             for call in turn.calls
         ]
         totals: Sequence[Mapping[str, int]] | None = [{} for _ in usage]
         if any(one.reserved for one in usage):
             totals = await self._store.windows.reserve(
-                same.keys, turn_key, [one.reserved for one in usage]
+                same.keys, same.turn_key, [one.reserved for one in usage]
             )
         # Another process opened this turn first: the next load finds its verdicts.
         if totals is None:
             return None
-        evaluate_all = partial(evaluated_calls, same, load, usage, totals)
+        evaluate_all = partial(
+            turn_evaluation.evaluated_calls, same, load, usage, totals
+        )
         # Evaluated twice, because triage gets the calls as evaluated by the policy
         # alone.
         evaluated = await _aside(turn, evaluate_all, {})
@@ -280,11 +250,11 @@ class Submitter(PolicyService):
         if drawn:
             evaluated = await _aside(turn, evaluate_all, triaged, drawn)
         evaluated = await covered(self._store, same.keys, same, load, evaluated)
-        source = self._source(same, turn_key, load, spelled)
-        proposal = await _aside(turn, propose, evaluated, source)
+        source = replace(self._source(same, load), spelled=spelled)
+        proposal = await _aside(turn, proposals.propose, evaluated, source)
         run = turn.ref.run_ref
         proposal = await with_answers(self._store, same.keys, run, proposal)
-        events = triage_events(triaged, proposal, source)
+        events = turn_evaluation.triage_events(triaged, proposal, source)
         proposal = replace(
             proposal,
             events=(*proposal.events, *events),
@@ -294,16 +264,15 @@ class Submitter(PolicyService):
             ),
         )
         checked = _preconditions(same, usage, proposal, same.known(load), load.now_ms)
-        return await self._open(turn_key, same, proposal, checked)
+        return await self._open(same, proposal, checked)
 
     async def _open(
         self,
-        turn_key: str,
         same: TurnPrecedents,
-        proposal: Proposal,
+        proposal: proposals.Proposal,
         checked: Preconditions,
-    ) -> tuple[tuple[Verdict, ...], Sequence[Listed]] | None:
-        turn, verdicts = same.turn, proposal.verdicts
+    ) -> Opened | None:
+        turn, turn_key, verdicts = same.turn, same.turn_key, proposal.verdicts
         kept = StoredVerdicts(policy=same.policy.digest, verdicts=verdicts)
         opened = await self._store.approvals.open_turn(
             same.keys,
@@ -317,14 +286,10 @@ class Submitter(PolicyService):
         return None if opened is None else (verdicts, opened)
 
     def _source(
-        self,
-        same: TurnPrecedents,
-        turn_key: str,
-        load: AgentLoad | None = None,
-        spelled: Mapping[str, JsonObject] | None = None,
-    ) -> Source:
-        numbers = count()
-        return Source(
+        self, same: TurnPrecedents, load: AgentLoad | None = None
+    ) -> proposals.Source:
+        turn_key, numbers = same.turn_key, count()
+        return proposals.Source(
             turn=same.turn,
             tenant=self._tenant,
             new_approval_id=lambda: same.keys.approval_of_turn(turn_key, next(numbers)),
@@ -332,26 +297,25 @@ class Submitter(PolicyService):
             salt=lambda: secrets.token_hex(16),
             facts=load.thread if load else _NO_FACTS,
             policy_digest=same.policy.digest,
-            spelled=spelled or {},
             requests_10m=load.requests_10m if load else 0,
             now_ms=load.now_ms if load else 0,
         )
 
     def _usage(
-        self, same: TurnPrecedents, call: ProposedCall, load: AgentLoad
+        self, same: TurnPrecedents, call: wire.ProposedCall, load: AgentLoad
     ) -> CallUsage:
         turn = same.turn
         return usage_of(
             same.policy,
             same.keys,
-            context_of(self._tenant, turn.ref, call),
+            proposals.context_of(self._tenant, turn.ref, call),
             call.tool,
             call.args,
-            requester=requester_of(load),
+            requester=turn_evaluation.requester_of(load),
         )
 
 
-async def _aside(turn: Turn, work: Callable[..., T], *given: object) -> T:
+async def _aside(turn: wire.Turn, work: Callable[..., T], *given: object) -> T:
     """Do pure work that reads all calls of a turn; see `aside`."""
     return await aside(partial(work, *given), [call.args for call in turn.calls])
 
@@ -359,7 +323,7 @@ async def _aside(turn: Turn, work: Callable[..., T], *given: object) -> T:
 def _preconditions(
     same: TurnPrecedents,
     usage: Sequence[CallUsage],
-    proposal: Proposal,
+    proposal: proposals.Proposal,
     known: Sequence[Known] = (),
     now_ms: int = 0,
 ) -> Preconditions:
@@ -367,10 +331,10 @@ def _preconditions(
     verdicts, protect = proposal.verdicts, same.policy.protect
     pairs = [*zip(verdicts, usage, strict=True)]
     agent = same.turn.ref.agent
-    open_tools = [one.tool for one in verdicts if one.kind is not VerdictKind.DENY]
+    open_tools = [one.tool for one in verdicts if one.kind is not wire.VerdictKind.DENY]
     requests = [use for one in usage for use in one.requests]
 
-    def uses(of: Callable[[Verdict], bool]) -> list[Use]:
+    def uses(of: Callable[[wire.Verdict], bool]) -> list[Use]:
         return [use for verdict, one in pairs if of(verdict) for use in one.uses]
 
     return Preconditions(
@@ -380,7 +344,7 @@ def _preconditions(
         requests_10m=protect.requests_per_10m,
         held={one.item_id: of.uses for one, of in pairs if one.item_id},
         counted=[*uses(lambda one: one.runs_unclaimed), *requests],
-        refused=uses(lambda one: one.kind is VerdictKind.DENY),
+        refused=uses(lambda one: one.kind is wire.VerdictKind.DENY),
         reserved=[use for one in usage for use in one.reserved],
         run_ref=same.turn.ref.run_ref,
         auto_runs=same.auto_runs(verdicts),
@@ -390,7 +354,7 @@ def _preconditions(
     )
 
 
-def _canonical(turn: Turn) -> Turn:
+def _canonical(turn: wire.Turn) -> wire.Turn:
     return turn.with_(calls=tuple(map(canonical, turn.calls)))
 
 
@@ -405,8 +369,8 @@ MOST_SETS = 3
 
 
 async def with_answers(
-    store: Store, keys: Keys, run_ref: RunRef, proposal: Proposal
-) -> Proposal:
+    store: Store, keys: Keys, run_ref: RunRef, proposal: proposals.Proposal
+) -> proposals.Proposal:
     """Return the proposal, with earlier answers added to its reviewed approvals.
 
     Raises:
@@ -438,7 +402,7 @@ def _answer_in(loaded: Loaded) -> Answered | None:
     return Answered(text=decision.text, by=decision.by, at_ms=decision.at_ms)
 
 
-def canonical(call: ProposedCall) -> ProposedCall:
+def canonical(call: wire.ProposedCall) -> wire.ProposedCall:
     """Return a call as it would run: with arguments parsed from canonical bytes."""
     try:
         args = cast("JsonObject", digest.parsed(call.args))
@@ -447,7 +411,7 @@ def canonical(call: ProposedCall) -> ProposedCall:
     return call.with_(args=args, original_args=_original_args(call))
 
 
-def _original_args(call: ProposedCall) -> JsonObject | None:
+def _original_args(call: wire.ProposedCall) -> JsonObject | None:
     """Return the model's arguments; None if they are absent, invalid or too large."""
     if call.original_args is None:
         return None
@@ -484,7 +448,7 @@ class StoredVerdicts(Record):
     """
 
     policy: str
-    verdicts: tuple[Verdict, ...]
+    verdicts: tuple[wire.Verdict, ...]
 
     @classmethod
     def read(cls, sealing: Sealing, turn_key: str, stored: bytes) -> StoredVerdicts:
@@ -516,7 +480,7 @@ class StoredVerdicts(Record):
         )
         return _written(sealing, turn_key, self, [*approvals])
 
-    def about(self, turn: Turn) -> StoredVerdicts:
+    def about(self, turn: wire.Turn) -> StoredVerdicts:
         """Return the verdicts on the calls of a turn that is submitted again.
 
         The turn may omit calls, because an agent omits calls that have ended. If an
@@ -526,10 +490,12 @@ class StoredVerdicts(Record):
             RefReused: when a call was not in the turn with these arguments.
         """
         if not self.verdicts:
-            over = tuple(denied(call, ERASED) for call in turn.calls)
+            over = tuple(proposals.denied(call, ERASED) for call in turn.calls)
             return self.with_(verdicts=over)
         given = {(it.tool_call_id, it.tool, it.args_hash): it for it in self.verdicts}
-        keys = [(one.tool_call_id, one.tool, hash_of(one)) for one in turn.calls]
+        keys = [
+            (one.tool_call_id, one.tool, proposals.hash_of(one)) for one in turn.calls
+        ]
         for key in keys:
             if key not in given:
                 raise RefReused(turn.ref.message_id, key[0])
@@ -548,7 +514,7 @@ def erased_turn(sealing: Sealing, approval: Approval) -> bytes:
 
 
 async def read_verdicts(
-    store: Store, keys: Keys, turn_key: str, stored: bytes, *, ref: TurnRef
+    store: Store, keys: Keys, turn_key: str, stored: bytes, *, ref: wire.TurnRef
 ) -> StoredVerdicts:
     """Read the stored verdicts of a turn; report them if they are not valid.
 

@@ -21,19 +21,11 @@ from keyturn.gateway.policy.raise_rules import Facts, Raise, is_strict
 from keyturn.gateway.policy.rules import Policy, TriageRule
 from keyturn.gateway.protocol.records import Tier, Verb
 from keyturn.gateway.protocol.wire import CallHint, ProposedCall, Turn
-from keyturn.gateway.service.submit import quality_checks
+from keyturn.gateway.service.submit import proposals, quality_checks
 from keyturn.gateway.service.submit.call_evaluation import (
     CallUsage,
     TurnPrecedents,
     facts_of,
-)
-from keyturn.gateway.service.submit.proposals import (
-    MISFIT,
-    EvaluatedCall,
-    Proposal,
-    Source,
-    over_limit,
-    refusal_of,
 )
 from keyturn.gateway.store.limits.agent_load import AgentLoad
 from keyturn.gateway.triage.asking import Triage, TriageResponse, apply_assessment, ask
@@ -80,7 +72,7 @@ def evaluated_calls(
     totals: Sequence[Mapping[str, int]],
     triaged: Mapping[int, TriagedCall],
     drawn: Collection[int] = (),
-) -> list[EvaluatedCall]:
+) -> list[proposals.EvaluatedCall]:
     """Evaluate the calls of a turn in their order.
 
     Args:
@@ -91,7 +83,7 @@ def evaluated_calls(
         triaged: assessments of calls by triage, by position.
         drawn: positions of the calls drawn for a spot check.
     """
-    evaluated: list[EvaluatedCall] = []
+    evaluated: list[proposals.EvaluatedCall] = []
     turn, policy, ran = same.turn, same.policy, Counter[str]()
     held = 0
     for position, call in enumerate(turn.calls):
@@ -100,21 +92,21 @@ def evaluated_calls(
         facts = call_facts(same, position, load, own, total, held=held, ran=ran[effect])
         raises = [*(assessed.raises if assessed else ())]
         if call.problem:  # its effect is unknown
-            raises.append(Raise(to=Tier.APPROVE, reason=MISFIT))
+            raises.append(Raise(to=Tier.APPROVE, reason=proposals.MISFIT))
         if position in drawn:
             raises.append(quality_checks.DRAWN)
         evaluation = evaluate_call(turn, policy, call, facts, raises)
-        refusal = refusal_of(load, policy, turn.ref, call)
+        refusal = proposals.refusal_of(load, policy, turn.ref, call)
         is_returned = not refusal and is_returned_unasked(policy, call)
         if is_returned:
             refusal = call.problem
         elif not refusal and evaluation.tier.needs_people:
-            refusal = over_limit(load, policy.protect, held)
+            refusal = proposals.over_limit(load, policy.protect, held)
             # All calls of a turn count against the limit, except refused ones.
             held += not refusal
         ran[effect] += not refusal and evaluation.tier.is_auto_approved
         evaluated.append(
-            EvaluatedCall(
+            proposals.EvaluatedCall(
                 call,
                 evaluation,
                 refusal,
@@ -209,7 +201,7 @@ class TurnTriage:
         self._began_s: float | None = None
 
     async def assess(
-        self, evaluated: Sequence[EvaluatedCall], *, now_ms: int
+        self, evaluated: Sequence[proposals.EvaluatedCall], *, now_ms: int
     ) -> Mapping[int, TriagedCall]:
         """Return the results of triage, by the position of the call in the turn.
 
@@ -239,7 +231,7 @@ class TurnTriage:
         }
 
     async def _ask(
-        self, one: EvaluatedCall, rule: TriageRule, *, now_ms: int
+        self, one: proposals.EvaluatedCall, rule: TriageRule, *, now_ms: int
     ) -> TriageResponse:
         request = request_of(
             one.evaluation,
@@ -256,7 +248,9 @@ class TurnTriage:
 
 
 def triage_events(
-    triaged: Mapping[int, TriagedCall], proposal: Proposal, source: Source
+    triaged: Mapping[int, TriagedCall],
+    proposal: proposals.Proposal,
+    source: proposals.Source,
 ) -> Iterator[Event]:
     """Yield events for the raises and failures of triage, without its rationale.
 
@@ -282,7 +276,7 @@ def triage_events(
         )
 
 
-def _may_wait(one: EvaluatedCall) -> bool:
+def _may_wait(one: proposals.EvaluatedCall) -> bool:
     # Refused calls, and calls that cannot be a document, are not worth a model's time.
     return not one.refusal and is_strict(one.call.args)
 

@@ -60,8 +60,8 @@ def test_what_nothing_here_names_is_frozen_with_a_note(admin: Shell) -> None:
     tool = admin.said("freeze", "tool", "refund")
     agent = admin.said("freeze", "agent", "shop")
 
-    assert f"The policy does not name this tool; {note}" in tool
-    assert f"Neither the settings nor the policy names this agent; {note}" in agent
+    assert f"Neither the policy nor the settings name this tool; {note}" in tool
+    assert f"Neither the policy nor the settings name this agent; {note}" in agent
     for known in (["tool", "pay"], ["agent", "bills"], ["everything"]):
         assert note not in admin.said("freeze", *known)
 

@@ -31,7 +31,7 @@ from keyturn.gateway.protocol.wire import (
     TurnRef,
 )
 from keyturn.gateway.service.run.agents import AgentService
-from keyturn.gateway.service.run.claiming import READING_TOO_LARGE
+from keyturn.gateway.service.run.claiming import TOO_LARGE
 from tests.bot.samples import frame
 from tests.bot.slack_state import untouched
 from tests.service.decided_calls import claimed
@@ -257,4 +257,4 @@ async def test_a_reading_that_is_too_large_lets_nothing_run(
 
     reply = await told(harness, claim, Reading(args={"to": "x" * 70_000}))
 
-    assert reply == Refused(reason=READING_TOO_LARGE, state=ItemState.AUTHORIZED)
+    assert reply == Refused(reason=TOO_LARGE, state=ItemState.AUTHORIZED)

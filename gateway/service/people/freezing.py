@@ -6,7 +6,7 @@ stops calls that were authorized before. Running calls are not interrupted.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Awaitable, Callable, Collection
 
 from keyturn.gateway.approvals import quorum
 from keyturn.gateway.approvals.decision_context import listed
@@ -37,13 +37,9 @@ from keyturn.gateway.validation_errors import did_you_mean
 MAX_REASON = 500
 """Most characters of a reason; agents and people read it."""
 
-_NO_STOPPERS = (
-    "Only the operator of the gateway can freeze this, with `keyturn freeze`: the "
-    "policy names no reviewers for it."
-)
-_NO_LIFTERS = (
-    "Only the operator of the gateway can unfreeze this, with `keyturn unfreeze`: the "
-    "policy names no people for it."
+_NOBODY = (
+    "Only the operator of the gateway can do this, with `keyturn freeze` or `keyturn "
+    "unfreeze`: the policy names no people for it."
 )
 
 
@@ -57,26 +53,27 @@ def unknown_name(policy: Policy, agents: Collection[str], scope: FreezeScope) ->
         agents: names of agents in the settings.
         scope: the frozen scope.
     """
-    match scope.kind:
-        case ScopeKind.TOOL if not policy.names_tool(scope.name):
-            return "The policy does not name this tool; please check its name."
-        case ScopeKind.AGENT if scope.name not in {*policy.agents, *agents}:
-            return (
-                "Neither the settings nor the policy names this agent; please check "
-                "its name."
-            )
-        case _:
-            return ""
+    if scope.kind is ScopeKind.TENANT or scope.name in _names(policy, agents, scope):
+        return ""
+    return (
+        f"Neither the policy nor the settings name this {scope.kind}; please check its "
+        "name."
+    )
 
 
 def misspelled(policy: Policy, agents: Collection[str], scope: FreezeScope) -> str:
     """Return why a misspelled name of a tool or agent is refused, or ""."""
-    agent_names = {*policy.agents, *agents}
-    is_tool = scope.kind is ScopeKind.TOOL
-    meant = did_you_mean(scope.name, policy.tool_names if is_tool else agent_names)
+    meant = did_you_mean(scope.name, _names(policy, agents, scope))
     if scope.kind is ScopeKind.TENANT or not meant:
         return ""
     return f"There is no {scope.kind} {scope.name!r}; {meant} Nothing was changed."
+
+
+def _names(
+    policy: Policy, agents: Collection[str], scope: FreezeScope
+) -> Collection[str]:
+    is_tool = scope.kind is ScopeKind.TOOL
+    return policy.tool_names if is_tool else {*policy.agents, *agents}
 
 
 class FreezeService(TenantService):
@@ -199,7 +196,7 @@ class ReviewerFreezes(PolicyService, FreezeService):
 
     def forbidden(self, scope: FreezeScope, reviewer: Reviewer) -> Forbidden | None:
         """Return why a reviewer may not freeze this; None when they may."""
-        return _forbidden(reviewer, self._may_freeze(scope), _NO_STOPPERS)
+        return _forbidden(reviewer, self._may_freeze(scope))
 
     async def freeze_by(
         self, scope: FreezeScope, reviewer: Reviewer, reason: str
@@ -209,13 +206,8 @@ class ReviewerFreezes(PolicyService, FreezeService):
         Raises:
             StoreUnavailable: when it is not known to be frozen.
         """
-        forbidden = self.forbidden(scope, reviewer)
-        if forbidden is not None:
-            return forbidden
-        by, behalf = _who(reviewer, self._may_freeze(scope))
-        return await self.freeze(
-            scope, by, reason, on_behalf_of=behalf, gesture=reviewer.gesture
-        )
+        requirement = self._may_freeze(scope)
+        return await self._by(self.freeze, scope, reviewer, reason, requirement)
 
     async def unfreeze_by(
         self, scope: FreezeScope, reviewer: Reviewer, reason: str
@@ -226,11 +218,21 @@ class ReviewerFreezes(PolicyService, FreezeService):
             StoreUnavailable: when it is not known to be lifted.
         """
         requirement = self._may_unfreeze(scope)
-        forbidden = _forbidden(reviewer, requirement, _NO_LIFTERS)
+        return await self._by(self.unfreeze, scope, reviewer, reason, requirement)
+
+    async def _by(
+        self,
+        change: Callable[..., Awaitable[bool]],
+        scope: FreezeScope,
+        reviewer: Reviewer,
+        reason: str,
+        requirement: Requirement,
+    ) -> bool | Forbidden:
+        forbidden = _forbidden(reviewer, requirement)
         if forbidden is not None:
             return forbidden
         by, behalf = _who(reviewer, requirement)
-        return await self.unfreeze(
+        return await change(
             scope, by, reason, on_behalf_of=behalf, gesture=reviewer.gesture
         )
 
@@ -245,11 +247,9 @@ def _what(scope: FreezeScope) -> dict[str, str]:
     return {} if scope.kind is ScopeKind.TENANT else {scope.kind.value: scope.name}
 
 
-def _forbidden(
-    reviewer: Reviewer, requirement: Requirement, unnamed: str
-) -> Forbidden | None:
+def _forbidden(reviewer: Reviewer, requirement: Requirement) -> Forbidden | None:
     if not any(role.users or role.usergroups for role in requirement.roles):
-        return Forbidden(reason=unnamed)
+        return Forbidden(reason=_NOBODY)
     # No principals: the requester of a call may stop its agent at any time.
     reason = quorum.ineligible_reason(reviewer, requirement, ())
     return Forbidden(reason=reason) if reason else None

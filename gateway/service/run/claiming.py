@@ -70,13 +70,9 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-STATE_TOO_LARGE = (
-    "What this call depends on changed after it was approved, and the new state is too "
-    "large to show to people, so it did not run."
-)
-READING_TOO_LARGE = (
-    "The tool reads the edited arguments as a document that is too large to show to "
-    "people, so it did not run."
+TOO_LARGE = (
+    "What the tool would run with now differs from what people approved, and is too "
+    "large to show to them, so it did not run."
 )
 _NOT_AUTHORIZED = "This call must not run: it is not authorized."
 _NOT_OURS = "The gateway knows no such call in this thread, so it must not run."
@@ -259,15 +255,13 @@ class ClaimService(PolicyService):
         now = evaluated.policy_now
         back: Change | wire.CheckState | None
         back = revoke(approval, item, now, now_ms=now_ms, standing=standing)
-        too_large = STATE_TOO_LARGE
         try:
             # The policy first: the state of a forbidden tool need not be read.
             back = back or _in_another_state(loaded, item, request.state, now)
-            too_large = READING_TOO_LARGE
             if back is None and request.reading is not None:
                 back = ask_as_read(approval, item, request.reading, now, now_ms=now_ms)
         except BadJson:
-            return wire.Refused(reason=too_large, state=item.state)
+            return wire.Refused(reason=TOO_LARGE, state=item.state)
         if isinstance(back, wire.CheckState):
             return back
         if back is not None:

@@ -14,26 +14,9 @@ from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
+from keyturn.gateway.approvals import decisions, gestures
 from keyturn.gateway.approvals.deciding import no_such_item
-from keyturn.gateway.approvals.decisions import (
-    Approve,
-    Click,
-    Decision,
-    Edit,
-    Forbidden,
-    GestureOutcome,
-    GestureRefused,
-    Reviewer,
-)
 from keyturn.gateway.approvals.events import Event, EventName, approval_event
-from keyturn.gateway.approvals.gestures import (
-    ONE_EDIT,
-    CallNow,
-    Gesture,
-    GestureChange,
-    decide_gesture,
-    is_escalated,
-)
 from keyturn.gateway.approvals.policy_decision import PolicyDecision
 from keyturn.gateway.approvals.precedents import Precedent
 from keyturn.gateway.approvals.record import Approval, Item
@@ -42,15 +25,7 @@ from keyturn.gateway.failures import log_failure
 from keyturn.gateway.policy.rules import Policy
 from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.protocol.work import aside
-from keyturn.gateway.service.submit.call_evaluation import (
-    CurrentEvaluation,
-    SharedEffects,
-    WaitingCall,
-    call_by,
-    counts_in_windows,
-    evaluate_now,
-    read_calls,
-)
+from keyturn.gateway.service.submit import call_evaluation
 from keyturn.gateway.service.submit.standing import rejection_of
 from keyturn.gateway.service.tenant_service import PolicyService
 from keyturn.gateway.store.records.atomic_write import Loaded, Write, WriteMany
@@ -60,15 +35,15 @@ logger = logging.getLogger(__name__)
 
 _MOST_KNOWN = 1000
 
-Voters = Callable[[Item], Awaitable[Sequence[Reviewer]]]
+Voters = Callable[[Item], Awaitable[Sequence[decisions.Reviewer]]]
 """Resolves the earlier voters of an item as they are now."""
 
 
 class _Decided(NamedTuple):
     """A call as it would run, and the decision of one gesture on it."""
 
-    call: WaitingCall
-    decision: Decision
+    call: call_evaluation.WaitingCall
+    decision: decisions.Decision
 
 
 class DecisionService(PolicyService):
@@ -82,12 +57,12 @@ class DecisionService(PolicyService):
 
     async def decide_gesture(
         self,
-        gesture: Gesture,
-        reviewer: Reviewer,
+        gesture: gestures.Gesture,
+        reviewer: decisions.Reviewer,
         *,
         voters: Voters | None = None,
         read: Loaded | None = None,
-    ) -> GestureOutcome:
+    ) -> decisions.GestureOutcome:
         """Apply the decisions of a gesture; atomic, and safe to repeat.
 
         The decisions, their audit entries, their events and the jobs that resume the
@@ -106,36 +81,41 @@ class DecisionService(PolicyService):
             ValueError: when more approvals are decided than `MOST_CHANGED`.
         """
         decided, card = gesture.decided, gesture.card
-        settled: list[GestureChange] = []
+        settled: list[gestures.GestureChange] = []
         records = dict[str, Approval]()
 
-        async def compute(read: Mapping[str, Loaded]) -> WriteMany | GestureOutcome:
+        async def compute(
+            read: Mapping[str, Loaded],
+        ) -> WriteMany | decisions.GestureOutcome:
             own = [one for one in read.values() if one.approval.tenant == self._tenant]
             records.clear()
             records.update((one.approval.id, one.approval) for one in own)
             policy = self._policy()
             calls = {
                 place: _Decided(
-                    await call_by(one, one.items[click.index], decision), decision
+                    await call_evaluation.call_by(
+                        one, one.items[click.index], decision
+                    ),
+                    decision,
                 )
                 for place, (click, decision) in decided.items()
                 if (one := records.get(click.approval))
                 and no_such_item(one, click) is None
             }
             if _edits_add_up(policy, calls):
-                return ONE_EDIT
+                return gestures.ONE_EDIT
             now_ms = max((one.now_ms for one in own), default=0)
             evaluated, repeats = await _evaluate(
                 self._store, policy, calls, now_ms=now_ms
             )
             decide = partial(
-                decide_gesture,
+                gestures.decide_gesture,
                 dict(records),
                 gesture,
                 reviewer,
                 now_ms=now_ms,
                 calls={
-                    place: CallNow(
+                    place: gestures.CallNow(
                         one.policy_now,
                         await _voters_before(calls[place].call.item, voters),
                         await self._waiting_edited(policy, gesture, calls[place]),
@@ -147,7 +127,7 @@ class DecisionService(PolicyService):
             )
             items = [item for one in own for item in one.approval.items]
             result = await aside(decide, [item.action for item in items])
-            if not isinstance(result, GestureChange):
+            if not isinstance(result, gestures.GestureChange):
                 return result
             settled[:] = [result]
             return await self._writes(policy, calls, result, evaluated)
@@ -166,21 +146,23 @@ class DecisionService(PolicyService):
         return found
 
     async def _waiting_edited(
-        self, policy: Policy, gesture: Gesture, decided: _Decided
+        self, policy: Policy, gesture: gestures.Gesture, decided: _Decided
     ) -> PolicyDecision | None:
         """Evaluate an edited call also with its arguments before the edit."""
-        if gesture.card is not None or not isinstance(decided.decision, Edit):
+        if gesture.card is not None or not isinstance(decided.decision, decisions.Edit):
             return None
         item = decided.call.item
         call = replace(decided.call, args=item.args)
-        return (await evaluate_now(self._store, policy, call)).policy_now
+        return (
+            await call_evaluation.evaluate_now(self._store, policy, call)
+        ).policy_now
 
     async def _writes(
         self,
         policy: Policy,
         calls: Mapping[int, _Decided],
-        result: GestureChange,
-        evaluated: Mapping[int, CurrentEvaluation],
+        result: gestures.GestureChange,
+        evaluated: Mapping[int, call_evaluation.CurrentEvaluation],
     ) -> WriteMany:
         writes: list[Write] = []
         for approval_id, change in result.changes.items():
@@ -206,17 +188,17 @@ class DecisionService(PolicyService):
 
     async def _note_forbidden(
         self,
-        gesture: Gesture,
-        outcome: GestureOutcome,
+        gesture: gestures.Gesture,
+        outcome: decisions.GestureOutcome,
         records: Mapping[str, Approval],
-        reviewer: Reviewer,
+        reviewer: decisions.Reviewer,
     ) -> None:
         """Write forbidden decisions to the audit log."""
         for place, (click, decision) in gesture.decided.items():
             refusal = outcome
-            if isinstance(outcome, GestureRefused):
+            if isinstance(outcome, decisions.GestureRefused):
                 refusal = outcome.refusals.get(place, outcome)
-            if isinstance(refusal, Forbidden) and click.approval in records:
+            if isinstance(refusal, decisions.Forbidden) and click.approval in records:
                 of = (records[click.approval], click, decision.kind, reviewer)
                 await self._note(_event(refusal, *of), click.version)
 
@@ -247,11 +229,19 @@ def _edits_add_up(policy: Policy, calls: Mapping[int, _Decided]) -> bool:
     Each is evaluated against the reservations alone. Together they could pass a limit
     that stops the second edit after the first.
     """
-    edits = [one for one in calls.values() if isinstance(one.decision, Edit)]
-    return sum(counts_in_windows(policy, one.call.approval) for one in edits) > 1
+    edits = [one for one in calls.values() if isinstance(one.decision, decisions.Edit)]
+    return (
+        sum(
+            call_evaluation.counts_in_windows(policy, one.call.approval)
+            for one in edits
+        )
+        > 1
+    )
 
 
-async def _voters_before(item: Item, voters: Voters | None) -> Sequence[Reviewer]:
+async def _voters_before(
+    item: Item, voters: Voters | None
+) -> Sequence[decisions.Reviewer]:
     """Resolve the earlier voters of an item; without votes nothing is requested."""
     if voters is None:
         return ()
@@ -265,7 +255,7 @@ async def _voters_before(item: Item, voters: Voters | None) -> Sequence[Reviewer
 
 async def _evaluate(
     store: Store, policy: Policy, calls: Mapping[int, _Decided], *, now_ms: int
-) -> tuple[dict[int, CurrentEvaluation], set[int]]:
+) -> tuple[dict[int, call_evaluation.CurrentEvaluation], set[int]]:
     """Evaluate each call of a gesture, also together with those that it approves.
 
     Args:
@@ -278,17 +268,21 @@ async def _evaluate(
         The current evaluation of each call, and the calls that need more approvals
         once those before them are approved.
     """
-    found: dict[int, CurrentEvaluation] = {}
+    found: dict[int, call_evaluation.CurrentEvaluation] = {}
     repeats: set[int] = set()
-    shared = SharedEffects()
+    shared = call_evaluation.SharedEffects()
     numbers = sorted(calls)
-    read = await read_calls(store, policy, [calls[number].call for number in numbers])
+    read = await call_evaluation.read_calls(
+        store, policy, [calls[number].call for number in numbers]
+    )
     for number, one_read in zip(numbers, read, strict=True):
         (call, decision), one = calls[number], await aside(one_read.evaluated)
         found[number] = one
-        if not isinstance(decision, Approve | Edit):
+        if not isinstance(decision, decisions.Approve | decisions.Edit):
             continue
-        if isinstance(decision, Approve) and is_escalated(call.item, one.policy_now):
+        if isinstance(decision, decisions.Approve) and gestures.is_escalated(
+            call.item, one.policy_now
+        ):
             continue  # the gesture does not approve it
         # The claim of the second call would find the first one and revoke. Refuse here,
         # so that no reviewer reads that both are approved.
@@ -301,14 +295,17 @@ async def _evaluate(
                 found[number] = again
             if needs_more:
                 repeats.add(number)
-                if isinstance(decision, Approve):
+                if isinstance(decision, decisions.Approve):
                     continue
         _share(shared, call, one, now_ms)
     return found, repeats
 
 
 def _share(
-    shared: SharedEffects, call: WaitingCall, one: CurrentEvaluation, now_ms: int
+    shared: call_evaluation.SharedEffects,
+    call: call_evaluation.WaitingCall,
+    one: call_evaluation.CurrentEvaluation,
+    now_ms: int,
 ) -> None:
     """Add the effects of a call that the gesture approves."""
     if effect := one.policy_now.effect:
@@ -326,10 +323,10 @@ def _share(
 
 
 def _needs_more(
-    shared: SharedEffects,
-    call: WaitingCall,
-    again: CurrentEvaluation,
-    alone: CurrentEvaluation,
+    shared: call_evaluation.SharedEffects,
+    call: call_evaluation.WaitingCall,
+    again: call_evaluation.CurrentEvaluation,
+    alone: call_evaluation.CurrentEvaluation,
 ) -> bool:
     """Return whether a call needs another look once the calls before are approved."""
     now, before = again.policy_now, alone.policy_now
@@ -344,7 +341,11 @@ def _needs_more(
 
 
 def _event(
-    refusal: Forbidden, approval: Approval, click: Click, verb: str, reviewer: Reviewer
+    refusal: decisions.Forbidden,
+    approval: Approval,
+    click: decisions.Click,
+    verb: str,
+    reviewer: decisions.Reviewer,
 ) -> Event:
     item = next((one for one in approval.items if one.index == click.index), None)
     person = reviewer.person

@@ -28,16 +28,10 @@ from keyturn.gateway.approvals.record import (
     is_collected,
 )
 from keyturn.gateway.approvals.requirement import Role
+from keyturn.gateway.policy import on_call
 from keyturn.gateway.policy.effective_rules import EffectiveRules
 from keyturn.gateway.policy.evaluate import asks_for_precedents
 from keyturn.gateway.policy.hours import utc
-from keyturn.gateway.policy.on_call import (
-    QuietRule,
-    asked_from,
-    last_end,
-    on_call,
-    turn_at,
-)
 from keyturn.gateway.policy.rules import BatchRule, Policy
 from keyturn.gateway.protocol.records import Person
 from keyturn.gateway.protocol.strict_json import JsonObject
@@ -404,10 +398,12 @@ class ReviewService(DecisionService):
         """
         policy, now = self._policy(), utc(now_ms)
         moments = [
-            last_end(rule.quiet, now) for rule in policy.roles.values() if rule.quiet
+            on_call.last_end(rule.quiet, now)
+            for rule in policy.roles.values()
+            if rule.quiet
         ]
         for rotation in policy.on_call.values():
-            turn = turn_at(rotation, now)
+            turn = on_call.turn_at(rotation, now)
             moments += [] if turn is None else [rotation.begin(turn)]
         return max((int(one.timestamp() * 1000) for one in moments), default=0)
 
@@ -415,17 +411,17 @@ class ReviewService(DecisionService):
 def _has_turn(policy: Policy, rotation: str, now_ms: int) -> tuple[str, ...]:
     """Return the person on call; empty before the first turn: then all are notified."""
     rule = policy.on_call.get(rotation)
-    found = on_call(rule, utc(now_ms)) if rule else ""
+    found = on_call.on_call(rule, utc(now_ms)) if rule else ""
     return (found,) if found else ()
 
 
 def _quiet_until_ms(
-    rule: QuietRule | None, approval: Approval, item: Item, now_ms: int
+    rule: on_call.QuietRule | None, approval: Approval, item: Item, now_ms: int
 ) -> int:
     # A call in doubt may have run, and its agent waits without a deadline, so people
     # are notified at any hour.
     if rule is None or not item.is_pending:
         return 0
     expires = utc(approval.expires_at_ms)
-    begin = asked_from(rule, item.tier, now=utc(now_ms), expires=expires)
+    begin = on_call.asked_from(rule, item.tier, now=utc(now_ms), expires=expires)
     return int(begin.timestamp() * 1000) if begin else 0

@@ -11,45 +11,17 @@ import secrets
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import replace
 
+from keyturn.gateway.approvals import similar
+from keyturn.gateway.approvals import standing as rules
 from keyturn.gateway.approvals.decisions import Forbidden, Reviewer
 from keyturn.gateway.approvals.policy_decision import PolicyDecision
 from keyturn.gateway.approvals.precedents import PrecedentKind
 from keyturn.gateway.approvals.quorum import denial_reason, is_among, stricter
 from keyturn.gateway.approvals.record import Approval, Context, Item, item_id
-from keyturn.gateway.approvals.similar import (
-    ALLOW_SIMILAR,
-    STANDING_AGENT,
-    Bounds,
-    exact_micro,
-    value_at,
-    without,
-)
-from keyturn.gateway.approvals.standing import (
-    REJECTED,
-    REVOKED,
-    ROLE_LOST,
-    Wanted,
-    bounds_of,
-    covered_amount,
-    end,
-    end_reason,
-    givers,
-    is_about,
-    still_given,
-    used,
-)
 from keyturn.gateway.errors import CorruptRecord, StoreUnavailable
 from keyturn.gateway.failures import log_failure
+from keyturn.gateway.policy import standing as offers
 from keyturn.gateway.policy.rules import Policy
-from keyturn.gateway.policy.standing import (
-    NOT_OFFERED,
-    Chosen,
-    Offer,
-    evaluate_standing,
-    may_repeat,
-    repeats_are_meant,
-    similar_rule,
-)
 from keyturn.gateway.protocol import digest
 from keyturn.gateway.protocol.records import ItemState, Person, Tier, Verb
 from keyturn.gateway.service.submit.call_evaluation import TurnPrecedents
@@ -93,7 +65,7 @@ async def covered(
     wanted = {
         position
         for position, one in enumerate(evaluated)
-        if _may_be_covered(one) and similar_rule(policy, agent, one.call.tool)
+        if _may_be_covered(one) and offers.similar_rule(policy, agent, one.call.tool)
     }
     if not wanted:
         return found
@@ -110,11 +82,11 @@ async def covered(
         allowed = {
             name: standing
             for name, standing in left.items()
-            if is_first or repeats_are_meant(policy, bounds_of(standing))
+            if is_first or offers.repeats_are_meant(policy, rules.bounds_of(standing))
         }
         name, amount = _first_covering(allowed, load, agent, one)
         if name:
-            left[name], _ = used(left[name], "", amount, load.now_ms)
+            left[name], _ = rules.used(left[name], "", amount, load.now_ms)
             effects.add(one.effect)
             found[position] = replace(one, standing=read[name], amount_micro=amount)
     return found
@@ -126,7 +98,7 @@ def _first_covering(
     """Return the first standing approval that covers a call, and the amount; or ""."""
     thread = load.thread
     asked = (thread.requester,) if thread.requester else ()
-    call = Wanted(
+    call = rules.Wanted(
         agent=agent,
         tool=one.call.tool,
         args=one.call.args,
@@ -134,7 +106,7 @@ def _first_covering(
         principals=(*asked, *thread.principals),
     )
     for name, standing in allowed.items():
-        amount = covered_amount(standing, call, now_ms=load.now_ms)
+        amount = rules.covered_amount(standing, call, now_ms=load.now_ms)
         if amount is not None:
             return name, amount
     return "", 0
@@ -169,7 +141,7 @@ async def read_in_force(store: Store, keys: Keys, policy: Policy) -> list[Loaded
     """
     found: list[Loaded] = []
     for loaded in await _listed(store, keys):
-        if reason := end_reason(loaded.approval, policy.digest):
+        if reason := rules.end_reason(loaded.approval, policy.digest):
             await end_standing(store, keys, loaded.approval.id, reason)
         else:
             found.append(loaded)
@@ -207,8 +179,8 @@ async def rejection_of(
         await end_those(
             store,
             keys,
-            lambda standing: any(is_about(standing, one) for one in calls),
-            REJECTED,
+            lambda standing: any(rules.is_about(standing, one) for one in calls),
+            rules.REJECTED,
         )
     pause_after = policy.protect.pause_after_rejections
     return rejection_effects(approval, rejected, pause_after=pause_after)
@@ -234,7 +206,7 @@ async def end_standing(
     async def compute(loaded: Loaded) -> Write | None:
         if not loaded.approval.is_standing:
             return None
-        change = end(loaded.approval, reason, loaded.now_ms, by=by)
+        change = rules.end(loaded.approval, reason, loaded.now_ms, by=by)
         return Write(change) if change else None
 
     try:
@@ -286,33 +258,37 @@ _TOO_MANY = (
 class StandingService(PolicyService):
     """The standing approvals of one tenant."""
 
-    def offer(self, approval: Approval, index: int) -> Offer | str:
+    def offer(self, approval: Approval, index: int) -> offers.Offer | str:
         """Return the standing approval that a call offers; else why not, in words."""
         item, policy = approval.items[index], self._policy()
-        rule = similar_rule(policy, approval.agent, item.tool)
+        rule = offers.similar_rule(policy, approval.agent, item.tool)
         if rule is None or not item.can_cover or item.is_question or item.is_standing:
-            return NOT_OFFERED
+            return offers.NOT_OFFERED
         if not item.is_pending or item.tier is not Tier.APPROVE or item.edit:
             return _NOT_ALONE
-        amount = exact_micro(value_at(item.args, rule.sum)) if rule.sum else 0
+        amount = (
+            similar.exact_micro(similar.value_at(item.args, rule.sum))
+            if rule.sum
+            else 0
+        )
         if amount is None:
             return _NO_AMOUNT
         free = (*rule.may_differ, *((rule.sum,) if rule.sum else ()))
-        equal = without(item.args, free)
+        equal = similar.without(item.args, free)
         if len(digest.canonical(equal)) > MOST_SHOWN:
             return _TOO_LONG
-        again = may_repeat(policy, approval.agent, item.tool, free)
-        return Offer(rule, equal, amount, may_repeat=again)
+        again = offers.may_repeat(policy, approval.agent, item.tool, free)
+        return offers.Offer(rule, equal, amount, may_repeat=again)
 
     def bounds(
-        self, approval: Approval, index: int, chosen: Chosen, now_ms: int
-    ) -> Bounds | str:
+        self, approval: Approval, index: int, chosen: offers.Chosen, now_ms: int
+    ) -> similar.Bounds | str:
         """Return the chosen bounds; else why they are refused, in words."""
         offer = self.offer(approval, index)
         if isinstance(offer, str):
             return offer
         item, rule = approval.items[index], offer.rule
-        bounds = Bounds(
+        bounds = similar.Bounds(
             agent=approval.agent,
             tool=item.tool,
             equal=offer.equal,
@@ -330,7 +306,7 @@ class StandingService(PolicyService):
         return bounds
 
     async def propose(
-        self, approval: Approval, index: int, chosen: Chosen, by: Reviewer
+        self, approval: Approval, index: int, chosen: offers.Chosen, by: Reviewer
     ) -> Approval | str:
         """Open a standing approval that waits for its givers; else return why not.
 
@@ -398,9 +374,9 @@ class StandingService(PolicyService):
         Raises:
             StoreUnavailable: when it is not known to be written.
         """
-        found = still_given(standing, people)
+        found = rules.still_given(standing, people)
         if found is False:
-            await end_standing(self._store, self._keys, standing.id, ROLE_LOST)
+            await end_standing(self._store, self._keys, standing.id, rules.ROLE_LOST)
         elif found:
             await self._store.standing.confirm(
                 self._keys, standing.id, asked_ms=asked_ms
@@ -411,16 +387,16 @@ class StandingService(PolicyService):
 
         Its givers may, and so may everyone with the right to reject such a call.
         """
-        if is_among(by.person, givers(standing)):
+        if is_among(by.person, rules.givers(standing)):
             return None
         item = standing.items[0]
-        rules = evaluate_standing(
+        now = offers.evaluate_standing(
             self._policy(),
-            bounds_of(standing),
+            rules.bounds_of(standing),
             opened_by=standing.policy_digest,
             opened_ms=standing.created_at_ms,
         )
-        requirements = (item.requirement, rules.requirement)
+        requirements = (item.requirement, now.requirement)
         why = denial_reason(standing, item, by, Verb.REJECT, then_and_now=requirements)
         return None if why is None else Forbidden(reason=why)
 
@@ -436,11 +412,13 @@ class StandingService(PolicyService):
         forbidden = self.forbidden(loaded.approval, by)
         if forbidden is not None:
             return forbidden
-        return await end_standing(self._store, self._keys, approval_id, REVOKED, by=by)
+        return await end_standing(
+            self._store, self._keys, approval_id, rules.REVOKED, by=by
+        )
 
-    def _decision(self, bounds: Bounds, now_ms: int) -> PolicyDecision:
+    def _decision(self, bounds: similar.Bounds, now_ms: int) -> PolicyDecision:
         policy = self._policy()
-        return evaluate_standing(
+        return offers.evaluate_standing(
             policy, bounds, opened_by=policy.digest, opened_ms=now_ms
         )
 
@@ -448,7 +426,7 @@ class StandingService(PolicyService):
         self,
         approval: Approval,
         source: Item,
-        bounds: Bounds,
+        bounds: similar.Bounds,
         by: Reviewer,
         now_ms: int,
     ) -> Approval:
@@ -458,14 +436,14 @@ class StandingService(PolicyService):
         approval_id = store_keys.approval_id(self._keys.tenant, secrets.token_hex(16))
         ctx = Context(
             tenant=self._tenant,
-            agent=STANDING_AGENT,
+            agent=similar.STANDING_AGENT,
             thread=approval_id,
             ns="",
             message_id=approval_id,
-            tool_call_id=ALLOW_SIMILAR,
+            tool_call_id=similar.ALLOW_SIMILAR,
         )
         document = digest.action_document(
-            tool=ALLOW_SIMILAR,
+            tool=similar.ALLOW_SIMILAR,
             args=bounds.model_dump(mode="json"),
             ctx=ctx.as_dict(),
             salt=secrets.token_hex(16),
@@ -477,7 +455,7 @@ class StandingService(PolicyService):
             id=item_id(approval_id, 0),
             index=0,
             ctx=ctx,
-            tool=ALLOW_SIMILAR,
+            tool=similar.ALLOW_SIMILAR,
             requested=document,
             action=document,
             principals=(*source.principals, *barred),
@@ -496,7 +474,7 @@ class StandingService(PolicyService):
         )
 
     async def _open(
-        self, standing: Approval, bounds: Bounds, by: Person, now_ms: int
+        self, standing: Approval, bounds: similar.Bounds, by: Person, now_ms: int
     ) -> None:
         keys = self._keys
         await self._store.standing.add(keys, standing.id, until_ms=bounds.until_ms)

@@ -210,11 +210,6 @@ class Attempt(NamedTuple):
     owner: str = ""
 
 
-def begun_attempt(approval: Approval, item: Item) -> Attempt:
-    """Return the latest claimed attempt."""
-    return Attempt(approval.id, item.index, item.fence + _returns(item), item.owner)
-
-
 def next_attempt(approval: Approval, item: Item) -> Attempt:
     """Return the next attempt to be spent, without an owner."""
     number = item.fence + _returns(item) + 1
@@ -242,12 +237,13 @@ def begun_attempts(
     The use of a standing approval is one of them: an older record of the standing
     approval has fewer uses, and would cover other calls instead.
     """
-    begun = begun_attempt(approval, item)
+    number = item.fence + _returns(item)
+    begun = Attempt(approval.id, item.index, number, item.owner)
     used_for = [use.item for use in standing.uses] if standing else []
     if standing is None or item.id not in used_for:
         return (begun,)
     use = 1 + used_for.index(item.id)
-    return begun, Attempt(standing.id, use, begun.number, item.id)
+    return begun, Attempt(standing.id, use, number, item.id)
 
 
 def spent_by(
@@ -261,15 +257,11 @@ def spent_by(
     for was, now in zip(before.items, after.items, strict=True):
         if was is now:
             continue
-        if _is_claimed(was, now):
+        if now.state is ItemState.EXECUTING and now.fence > was.fence:
             found += begun_attempts(after, now, standing)
         elif _is_ended(was, now):
             found.append(next_attempt(before, was))
     return tuple(found)
-
-
-def _is_claimed(was: Item, now: Item) -> bool:
-    return now.state is ItemState.EXECUTING and now.fence > was.fence
 
 
 def _is_ended(was: Item, now: Item) -> bool:

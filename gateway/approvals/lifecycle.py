@@ -96,9 +96,3 @@ def advance(state: ItemState, transition: Transition) -> ItemState:
         return TRANSITIONS[state, transition]
     except KeyError:
         raise IllegalTransition(state, transition) from None
-
-
-def approval_state(items: list[ItemState]) -> ApprovalState:
-    """Return the state of an approval from the states of its items."""
-    is_open = ItemState.PENDING in items
-    return ApprovalState.OPEN if is_open else ApprovalState.CLOSED

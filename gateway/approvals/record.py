@@ -401,7 +401,8 @@ class Approval(Record):
     @property
     def state(self) -> ApprovalState:
         """Return open while an item is pending, else closed."""
-        return lifecycle.approval_state([item.state for item in self.items])
+        is_open = any(item.is_pending for item in self.items)
+        return ApprovalState.OPEN if is_open else ApprovalState.CLOSED
 
     @property
     def digest(self) -> str:
@@ -535,6 +536,8 @@ def collected(card: str, members: Sequence[Approval], *, left: int = 0) -> Appro
     """
     first = members[0]
     people = [person for one in members for person in one.principals]
+    waiting = [one for one in members if one.items[0].is_pending]
+    is_one_place = all(one.origin == first.origin for one in members)
     return first.with_(
         id=card,
         # Both only rise, even when a member leaves with its numbers: an older version
@@ -542,7 +545,7 @@ def collected(card: str, members: Sequence[Approval], *, left: int = 0) -> Appro
         version=1 + sum(one.version - 1 for one in members) + left * _LEFT,
         rev=sum(one.rev for one in members) + left * _LEFT,
         created_at_ms=min(one.created_at_ms for one in members),
-        expires_at_ms=_expires_at_ms(members),
+        expires_at_ms=min(one.expires_at_ms for one in waiting or members),
         reminded_at_ms=max(one.reminded_at_ms for one in members),
         escalated_at_ms=max(one.escalated_at_ms for one in members),
         # The count before the first call of the card.
@@ -550,7 +553,7 @@ def collected(card: str, members: Sequence[Approval], *, left: int = 0) -> Appro
         principals=tuple(dict.fromkeys(people)),
         # These belong to one thread; the card covers several.
         acknowledged=None,
-        origin=_same(members, "origin"),
+        origin=first.origin if is_one_place else None,
         says="",
         remarks=(),
         inquiries=(),
@@ -569,13 +572,3 @@ def collected(card: str, members: Sequence[Approval], *, left: int = 0) -> Appro
 def is_collected(approval: Approval) -> bool:
     """Return True if this is the record of a collected card."""
     return approval_of(approval.items[0].id)[0] != approval.id
-
-
-def _expires_at_ms(members: Sequence[Approval]) -> int:
-    waiting = [one for one in members if one.items[0].is_pending]
-    return min(one.expires_at_ms for one in waiting or members)
-
-
-def _same(members: Sequence[Approval], name: str) -> object:
-    first, *others = (getattr(one, name) for one in members)
-    return first if all(one == first for one in others) else None

@@ -7,7 +7,6 @@ from typing import TypeVar
 
 from keyturn.gateway.approvals.changes import Change
 from keyturn.gateway.approvals.decisions import Unknown
-from keyturn.gateway.approvals.record import Approval
 from keyturn.gateway.policy.rules import Policy
 from keyturn.gateway.store.records.atomic_write import Loaded, Write
 from keyturn.gateway.store.store import Store
@@ -55,11 +54,11 @@ class TenantService:
         return [one for one in found if one.approval.tenant == self._tenant]
 
     async def _change_own(
-        self, approval_id: str, change: Callable[[Approval, int], Change | Other]
+        self, approval_id: str, change: Callable[..., Change | Other], *given: object
     ) -> Change | Other | Unknown:
         """Write the change that ``change`` returns for an approval, if any.
 
-        ``change`` gets the approval and the store's time. Any other value that it
+        It gets the approval, ``given``, and the store's time. Any other value that it
         returns is returned, and nothing is written.
 
         Raises:
@@ -69,7 +68,7 @@ class TenantService:
         async def compute(loaded: Loaded) -> Write | Other | Unknown:
             if loaded.approval.tenant != self._tenant:
                 return Unknown()
-            found = change(loaded.approval, loaded.now_ms)
+            found = change(loaded.approval, *given, loaded.now_ms)
             return Write(found) if isinstance(found, Change) else found
 
         found = await self._store.approvals.change(approval_id, compute)

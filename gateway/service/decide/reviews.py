@@ -162,10 +162,8 @@ class ReviewService(DecisionService):
         Raises:
             StoreUnavailable: when it is not known to be recorded.
         """
-        found = await self._change_own(
-            approval_id,
-            lambda one, now_ms: waiting_changes.add_report(one, reporter, text, now_ms),
-        )
+        change = waiting_changes.add_report
+        found = await self._change_own(approval_id, change, reporter, text)
         return isinstance(found, Change)
 
     async def ask_agent(
@@ -224,37 +222,28 @@ class ReviewService(DecisionService):
             StoreUnavailable: when it is not known to be written; also raised by
                 `acknowledge`, `ask_requester` and `reply`.
         """
-        return await self._change_own(
-            approval_id,
-            lambda one, now_ms: waiting_changes.extend(one, reviewer, now_ms),
-        )
+        return await self._change_own(approval_id, waiting_changes.extend, reviewer)
 
     async def acknowledge(
         self, approval_id: str, reviewer: Reviewer
     ) -> Change | Refusal:
         """Record that a reviewer handles it; see `waiting_changes.acknowledge`."""
-        return await self._change_own(
-            approval_id,
-            lambda one, now_ms: waiting_changes.acknowledge(one, reviewer, now_ms),
-        )
+        change = waiting_changes.acknowledge
+        return await self._change_own(approval_id, change, reviewer)
 
     async def ask_requester(
         self, approval_id: str, call: int | None, reviewer: Reviewer, text: str
     ) -> Change | Inquiry | Refusal:
         """Add a question to the requester; see `waiting_changes.ask`."""
-        return await self._change_own(
-            approval_id,
-            lambda one, now_ms: waiting_changes.ask(one, call, reviewer, text, now_ms),
-        )
+        change = waiting_changes.ask
+        return await self._change_own(approval_id, change, call, reviewer, text)
 
     async def reply(
         self, approval_id: str, person: Person, text: str, ts: str
     ) -> Change | Inquiry | Refusal:
         """Add a reply of the requester; see `waiting_changes.reply`."""
-        return await self._change_own(
-            approval_id,
-            lambda one, now_ms: waiting_changes.reply(one, person, text, ts, now_ms),
-        )
+        change = waiting_changes.reply
+        return await self._change_own(approval_id, change, person, text, ts)
 
     def usergroups(self, item: Item) -> frozenset[str]:
         """Return the user groups whose members may have to decide an item.
@@ -371,10 +360,10 @@ class ReviewService(DecisionService):
         approval, now_ms = loaded.approval, loaded.now_ms
         policy = self._policy()
         rules = policy.roles
+        # Empty before the first turn of a rotation: then all are notified.
         turns = {
-            name: _has_turn(policy, name, now_ms)
-            for rule in rules.values()
-            if (name := rule.on_call) is not None
+            name: tuple(filter(None, [on_call.on_call(rotation, utc(now_ms))]))
+            for name, rotation in policy.on_call.items()
         }
         if not turns and not any(rule.quiet for rule in rules.values()):
             return loaded
@@ -406,13 +395,6 @@ class ReviewService(DecisionService):
             turn = on_call.turn_at(rotation, now)
             moments += [] if turn is None else [rotation.begin(turn)]
         return max((int(one.timestamp() * 1000) for one in moments), default=0)
-
-
-def _has_turn(policy: Policy, rotation: str, now_ms: int) -> tuple[str, ...]:
-    """Return the person on call; empty before the first turn: then all are notified."""
-    rule = policy.on_call.get(rotation)
-    found = on_call.on_call(rule, utc(now_ms)) if rule else ""
-    return (found,) if found else ()
 
 
 def _quiet_until_ms(

@@ -352,8 +352,7 @@ class RunService(PolicyService):
         if outsider is not None:
             return Forbidden(reason=outsider)
         facts = await self._store.threads.facts(self._keys, run.agent, run.thread)
-        asked = (*((facts.requester,) if facts.requester else ()), *facts.principals)
-        if quorum.is_among(reviewer.person, asked):
+        if quorum.is_among(reviewer.person, facts.people):
             return None
         scope = FreezeScope(kind=ScopeKind.AGENT, name=run.agent)
         freezes = ReviewerFreezes(self._store, self._policy, tenant=self._tenant)

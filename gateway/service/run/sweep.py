@@ -53,15 +53,11 @@ class Sweeper(TenantService):
         await _until_none_is_left(due, self.fire)
         overdue = partial(self._store.approvals.overdue, self._keys)
         ended = await _until_none_is_left(overdue, self.expire)
-        await self._trim_audit()
+        if not self._store.keeps_tree:  # else an `AuditWriter` does it
+            await self._store.audit(self._keys).trim(self._store.audit_kept)
         await self._trim_outbox()
         await self._store.security.tell_left()
         return ended
-
-    async def _trim_audit(self) -> None:
-        """Drop old audit entries where no `AuditWriter` does it."""
-        if not self._store.keeps_tree:
-            await self._store.audit(self._keys).trim(self._store.audit_kept)
 
     async def _trim_outbox(self) -> None:
         """Drop the events that every reader has read; log a reader that lags."""

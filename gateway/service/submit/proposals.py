@@ -351,9 +351,6 @@ def _approval(channel: str, rows: _Rows, source: Source) -> Approval:
         for index, (_, one, document) in enumerate(rows)
     )
     facts = source.facts
-    principals = dict.fromkeys(
-        (*((facts.requester,) if facts.requester else ()), *facts.principals)
-    )
     return Approval(
         id=approval_id,
         tenant=source.tenant,
@@ -367,7 +364,7 @@ def _approval(channel: str, rows: _Rows, source: Source) -> Approval:
         ttl_ms=rows[0][1].evaluation.ttl_ms,
         waiting=_waiting([one.evaluation for _, one, _ in rows]),
         requester=facts.requester,
-        principals=tuple(principals),
+        principals=tuple(dict.fromkeys(facts.people)),
         origin=facts.origin,
         policy_digest=source.policy_digest,
         says=turn.says,

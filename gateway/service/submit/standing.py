@@ -96,14 +96,12 @@ def _first_covering(
     allowed: Mapping[str, Approval], load: AgentLoad, agent: str, one: EvaluatedCall
 ) -> tuple[str, int]:
     """Return the first standing approval that covers a call, and the amount; or ""."""
-    thread = load.thread
-    asked = (thread.requester,) if thread.requester else ()
     call = rules.Wanted(
         agent=agent,
         tool=one.call.tool,
         args=one.call.args,
         evaluation=one.evaluation,
-        principals=(*asked, *thread.principals),
+        principals=load.thread.people,
     )
     for name, standing in allowed.items():
         amount = rules.covered_amount(standing, call, now_ms=load.now_ms)

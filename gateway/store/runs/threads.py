@@ -71,14 +71,18 @@ class ThreadFacts(Record):
     principals: tuple[Person, ...] = ()
     is_partial: bool = False
 
+    @property
+    def people(self) -> tuple[Person, ...]:
+        """Return everybody who asked, the requester first."""
+        return tuple(filter(None, (self.requester, *self.principals)))
+
     def asked_by(self, requester: Person) -> ThreadFacts:
         """Return the facts after a person asked; earlier people are kept.
 
         Raises:
             TooManySpeakers: when more than `MAX_PRINCIPALS` would be remembered.
         """
-        before = () if self.requester is None else (self.requester,)
-        return self.with_(requester=requester).joined(before)
+        return self.with_(requester=requester).joined(self.people)
 
     def joined(self, people: Iterable[Person]) -> ThreadFacts:
         """Return the facts with more people who may have asked for later calls.
@@ -88,10 +92,8 @@ class ThreadFacts(Record):
         """
         # One entry a person, even if their display name changed.
         known = {(one.team, one.user): one for one in (*self.principals, *people)}
-        speakers = {*known}
         # The requester counts as well: the next message makes them a principal.
-        if self.requester is not None:
-            speakers.add((self.requester.team, self.requester.user))
+        speakers = {*known, *((one.team, one.user) for one in self.people)}
         if len(speakers) > MAX_PRINCIPALS:
             # Refuse rather than forget: a forgotten speaker could approve their own
             # request.

@@ -25,7 +25,15 @@ from keyturn.gateway.failures import log_failure
 from keyturn.gateway.policy.rules import Policy
 from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.protocol.work import aside
-from keyturn.gateway.service.submit import call_evaluation
+from keyturn.gateway.service.submit.call_evaluation import (
+    CurrentEvaluation,
+    SharedEffects,
+    WaitingCall,
+    call_by,
+    counts_in_windows,
+    evaluate_now,
+    read_calls,
+)
 from keyturn.gateway.service.submit.standing import rejection_of
 from keyturn.gateway.service.tenant_service import PolicyService
 from keyturn.gateway.store.records.atomic_write import Loaded, Write, WriteMany
@@ -42,7 +50,7 @@ Voters = Callable[[Item], Awaitable[Sequence[decisions.Reviewer]]]
 class _Decided(NamedTuple):
     """A call as it would run, and the decision of one gesture on it."""
 
-    call: call_evaluation.WaitingCall
+    call: WaitingCall
     decision: decisions.Decision
 
 
@@ -93,10 +101,7 @@ class DecisionService(PolicyService):
             policy = self._policy()
             calls = {
                 place: _Decided(
-                    await call_evaluation.call_by(
-                        one, one.items[click.index], decision
-                    ),
-                    decision,
+                    await call_by(one, one.items[click.index], decision), decision
                 )
                 for place, (click, decision) in decided.items()
                 if (one := records.get(click.approval))
@@ -153,16 +158,14 @@ class DecisionService(PolicyService):
             return None
         item = decided.call.item
         call = replace(decided.call, args=item.args)
-        return (
-            await call_evaluation.evaluate_now(self._store, policy, call)
-        ).policy_now
+        return (await evaluate_now(self._store, policy, call)).policy_now
 
     async def _writes(
         self,
         policy: Policy,
         calls: Mapping[int, _Decided],
         result: gestures.GestureChange,
-        evaluated: Mapping[int, call_evaluation.CurrentEvaluation],
+        evaluated: Mapping[int, CurrentEvaluation],
     ) -> WriteMany:
         writes: list[Write] = []
         for approval_id, change in result.changes.items():
@@ -210,14 +213,12 @@ class DecisionService(PolicyService):
         entry for each person, version of the card and reason; another click adds none.
         """
         told = (event.actor, event.approval, version, event.reason)
-        keys = self._store.keys_of_approval(event.approval)
         if told in self._told:
             return
-        if keys is not None:
-            try:
-                await self._store.audit(keys).append(event)
-            except KeyturnError as error:
-                log_failure(logger, error, "decision.refusal_unrecorded")
+        try:
+            await self._store.audit(self._keys).append(event)
+        except KeyturnError as error:
+            log_failure(logger, error, "decision.refusal_unrecorded")
         if len(self._told) >= _MOST_KNOWN:
             del self._told[next(iter(self._told))]
         self._told[told] = None
@@ -230,13 +231,7 @@ def _edits_add_up(policy: Policy, calls: Mapping[int, _Decided]) -> bool:
     that stops the second edit after the first.
     """
     edits = [one for one in calls.values() if isinstance(one.decision, decisions.Edit)]
-    return (
-        sum(
-            call_evaluation.counts_in_windows(policy, one.call.approval)
-            for one in edits
-        )
-        > 1
-    )
+    return sum(counts_in_windows(policy, one.call.approval) for one in edits) > 1
 
 
 async def _voters_before(
@@ -255,7 +250,7 @@ async def _voters_before(
 
 async def _evaluate(
     store: Store, policy: Policy, calls: Mapping[int, _Decided], *, now_ms: int
-) -> tuple[dict[int, call_evaluation.CurrentEvaluation], set[int]]:
+) -> tuple[dict[int, CurrentEvaluation], set[int]]:
     """Evaluate each call of a gesture, also together with those that it approves.
 
     Args:
@@ -268,13 +263,11 @@ async def _evaluate(
         The current evaluation of each call, and the calls that need more approvals
         once those before them are approved.
     """
-    found: dict[int, call_evaluation.CurrentEvaluation] = {}
+    found: dict[int, CurrentEvaluation] = {}
     repeats: set[int] = set()
-    shared = call_evaluation.SharedEffects()
+    shared = SharedEffects()
     numbers = sorted(calls)
-    read = await call_evaluation.read_calls(
-        store, policy, [calls[number].call for number in numbers]
-    )
+    read = await read_calls(store, policy, [calls[number].call for number in numbers])
     for number, one_read in zip(numbers, read, strict=True):
         (call, decision), one = calls[number], await aside(one_read.evaluated)
         found[number] = one
@@ -302,9 +295,9 @@ async def _evaluate(
 
 
 def _share(
-    shared: call_evaluation.SharedEffects,
-    call: call_evaluation.WaitingCall,
-    one: call_evaluation.CurrentEvaluation,
+    shared: SharedEffects,
+    call: WaitingCall,
+    one: CurrentEvaluation,
     now_ms: int,
 ) -> None:
     """Add the effects of a call that the gesture approves."""
@@ -323,10 +316,10 @@ def _share(
 
 
 def _needs_more(
-    shared: call_evaluation.SharedEffects,
-    call: call_evaluation.WaitingCall,
-    again: call_evaluation.CurrentEvaluation,
-    alone: call_evaluation.CurrentEvaluation,
+    shared: SharedEffects,
+    call: WaitingCall,
+    again: CurrentEvaluation,
+    alone: CurrentEvaluation,
 ) -> bool:
     """Return whether a call needs another look once the calls before are approved."""
     now, before = again.policy_now, alone.policy_now

@@ -191,22 +191,16 @@ class AuditWriter:
             raise AuditUnreadable(message) if is_late else _Elsewhere(message)
         origin, keys = origin or self._files.new_origin(), public_keys(self._keyring)
         found = await asyncio.to_thread(_load_files, self._files, origin, keys)
-        size, signed = noted.size, found.head.size
-        if noted.origin and signed < size:
-            raise AuditUnreadable(
-                f"The audit tree in {str(self._files.folder)!r} has {signed} "
-                f"entries, and had {size}: it is an older copy. Bring the newest one "
-                "back; entries that it lacks may have left the store."
-            )
         if noted != TreeNote() and not self._is_known(origin, keys, noted):
             raise AuditUnreadable(
                 f"The audit tree in {str(self._files.folder)!r} has no checkpoint with "
-                f"{size} entries, the root {noted.root} and the last entry "
-                f"{noted.last}, which the store knows: one of both was changed. "
-                "'keyturn audit verify' says more."
+                f"{noted.size} entries, the root {noted.root} and the last entry "
+                f"{noted.last}, which the store knows: it is an older copy, or one of "
+                "both was changed. Bring the newest copy back; entries that another "
+                "one lacks may have left the store."
             )
         self._notes.last = noted
-        if signed:
+        if found.head.size:
             if not noted.origin:
                 # Without the note another gateway could have begun another tree.
                 await self._report_tree(SecurityKind.SEAL_WRONG)
@@ -287,28 +281,22 @@ class AuditWriter:
         conn, keys = self._store.conn, self._keys
 
         def checked() -> list[Row]:
-            states = [read_seal(conn, keys, one.event, one.seal) for one in batch]
             return [
-                row._replace(state=state)
-                for row, state in zip(batch, states, strict=True)
+                one._replace(state=read_seal(conn, keys, one.event, one.seal))
+                for one in batch
             ]
 
         # In a thread, so that a long log does not delay interactive requests.
         found = await asyncio.to_thread(checked)
-        await self._report(found)
+        for one in found:
+            if one.state != SealState.SEALED:
+                await self._store.sealing.ensure_known(keys)
+                await self._report_entry(f"{one.seq} {one.state}")
         tree.add(found, self._clock())
         # An entry that a failover loses has no harmful fact: it only refuses more.
         self._store.audit_index.note(keys.tenant, facts_in(found))
         if tree.is_full:
             await self._sign(tree, lease)
-
-    async def _report(self, found: list[Row]) -> None:
-        """Report entries without a valid seal."""
-        for one in found:
-            if one.state == SealState.SEALED:
-                continue
-            await self._store.sealing.ensure_known(self._keys)
-            await self._report_entry(f"{one.seq} {one.state}")
 
     async def _sign(self, tree: GrowingTree, lease: Lease) -> None:
         """Sign a checkpoint, after which its entries may leave the store."""

@@ -71,7 +71,6 @@ async def test_a_late_click_is_expired_by_the_stores_clock(
     outcome = await harness.reviews.decide(click, Approve(), ANA)
 
     assert isinstance(outcome, Expired)
-    await harness.sweeper.sweep()
     assert (await harness.item(claim.item_id)).state is ItemState.EXPIRED
     assert await harness.jobs() == 1
 

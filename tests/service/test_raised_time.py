@@ -114,19 +114,17 @@ async def test_one_call_of_a_card_expires_and_the_others_wait_on(
     assert (await harness.reviews.decide(click, Approve(), BEN)).kind == "decided"
 
 
-async def test_a_click_on_all_calls_that_finds_one_expired_decides_none(
+async def test_a_click_on_all_calls_that_finds_one_expired_decides_none_and_ends_it(
     harness: ServiceHarness,
 ) -> None:
     approval = await beside(harness)
     keys, conn = harness.keys, harness.store.conn
     await conn.command("HSET", keys.head(approval.id), "1:e", 1)
-    await conn.command("ZADD", keys.expiry, 1, keys.listed(approval.id))
     partition = {item.index: Reject(reason="no") for item in approval.items}
 
     outcome = await harness.decide_card(approval, partition, BEN)
 
     assert outcome == GestureRefused(refusals={1: Expired(expires_at_ms=1)})
-    await harness.sweeper.sweep()
     after = await harness.approval(approval.items[0].id)
     states = [item.state for item in after.items]
     assert states == [ItemState.PENDING, ItemState.EXPIRED, ItemState.PENDING]

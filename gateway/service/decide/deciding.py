@@ -25,6 +25,7 @@ from keyturn.gateway.failures import log_failure
 from keyturn.gateway.policy.rules import Policy
 from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.protocol.work import aside
+from keyturn.gateway.service.run.sweep import Sweeper
 from keyturn.gateway.service.submit.call_evaluation import (
     CurrentEvaluation,
     SharedEffects,
@@ -62,6 +63,7 @@ class DecisionService(PolicyService):
     ) -> None:
         super().__init__(store, policy, tenant=tenant)
         self._told: dict[tuple[str, str, int, str], None] = {}
+        self._sweeper = Sweeper(store, tenant=tenant)
 
     async def decide_gesture(
         self,
@@ -147,7 +149,7 @@ class DecisionService(PolicyService):
         )
         if isinstance(found, WriteMany):
             return settled[0].outcome
-        await self._note_forbidden(gesture, found, records, reviewer)
+        await self._refuse(gesture, found, records, reviewer)
         return found
 
     async def _waiting_edited(
@@ -189,18 +191,23 @@ class DecisionService(PolicyService):
             writes.append(Write(change, inputs=inputs, rejection=rejection))
         return WriteMany(writes, result.events)
 
-    async def _note_forbidden(
+    async def _refuse(
         self,
         gesture: gestures.Gesture,
         outcome: decisions.GestureOutcome,
         records: Mapping[str, Approval],
         reviewer: decisions.Reviewer,
     ) -> None:
-        """Write forbidden decisions to the audit log."""
+        """End calls whose time is over, and log forbidden decisions in the audit log.
+
+        The click came before the sweep; ending the calls now updates their card.
+        """
         for place, (click, decision) in gesture.decided.items():
             refusal = outcome
             if isinstance(outcome, decisions.GestureRefused):
                 refusal = outcome.refusals.get(place, outcome)
+            if isinstance(refusal, decisions.Expired):
+                await self._sweeper.expire(click.approval)
             if isinstance(refusal, decisions.Forbidden) and click.approval in records:
                 of = (records[click.approval], click, decision.kind, reviewer)
                 await self._note(_event(refusal, *of), click.version)

@@ -161,7 +161,6 @@ async def test_after_its_time_a_question_takes_no_answer(stack: Stack) -> None:
 
         view = await dan.wait_for_view()
         assert "Expired" in str(view["blocks"])
-        await stack.sweeper.sweep()
         item = (await stack.approval(verdict)).items[0]
         assert item.state is ItemState.EXPIRED
         await stack.card(verdict, says("Nobody answered in time"))

@@ -54,7 +54,6 @@ async def test_a_late_click_is_told_that_nothing_ran(stack: Stack) -> None:
         await stack.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.APPROVE)
 
         await stack.told("U0ANA", "nothing was recorded")
-        await stack.sweeper.sweep()
         item = (await stack.approval(verdict)).items[0]
         assert item.state is ItemState.EXPIRED
         await stack.card(verdict, lambda m: not has_button(m, Action.APPROVE))

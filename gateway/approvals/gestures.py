@@ -31,7 +31,6 @@ from keyturn.gateway.approvals.decisions import (
     Decision,
     Edit,
     Expired,
-    Forbidden,
     GestureDecided,
     GestureRefused,
     Invalid,
@@ -57,10 +56,6 @@ MAX_ITEMS = 6
 LONGEST_ROW = 150
 """Longest arguments of one call that a table may show in full, in characters."""
 
-ONE_EDIT = Forbidden(
-    reason="The policy adds up what such calls come to, so one decision can edit only "
-    "one of them. Nothing was recorded. Decide the others on their own."
-)
 NOTHING_CHOSEN = Invalid(errors={"": "Nothing is chosen, so nothing was recorded."})
 
 _BEHALF = "on_behalf_of"

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 
+from keyturn.gateway.approvals.deciding import NEEDS_OWN_DECISION
 from keyturn.gateway.approvals.decisions import (
     Approve,
     Click,
@@ -261,7 +262,7 @@ async def test_a_call_that_was_done_elsewhere_meanwhile_is_shown_with_it_first(
     assert done(await say(harness, later, YES)).approved == (0,)
 
 
-async def test_calls_that_a_new_window_has_room_for_only_once_are_not_all_approved(
+async def test_calls_that_a_new_window_has_no_room_for_together_are_decided_apart(
     harness: ServiceHarness,
 ) -> None:
     # Opened by a policy without windows: nothing is reserved.
@@ -269,9 +270,11 @@ async def test_calls_that_a_new_window_has_room_for_only_once_are_not_all_approv
     clicks = await clicks_on(harness, asked)
     harness.policy = windowed_policy()
 
-    outcome = done(await say(harness, clicks, YES, YES, YES, YES))
+    refused = await say(harness, clicks, YES, YES, YES, YES)
+    outcome = done(await say(harness, clicks, YES, YES, None, YES))
 
-    assert (outcome.approved, outcome.left_out) == ((0, 1, 3), (2,))
+    assert refused == NEEDS_OWN_DECISION
+    assert (outcome.approved, outcome.left_out) == ((0, 1, 3), ())
     assert await refunded(harness) == 950
 
 

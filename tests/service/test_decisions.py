@@ -12,7 +12,6 @@ from keyturn.gateway.approvals.decisions import (
     Decision,
     Edit,
     Expired,
-    Forbidden,
     GestureDecided,
     Reject,
     Respond,
@@ -103,20 +102,17 @@ async def test_an_unknown_approval_is_unknown_and_not_an_error(
     assert isinstance(outcome, Unknown)
 
 
-async def test_one_batch_decision_edits_one_call_at_most_of_those_that_add_up(
-    store: Store,
+@pytest.mark.parametrize(("amount", "waiting"), [(150, ()), (300, (0, 1))])
+async def test_the_edits_of_one_batch_decision_are_added_up(
+    store: Store, amount: int, waiting: tuple[int, ...]
 ) -> None:
     harness = windowed(store)
     _, verdicts = await harness.submit(*[refund(100)] * 7)
     approval = await harness.approval(verdicts[0].item_id)
-    left: dict[int, Decision | None] = dict.fromkeys(range(7))
-    one: dict[int, Decision | None] = {**left, 0: Edit(args=refund(150)[1])}
-    two: dict[int, Decision | None] = {**one, 1: Edit(args=refund(150)[1])}
+    edit = Edit(args=refund(amount)[1])
+    partition: dict[int, Decision | None] = dict.fromkeys(range(7))
 
-    refused = await harness.decide_card(approval, two)
-    edited = await harness.decide_card(approval, one)
+    outcome = await harness.decide_card(approval, {**partition, 0: edit, 1: edit})
 
-    assert isinstance(refused, Forbidden)
-    assert "edit only one of them" in refused.reason
-    assert isinstance(edited, GestureDecided)
-    assert edited.edited == (0,)
+    assert isinstance(outcome, GestureDecided)
+    assert (outcome.edited, outcome.waiting) == ((0, 1), waiting)

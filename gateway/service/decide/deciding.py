@@ -2,13 +2,14 @@
 
 A single call is evaluated against the windows and precedents of this moment. Calls that
 one gesture approves would miss each other there: two with the same effect, or two where
-a window has room for one. So each is also evaluated together with the calls that the
-gesture approves before it.
+a window has room for one. So each is also evaluated together with earlier calls of the
+same effect, and with all amounts that the gesture adds to its windows.
 """
 
 from __future__ import annotations
 
 import logging
+from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -28,10 +29,8 @@ from keyturn.gateway.protocol.work import aside
 from keyturn.gateway.service.run.sweep import Sweeper
 from keyturn.gateway.service.submit.call_evaluation import (
     CurrentEvaluation,
-    SharedEffects,
     WaitingCall,
     call_by,
-    counts_in_windows,
     evaluate_now,
     read_calls,
 )
@@ -109,8 +108,6 @@ class DecisionService(PolicyService):
                 if (one := records.get(click.approval))
                 and no_such_item(one, click) is None
             }
-            if _edits_add_up(policy, calls):
-                return gestures.ONE_EDIT
             now_ms = max((one.now_ms for one in own), default=0)
             evaluated, repeats = await _evaluate(
                 self._store, policy, calls, now_ms=now_ms
@@ -202,15 +199,20 @@ class DecisionService(PolicyService):
 
         The click came before the sweep; ending the calls now updates their card.
         """
-        for place, (click, decision) in gesture.decided.items():
+        late = set[str]()
+        for place, (click, decision) in gesture.choices.items():
             refusal = outcome
             if isinstance(outcome, decisions.GestureRefused):
                 refusal = outcome.refusals.get(place, outcome)
             if isinstance(refusal, decisions.Expired):
-                await self._sweeper.expire(click.approval)
-            if isinstance(refusal, decisions.Forbidden) and click.approval in records:
+                late.add(click.approval)
+            if not isinstance(refusal, decisions.Forbidden) or decision is None:
+                continue
+            if click.approval in records:
                 of = (records[click.approval], click, decision.kind, reviewer)
                 await self._note(_event(refusal, *of), click.version)
+        for approval_id in sorted(late):
+            await self._sweeper.expire(approval_id)
 
     async def _note(self, event: Event, version: int) -> None:
         """Write a forbidden decision to the audit log.
@@ -229,16 +231,6 @@ class DecisionService(PolicyService):
         if len(self._told) >= _MOST_KNOWN:
             del self._told[next(iter(self._told))]
         self._told[told] = None
-
-
-def _edits_add_up(policy: Policy, calls: Mapping[int, _Decided]) -> bool:
-    """Return whether several edits of one gesture add up in one window.
-
-    Each is evaluated against the reservations alone. Together they could pass a limit
-    that stops the second edit after the first.
-    """
-    edits = [one for one in calls.values() if isinstance(one.decision, decisions.Edit)]
-    return sum(counts_in_windows(policy, one.call.approval) for one in edits) > 1
 
 
 async def _voters_before(
@@ -268,76 +260,65 @@ async def _evaluate(
 
     Returns:
         The current evaluation of each call, and the calls that need more approvals
-        once those before them are approved.
+        because of the others.
     """
-    found: dict[int, CurrentEvaluation] = {}
-    repeats: set[int] = set()
-    shared = SharedEffects()
     numbers = sorted(calls)
-    read = await read_calls(store, policy, [calls[number].call for number in numbers])
-    for number, one_read in zip(numbers, read, strict=True):
-        (call, decision), one = calls[number], await aside(one_read.evaluated)
-        found[number] = one
-        if not isinstance(decision, decisions.Approve | decisions.Edit):
-            continue
-        if isinstance(decision, decisions.Approve) and gestures.is_escalated(
-            call.item, one.policy_now
-        ):
-            continue  # the gesture does not approve it
+    each = await read_calls(store, policy, [calls[number].call for number in numbers])
+    read = dict(zip(numbers, each, strict=True))
+    found = {number: await aside(one.evaluated) for number, one in read.items()}
+    approved = [n for n in numbers if _approves(calls[n], found[n].policy_now)]
+    adds = {n: read[n].adds(found[n].used) for n in approved}
+    added = sum(adds.values(), Counter[str]())
+    earlier = defaultdict[str, list[Precedent]](list)
+    repeats: set[int] = set()
+    for number in approved:
+        call, before = calls[number].call, found[number].policy_now
+        same, more = earlier[before.effect], added - adds[number]
         # The claim of the second call would find the first one and revoke. Refuse here,
         # so that no reviewer reads that both are approved.
-        adds = any(shared.added(use.window, one_read.held) for use in one.used.uses)
-        if adds or one.policy_now.effect in shared.precedents:
-            again = await aside(partial(one_read.evaluated, shared))
-            needs_more = _needs_more(shared, call, again, one)
+        if same or any(more[use.window] for use in found[number].used.uses):
+            again = await aside(partial(read[number].evaluated, same, more))
+            needs_more = _needs_more(call, again.policy_now, before, same)
             # An edit is kept, and waits for the approvals that it needs then.
-            if needs_more or adds:
+            if needs_more or more:
                 found[number] = again
             if needs_more:
                 repeats.add(number)
-                if isinstance(decision, decisions.Approve):
+                if isinstance(calls[number].decision, decisions.Approve):
                     continue
-        _share(shared, call, one, now_ms)
+        if before.effect:
+            same.append(
+                Precedent(
+                    call=call.item.id,
+                    state=ItemState.AUTHORIZED,
+                    agent=call.approval.agent,
+                    since_ms=now_ms,
+                    at_ms=now_ms,
+                )
+            )
     return found, repeats
 
 
-def _share(
-    shared: SharedEffects,
-    call: WaitingCall,
-    one: CurrentEvaluation,
-    now_ms: int,
-) -> None:
-    """Add the effects of a call that the gesture approves."""
-    if effect := one.policy_now.effect:
-        shared.precedents[effect].append(
-            Precedent(
-                call=call.item.id,
-                state=ItemState.AUTHORIZED,
-                agent=call.approval.agent,
-                since_ms=now_ms,
-                at_ms=now_ms,
-            )
-        )
-    for use in one.used.uses:
-        shared.totals[use.window].append(one.used.totals[use.name])
+def _approves(decided: _Decided, policy_now: PolicyDecision) -> bool:
+    if isinstance(decided.decision, decisions.Edit):
+        return True
+    is_approval = isinstance(decided.decision, decisions.Approve)
+    return is_approval and not gestures.is_escalated(decided.call.item, policy_now)
 
 
 def _needs_more(
-    shared: SharedEffects,
     call: WaitingCall,
-    again: CurrentEvaluation,
-    alone: CurrentEvaluation,
+    now: PolicyDecision,
+    before: PolicyDecision,
+    same: Sequence[Precedent],
 ) -> bool:
-    """Return whether a call needs another look once the calls before are approved."""
-    now, before = again.policy_now, alone.policy_now
+    """Return whether a call needs another look because of others of the gesture."""
     if (now.tier, now.requirement) != (before.tier, before.requirement):
         return True
     # The rule of `repeating.unseen` for calls that were approved before: the calls of
     # one approval are on one card.
-    others = shared.precedents.get(now.effect, ())
-    return bool(now.past.same_by) and any(
-        one.approval != call.approval.id for one in others
-    )
+    is_seen = all(one.approval == call.approval.id for one in same)
+    return bool(now.past.same_by) and not is_seen
 
 
 def _event(

@@ -7,12 +7,12 @@ precedents, its use of windows, and the state of its agent.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Final, cast
+from typing import cast
 
 from keyturn.gateway.approvals.decision_context import shown_item
 from keyturn.gateway.approvals.decisions import Decision, Edit
@@ -52,31 +52,6 @@ from keyturn.gateway.store.limits.precedents import Known, Row, row_of_auto_run
 from keyturn.gateway.store.limits.windows import ItemUses, Use, held_in, use_of
 from keyturn.gateway.store.records.atomic_write import EvaluationInputs
 from keyturn.gateway.store.store import Store
-
-
-@dataclass(frozen=True)
-class SharedEffects:
-    """The effects of calls that the same gesture approves first on later ones.
-
-    Attributes:
-        precedents: these calls by their effect.
-        totals: by window key, the total with each of these calls alone.
-    """
-
-    precedents: dict[str, list[Precedent]] = field(
-        default_factory=lambda: defaultdict[str, list[Precedent]](list)
-    )
-    totals: dict[str, list[int]] = field(
-        default_factory=lambda: defaultdict[str, list[int]](list)
-    )
-
-    def added(self, window: str, held: Mapping[str, int]) -> int:
-        """Return the amount they add to a window, except earlier reservations."""
-        # An edit may add an amount, and so may a newer policy.
-        return sum(max(0, one - held[window]) for one in self.totals.get(window, ()))
-
-
-NONE_SHARED: Final = SharedEffects()
 
 
 @dataclass(frozen=True)
@@ -141,10 +116,16 @@ class ReadCall:
     held: Mapping[str, int]
     load: AgentLoad
 
-    def evaluated(self, shared: SharedEffects = NONE_SHARED) -> CurrentEvaluation:
-        """Evaluate the call; ``shared`` has the effects of calls approved first.
+    def evaluated(
+        self, earlier: Sequence[Precedent] = (), added: Mapping[str, int] | None = None
+    ) -> CurrentEvaluation:
+        """Evaluate the call, also together with others of the same gesture.
 
         Totals include the use of this call once, and all other reservations.
+
+        Args:
+            earlier: calls with the same effect that the gesture approves before.
+            added: by window key, what the other calls of the gesture add; see `adds`.
         """
         approval, item = self.call.approval, self.call.item
         used = EvaluationInputs((), {})
@@ -164,22 +145,29 @@ class ReadCall:
                 has_requester=approval.requester is not None,
             )
         else:
-            policy_now, used = self._by_rules(shared)
+            policy_now, used = self._by_rules(earlier, added or {})
         freeze = freeze_of(self.load, self.call.agent, self.call.tool)
         if freeze and not item.is_question:
             policy_now = policy_now.with_(stopped=cannot_start_message(freeze))
         return CurrentEvaluation(policy_now, used, freeze)
 
+    def adds(self, used: EvaluationInputs) -> Counter[str]:
+        """Return what the call adds to windows, except earlier reservations."""
+        # An edit may add an amount, and so may a newer policy.
+        added = Counter[str]()
+        for use in used.uses if self.held else ():
+            added[use.window] = max(0, used.totals[use.name] - self.held[use.window])
+        return added
+
     def _by_rules(
-        self, shared: SharedEffects
+        self, earlier: Sequence[Precedent], added: Mapping[str, int]
     ) -> tuple[PolicyDecision, EvaluationInputs]:
         approval, item, policy = self.call.approval, self.call.item, self.policy
         totals = dict(self.totals)
         for use in self.usage.uses:
-            totals[use.name] += shared.added(use.window, self.held)
+            totals[use.name] += added.get(use.window, 0)
         past = self._past(totals)
-        others = shared.precedents.get(self.effect, ())
-        past = past.with_(precedents=(*others, *past.precedents))
+        past = past.with_(precedents=(*earlier, *past.precedents))
         facts = facts_of(
             self.load,
             self.usage,

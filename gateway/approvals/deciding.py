@@ -17,13 +17,10 @@ from keyturn.gateway.approvals.changes import Change, following
 from keyturn.gateway.approvals.decision_context import (
     DecisionContext,
     edit_asks_more,
-    event_of,
     first_of,
     keeping_floor,
     listed,
-    pending_change,
     raised_item,
-    reopened,
     shown_item,
 )
 from keyturn.gateway.approvals.decisions import (
@@ -387,10 +384,10 @@ def _unchanged(context: DecisionContext, reason: str) -> Change | Refusal:
 
 
 def _reopened(context: DecisionContext, item: Item) -> Change:
-    approval = reopened(context, item, context.approval.version + 1)
-    event = event_of(context, item, EventName.ITEM_EDITED, approval.version)
+    approval = context.reopened(item, context.approval.version + 1)
+    event = context.event(item, EventName.ITEM_EDITED, approval.version)
     count = quorum.tally(item.requirement, (), item.action_hash)
-    return pending_change(context, approval, (event,), _voted(approval, item, count))
+    return context.change(approval, event, waits_on=_voted(approval, item, count))
 
 
 def _close(
@@ -411,8 +408,8 @@ def _closed(
         transition, context.now_ms, floor=None, decision=decision
     )
     approval = following(context.approval, item)
-    event = event_of(context, item, named_after(item.state), approval.version)
-    return pending_change(context, approval, (event,))
+    event = context.event(item, named_after(item.state), approval.version)
+    return context.change(approval, event)
 
 
 def _too_long(text: str, pointer: str) -> dict[str, str]:
@@ -468,10 +465,10 @@ def _noted(context: DecisionContext, item: Item, after_ms: int) -> Change:
     vote = context.vote(item, item.requirement.roles)
     noted = before.with_(too_soon=(*before.too_soon, vote))
     approval = following(context.approval, noted)
-    event = event_of(context, noted, EventName.ITEM_ASKED_AGAIN, approval.version)
+    event = context.event(noted, EventName.ITEM_ASKED_AGAIN, approval.version)
     event = event.with_(data=event.data | {AFTER_MS: str(after_ms)})
     too_soon = TooSoon(approval=approval, index=item.index, after_ms=after_ms)
-    return pending_change(context, approval, (event,), too_soon)
+    return context.change(approval, event, waits_on=too_soon)
 
 
 def shown_ms(approval: Approval, item: Item) -> int:
@@ -548,7 +545,7 @@ def vote(
     item = item.with_(votes=(*earlier, vote))
     events = list[Event]()
     if is_edited:
-        events.append(event_of(context, item, EventName.ITEM_EDITED, version))
+        events.append(context.event(item, EventName.ITEM_EDITED, version))
     if count.is_met:
         word = Verb.EDIT if item.edit else verb
         item = item.moved(
@@ -559,13 +556,13 @@ def vote(
         )
     elif not is_edited:
         item = keeping_floor(context.item, item, context.policy_now)
-    approval = reopened(context, item, version)
+    approval = context.reopened(item, version)
     name = EventName.ITEM_AUTHORIZED if count.is_met else EventName.ITEM_VOTED
-    last = event_of(context, item, name, version, reason=text)
+    last = context.event(item, name, version, reason=text)
     if lost:
         last = last.with_(data=last.data | {"no_longer": listed(lost)})
     voted = None if count.is_met else _voted(approval, item, count)
-    return pending_change(context, approval, (*events, last), voted)
+    return context.change(approval, *events, last, waits_on=voted)
 
 
 def _counted(
@@ -649,7 +646,7 @@ def _reconcile(context: DecisionContext, decision: Reconcile) -> Change | Refusa
         # The result of the last attempt is not a result of the next one.
         item = item.with_(result=None, lapses_at_ms=context.lapses_at_ms)
     after = following(approval, item, version=version)
-    event = event_of(context, item, name, version, reason=finding.value)
+    event = context.event(item, name, version, reason=finding.value)
     noted = {"note": mine.note} if mine.note else {}
     return Change(
         after,

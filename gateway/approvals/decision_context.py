@@ -185,75 +185,66 @@ class DecisionContext:
         needed = (*self.item.requires_reason, *self.policy_now.requires_reason)
         return any(verb in needed for verb in verbs)
 
+    def reopened(self, item: Item, version: int) -> Approval:
+        """Return the next record; an item raised to a stricter tier waits no longer."""
+        approval = following(self.approval, item, version=version)
+        is_raised = item.is_pending and item.tier is not self.item.tier
+        # 0 is a time that is not set, not one that is over.
+        if not is_raised or not self.policy_now.ttl_ms:
+            return approval
+        return timing.with_earlier_deadline(
+            approval, item, ttl_ms=self.policy_now.ttl_ms, now_ms=self.now_ms
+        )
 
-def reopened(context: DecisionContext, item: Item, version: int) -> Approval:
-    """Return the next record; an item raised to a stricter tier waits no longer."""
-    approval = following(context.approval, item, version=version)
-    is_raised = item.is_pending and item.tier is not context.item.tier
-    # 0 is a time that is not set, not one that is over.
-    if not is_raised or not context.policy_now.ttl_ms:
-        return approval
-    return timing.with_earlier_deadline(
-        approval, item, ttl_ms=context.policy_now.ttl_ms, now_ms=context.now_ms
-    )
+    def change(
+        self,
+        approval: Approval,
+        *events: Event,
+        waits_on: Voted | Repeated | TooSoon | None = None,
+    ) -> Change:
+        """Return a decision on a waiting call, valid only before its deadline."""
+        return Change(
+            approval,
+            events,
+            waits_on,
+            before_ms=timing.end_of(self.approval, self.item),
+            resumes=waits_on is None,
+        )
 
+    def event(
+        self, item: Item, name: EventName, version: int, *, reason: str | None = None
+    ) -> Event:
+        """Return the event of a decision: person, action, policy.
 
-def pending_change(
-    context: DecisionContext,
-    approval: Approval,
-    events: tuple[Event, ...],
-    waits_on: Voted | Repeated | TooSoon | None = None,
-) -> Change:
-    """Return a decision on a waiting call, valid only before the call's deadline."""
-    return Change(
-        approval,
-        events,
-        waits_on,
-        before_ms=timing.end_of(context.approval, context.item),
-        resumes=waits_on is None,
-    )
+        ``reason`` defaults to the text of the item's decision.
+        """
+        behalf = listed(self.on_behalf_of)
+        if reason is None:
+            reason = item.decision.text if item.decision else ""
+        event = approval_event(self.approval, name, item, reason=reason)
+        told = by_person(event, self.reviewer, item.requirement.roles)
+        return told.with_(
+            version=version,
+            # The policy evaluated for this decision may differ from the one that opened
+            # the card.
+            policy_digest=self.policy_now.policy_digest,
+            request_digest=self.click.request_digest,
+            data={
+                **told.data,
+                **({"on_behalf_of": behalf} if behalf else {}),
+                **self._measured(item),
+            },
+        )
 
-
-def event_of(
-    context: DecisionContext,
-    item: Item,
-    name: EventName,
-    version: int,
-    *,
-    reason: str | None = None,
-) -> Event:
-    """Return the event of a decision: person, action, policy.
-
-    ``reason`` defaults to the text of the item's decision.
-    """
-    behalf = listed(context.on_behalf_of)
-    if reason is None:
-        reason = item.decision.text if item.decision else ""
-    event = approval_event(context.approval, name, item, reason=reason)
-    told = by_person(event, context.reviewer, item.requirement.roles)
-    return told.with_(
-        version=version,
-        # The policy evaluated for this decision may differ from the one that opened the
-        # card.
-        policy_digest=context.policy_now.policy_digest,
-        request_digest=context.click.request_digest,
-        data={
-            **told.data,
-            **({"on_behalf_of": behalf} if behalf else {}),
-            **_measured(context, item),
-        },
-    )
-
-
-def _measured(context: DecisionContext, item: Item) -> dict[str, str]:
-    """Return the data for metrics about a decision that ends a wait."""
-    if item.is_pending or not context.item.is_pending:
-        return {}
-    # A call that went back to people waits from then on.
-    since_ms = context.item.changed_at_ms or context.approval.created_at_ms
-    waited = {WAITED_MS: str(max(0, context.now_ms - since_ms))}
-    is_edited = item.state is ItemState.AUTHORIZED and item.edit is not None
-    return {**waited, EDITED: "yes"} if is_edited else waited
+    def _measured(self, item: Item) -> dict[str, str]:
+        """Return the data for metrics about a decision that ends a wait."""
+        if item.is_pending or not self.item.is_pending:
+            return {}
+        # A call that went back to people waits from then on.
+        since_ms = self.item.changed_at_ms or self.approval.created_at_ms
+        waited = {WAITED_MS: str(max(0, self.now_ms - since_ms))}
+        is_edited = item.state is ItemState.AUTHORIZED and item.edit is not None
+        return {**waited, EDITED: "yes"} if is_edited else waited
 
 
 def listed(people: Iterable[Person]) -> str:

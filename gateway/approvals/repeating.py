@@ -12,9 +12,6 @@ from __future__ import annotations
 from keyturn.gateway.approvals.changes import Change
 from keyturn.gateway.approvals.decision_context import (
     DecisionContext,
-    event_of,
-    pending_change,
-    reopened,
 )
 from keyturn.gateway.approvals.decisions import Repeated
 from keyturn.gateway.approvals.events import EventName
@@ -117,11 +114,11 @@ def show_first(context: DecisionContext, item: Item, precedent: Precedent) -> Ch
     version = context.approval.version + 1
     # Earlier votes are dropped: their cards did not show the precedent either.
     shown = item.with_(repeats_seen_ms=context.now_ms, votes=())
-    approval = reopened(context, shown, version)
+    approval = context.reopened(shown, version)
     is_edited = item.action != context.item.action
-    events = [event_of(context, shown, EventName.ITEM_EDITED, version)] * is_edited
-    event = event_of(context, shown, EventName.ITEM_REPEATED, version)
+    events = [context.event(shown, EventName.ITEM_EDITED, version)] * is_edited
+    event = context.event(shown, EventName.ITEM_REPEATED, version)
     # Name the earlier call by its id alone: an event contains no argument.
     event = event.with_(data=event.data | {"precedent": precedent.call})
     repeated = Repeated(approval=approval, index=item.index, precedent=precedent)
-    return pending_change(context, approval, (*events, event), repeated)
+    return context.change(approval, *events, event, waits_on=repeated)

@@ -17,7 +17,7 @@ import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any, Generic, Literal, TypedDict, TypeVar, Unpack, cast
+from typing import Any, Generic, Literal, NoReturn, TypedDict, TypeVar, Unpack, cast
 from weakref import WeakKeyDictionary
 
 from langchain_core.tools import BaseTool, StructuredTool
@@ -32,6 +32,7 @@ from keyturn.agent.execution import (
     HeldCall,
     NotRun,
     Ran,
+    RanBefore,
     Reconciled,
     Work,
     execute,
@@ -70,7 +71,6 @@ from keyturn.gateway.protocol.wire import (
     AnswerKind,
     CallHint,
     ProposedCall,
-    ReconcileAnswer,
     Turn,
     TurnRef,
     Verdict,
@@ -83,19 +83,8 @@ from keyturn.gateway.protocol.wire import (
 # must be found before the step is submitted, not after the approval.
 
 
-def check(run: Callable[..., Any], args: JsonObject, tool: str) -> None:
-    """Refuse a function that cannot be called with a step's arguments.
-
-    Raises:
-        BadStep: names the function, the argument and the fix.
-    """
-    problem = binding_problem(run, args)
-    if problem:
-        raise BadStep(
-            f"The step {tool!r} was not submitted: {problem}. `run` is called "
-            "with one keyword argument for each member of `args`; give both the same "
-            "names, or take them all: run=lambda **args: ..."
-        )
+def _refuse(tool: str, problem: str) -> NoReturn:
+    raise BadStep(f"The step {tool!r} was not submitted: {problem}")
 
 
 def check_synchronous(run: Callable[..., Any], tool: str) -> None:
@@ -107,10 +96,10 @@ def check_synchronous(run: Callable[..., Any], tool: str) -> None:
     # An object with an asynchronous `__call__` is not itself a coroutine function.
     called = getattr(run, "__call__", run)  # noqa: B004 - its kind is asked, not whether there is one
     if inspect.iscoroutinefunction(run) or inspect.iscoroutinefunction(called):
-        raise BadStep(
-            f"The step {tool!r} was not submitted: {_name(run)} is a coroutine "
-            "function, which `require_approval` does not await. Use "
-            "`await arequire_approval(...)` in an async node."
+        _refuse(
+            tool,
+            f"{_name(run)} is a coroutine function, which `require_approval` does not "
+            "await. Use `await arequire_approval(...)` in an async node.",
         )
 
 
@@ -165,16 +154,20 @@ def canonical_step(
 
     Raises:
         BadJson: when they are not strict JSON.
-        BadStep: when they do not fit the function's annotations; nothing was submitted.
+        BadStep: when the function does not accept them; nothing was submitted.
     """
+    if problem := binding_problem(run, args):
+        _refuse(
+            tool,
+            f"{problem}. `run` is called with one keyword argument for each member of "
+            "`args`; give both the same names, or take them all: run=lambda **args: "
+            "...",
+        )
     try:
         read = _read(run, canonical.plain(args), tool)
         return cast("JsonObject", digest.in_spelling_of(args, read))
     except canonical.ArgumentMismatch as error:
-        raise BadStep(
-            f"The step {tool!r} was not submitted: {error}. Give arguments that "
-            "fit the annotations of `run`."
-        ) from error
+        _refuse(tool, f"{error}. Give arguments that fit the annotations of `run`.")
 
 
 def step_reading(
@@ -189,15 +182,6 @@ def step_reading(
     if problem:
         return Reading(problem=problem[:MAX_PROBLEM])
     return None if digest.same(made, args) else Reading(args=made)
-
-
-def step_problem(run: Callable[..., Any], args: JsonObject, tool: str) -> str:
-    """Return why a function would not receive exactly these arguments, or ""."""
-    found = step_reading(run, args, tool)
-    if found is None or found.args is None:
-        return found.problem if found else ""
-    text = digest.canonical(found.args).decode("utf-8")
-    return f"the function would read the arguments as {text}"
 
 
 def _read(run: Callable[..., Any], args: JsonObject, tool: str) -> JsonObject:
@@ -299,19 +283,27 @@ class StepOptions(AskerOptions, total=False):
 
 @dataclass(frozen=True, kw_only=True)
 class _Asker:
-    """The options of `AskerOptions`, checked."""
+    """The options of `StepOptions`, checked."""
 
     agent: str = "agent"
     key: str = ""
     says: str = ""
     gateway: Gateway | str | None = None
     api_key: str | None = None
+    task: str = ""
+    schema: JsonObject | None = None
+    recheck: Recheck | None = None
 
     def __post_init__(self) -> None:
         """Check values that pydantic would refuse late or with an unclear message."""
         agent_name(self.agent)
-        for name, text in {"key": self.key, "says": self.says}.items():
+        texts = {"key": self.key, "says": self.says, "task": self.task}
+        for name, text in texts.items():
             require(is_a(text, str), name, text, "give a text")
+        is_schema = self.schema is None or is_a(self.schema, Mapping)
+        require(is_schema, "schema", self.schema, "give a JSON Schema as a mapping")
+        is_recheck = self.recheck is None or callable(self.recheck)
+        require(is_recheck, "recheck", self.recheck, "give a function")
 
     @cached_property
     def port(self) -> Gateway:
@@ -319,31 +311,14 @@ class _Asker:
         return given_gateway(self.gateway, self.api_key) or current_gateway()
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Step(_Asker):
-    """The caller's request, with defaults filled in."""
+@dataclass(frozen=True)
+class _Step:
+    """The caller's request, with its canonical arguments."""
 
-    run: Callable[..., Any]
     tool: str
     args: JsonObject
-    task: str = ""
-    schema: JsonObject | None = None
-    recheck: Recheck | None = None
-
-    def __post_init__(self) -> None:
-        """Check the rest like `_Asker`."""
-        super().__post_init__()
-        require(is_a(self.tool, str) and self.tool, "tool", self.tool, "give a name")
-        require(is_a(self.task, str), "task", self.task, "give a text")
-        is_schema = self.schema is None or is_a(self.schema, Mapping)
-        require(is_schema, "schema", self.schema, "give a JSON Schema as a mapping")
-        is_recheck = self.recheck is None or callable(self.recheck)
-        require(is_recheck, "recheck", self.recheck, "give a function")
-
-    @property
-    def call_id(self) -> str:
-        """Return the name of the call."""
-        return self.key or self.tool
+    run: Callable[..., Any]
+    asker: _Asker
 
 
 def require_approval(
@@ -401,35 +376,46 @@ async def arequire_approval(
 def _step(
     tool: str, args: dict[str, Any], run: Callable[..., Any], options: StepOptions
 ) -> _Step:
-    check(run, args, tool)
-    plain = canonical_step(run, args, tool)
-    return _Step(tool=tool, args=plain, run=run, **options)
+    require(is_a(tool, str) and tool, "tool", tool, "give a name")
+    return _Step(tool, canonical_step(run, args, tool), run, _Asker(**options))
 
 
 async def _require(step: _Step, work: _Work[R], shell: Shell) -> Outcome[R]:
-    ref = turn_ref(step.agent, step.tool, step.key)
+    ref = turn_ref(step.asker.agent, step.tool, step.asker.key)
     verdict = await _submit(step, ref, shell)
     if verdict.kind is VerdictKind.DENY:
         return NotApproved("deny", messages.denial_text(verdict.reason))
-    call = HeldCall(ref, verdict, step.args)
-    if verdict.kind is VerdictKind.RUN:
-        return await _execute_step(call, step, work, shell)
-    answer = interrupts.request_decision(verdict, step.args)
-    if answer.type not in {AnswerKind.APPROVE, AnswerKind.EDIT}:
-        return _closed(answer)
+    held, why = HeldCall(ref, verdict, step.args), ""
+    if verdict.kind is VerdictKind.HOLD:
+        answer = interrupts.request_decision(verdict, step.args)
+        if answer.type not in {AnswerKind.APPROVE, AnswerKind.EDIT}:
+            return _closed(answer)
+        why = answer.why_approved
+        held = replace(
+            held,
+            ask_again=lambda: interrupts.request_decision(
+                verdict, step.args, is_again=True
+            ),
+            recheck=step.asker.recheck,
+            reading=lambda args: step_reading(step.run, args, step.tool),
+        )
 
-    def reading(args: JsonObject) -> Reading | None:
-        return step_reading(step.run, args, step.tool)
+    async def run_step(args: JsonObject) -> Approved[R] | NotApproved | Unsure:
+        found = step_reading(step.run, args, step.tool)
+        if found is None:
+            return Approved(await work(args), args)
+        shown = digest.canonical(found.args).decode("utf-8")
+        problem = found.problem or f"the function would read the arguments as {shown}"
+        return NotApproved("misfit", f"This did not run: {problem}.")
 
-    held = replace(
-        call,
-        ask_again=lambda: interrupts.request_decision(
-            verdict, step.args, is_again=True
-        ),
-        recheck=step.recheck,
-        reading=reading,
+    way: Work[Outcome[R]] = Work(run_step, _to_result, Unsure)
+    run_free = partial(auto_approved.run_auto_approved, is_replayed=True)
+    end = (
+        await run_free(held, way, gateway=lambda: step.asker.port, shell=shell)
+        if verdict.runs_unclaimed
+        else await execute(held, step.asker.port, shell, way)
     )
-    return await _execute_step(held, step, work, shell, why=answer.why_approved)
+    return _outcome(end, why)
 
 
 def _closed(answer: Answer) -> NotApproved:
@@ -437,53 +423,56 @@ def _closed(answer: Answer) -> NotApproved:
     return NotApproved(str(answer.type), messages.ended_text(answer), said)
 
 
-async def _execute_step(
-    held: HeldCall, step: _Step, work: _Work[R], shell: Shell, *, why: str = ""
+def _outcome(
+    end: Ran[Outcome[R]] | RanBefore | Reconciled | CutOff | Closed | NotRun, why: str
 ) -> Outcome[R]:
-    async def run_step(args: JsonObject) -> Approved[R] | NotApproved | Unsure:
-        problem = step_problem(step.run, args, step.tool)
-        if problem:
-            return NotApproved("misfit", f"This did not run: {problem}.")
-        return Approved(await work(args), args)
+    match end:
+        case Closed():
+            return _closed(end.answer)
+        case NotRun():
+            return NotApproved("deny", end.reason)
+        case CutOff():
+            return Unsure(messages.CUT_OFF)
+        case Reconciled():
+            return Unsure(messages.reconciled_text(end.finding))
+        case RanBefore():
+            found: Outcome[Any] = _from_result(end.result)
+        case Ran():
+            found = end.result
+            if end.failure is not None and isinstance(found, Unsure):
+                found = _failed(end.failure, found.message)
+    if isinstance(found, Approved):
+        found = replace(found, edit=end.edit, reasons=why)
+    elif isinstance(found, Unsure) and end.reconciled is not None:
+        note = messages.reconciliation_note(end.reconciled)
+        found = Unsure(f"{note} {found.message}" if note else found.message)
+    return found
 
-    way: Work[Outcome[R]] = Work(run_step, _to_result, Unsure)
-    run_free = partial(auto_approved.run_auto_approved, is_replayed=True)
-    end = (
-        await run_free(held, way, gateway=lambda: step.port, shell=shell)
-        if held.verdict.runs_unclaimed
-        else await execute(held, step.port, shell, way)
-    )
-    if isinstance(end, Ran):
-        return _with_edit(_explained(end.result, end.failure), end.edit, why)
-    if isinstance(end, Closed):
-        return _closed(end.answer)
-    if isinstance(end, NotRun):
-        return NotApproved("deny", end.reason)
-    if isinstance(end, CutOff):
-        return Unsure(messages.CUT_OFF)
-    if isinstance(end, Reconciled):
-        return Unsure(messages.reconciled_text(end.finding))
-    return _with_note(
-        _with_edit(_from_result(end.result), end.edit, why), end.reconciled
-    )
+
+def _failed(kind: FailureKind, said: str) -> NotApproved | Unsure:
+    """Return the outcome of a step that returned nothing, with advice."""
+    if kind is FailureKind.NOT_STARTED:
+        return NotApproved("misfit", said)
+    return Unsure(messages.failure_text(kind, said))
 
 
 async def _submit(step: _Step, ref: TurnRef, shell: Shell) -> Verdict:
+    asker = step.asker
     call = ProposedCall(
         tool=step.tool,
         args=step.args,
-        tool_call_id=step.call_id,
-        hint=CallHint(task=step.task) if step.task else None,
+        tool_call_id=asker.key or step.tool,
+        hint=CallHint(task=asker.task) if asker.task else None,
     )
-    if step.recheck is not None:
+    if asker.recheck is not None:
         try:
-            state = await grants.read(shell, step.recheck, step.tool, step.args)
+            state = await grants.read(shell, asker.recheck, step.tool, step.args)
         except StateUnknown:
-            return turns.denial(step.tool, step.call_id, grants.STATE_UNREADABLE)
+            return turns.denial(step.tool, call.tool_call_id, grants.STATE_UNREADABLE)
         call = call.with_(state=state)
-    schemas = {} if step.schema is None else {step.tool: step.schema}
-    turn = Turn(ref=ref, calls=(call,), says=step.says, schemas=schemas)
-    return await submit(turn, step.port, shell)
+    schemas = {} if asker.schema is None else {step.tool: asker.schema}
+    turn = Turn(ref=ref, calls=(call,), says=asker.says, schemas=schemas)
+    return await submit(turn, asker.port, shell)
 
 
 def _to_result(
@@ -491,12 +480,10 @@ def _to_result(
 ) -> Result:
     del inside  # a plain node has no history in which to report them
     if isinstance(outcome, Unsure | NotApproved):
-        kind = "unsure" if isinstance(outcome, Unsure) else "not_run"
-        payload = json.dumps({"v": 1, kind: outcome.message})
         # The failure kind of `Unsure` comes from the error.
-        failure = FailureKind.NOT_STARTED if kind == "not_run" else None
-        summary = outcome.message[:500]
-        return Result(ok=False, summary=summary, payload=payload, failure=failure)
+        is_misfit = isinstance(outcome, NotApproved)
+        failure = FailureKind.NOT_STARTED if is_misfit else None
+        return Result(ok=False, summary=outcome.message[:500], failure=failure)
     try:
         row = {"v": 1, "result": outcome.result, "args": outcome.args}
         payload = json.dumps(row, allow_nan=False)
@@ -508,40 +495,13 @@ def _to_result(
 
 
 def _from_result(result: Result) -> Approved[Any] | NotApproved | Unsure:
-    if not result.payload:
-        return Unsure(messages.lost_result_text(result))
+    if result.failure is not None:
+        return _failed(result.failure, result.summary)
     try:
         row = strict_json.parse_object(result.payload)
-        if not result.ok and "unsure" in row:
-            return _explained(Unsure(str(row["unsure"])), result.failure)
-        if not result.ok:
-            return NotApproved("misfit", str(row["not_run"]))
         return Approved(row["result"], cast("JsonObject", row["args"]))
     except (KeyturnError, KeyError):
         return Unsure(messages.lost_result_text(result))
-
-
-def _with_edit(
-    outcome: Outcome[R], edit: EditRecord | None, reasons: str
-) -> Outcome[R]:
-    if not isinstance(outcome, Approved):
-        return outcome
-    return Approved(outcome.result, outcome.args, edit, reasons)
-
-
-def _explained(outcome: Outcome[R], failure: FailureKind | None) -> Outcome[R]:
-    """Return an outcome with advice if ``run`` returned nothing."""
-    if failure is None or not isinstance(outcome, Unsure):
-        return outcome
-    return Unsure(messages.failure_text(failure, outcome.message))
-
-
-def _with_note(outcome: Outcome[R], reconciled: ReconcileAnswer | None) -> Outcome[R]:
-    """Return an `Unsure` outcome with the note of the people who reconciled it."""
-    note = messages.reconciliation_note(reconciled) if reconciled else ""
-    if not note or not isinstance(outcome, Unsure):
-        return outcome
-    return Unsure(f"{note} {outcome.message}")
 
 
 Asked = Sequence[str | Mapping[str, Any]]

@@ -15,10 +15,9 @@ deepagents does not pass the parent's middleware to subagents. It also adds a su
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import import_module
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal, cast
 
 from keyturn.agent.hints import DESCRIPTION_PREFIX, InterruptOn
 from keyturn.agent.middleware import ApprovalMiddleware
@@ -29,11 +28,6 @@ from keyturn.gateway.gates.reachable import reachable
 from keyturn.gateway.protocol.port import Gateway
 
 InterruptMode = Literal["batched", "per_call"]
-_UNSET = "\0"
-"""The value of an omitted argument; no caller passes this text. None has a meaning in
-LangChain: the model gets no notice.
-"""
-
 _GENERAL_PURPOSE = "general-purpose"
 
 
@@ -53,8 +47,7 @@ class HumanInTheLoopMiddleware(ApprovalMiddleware):
         system_note: whether the system prompt lists the tools that need approval.
 
     Raises:
-        ValueError: when a config has no ``allowed_decisions`` or an unknown one, or
-            ``interrupt_mode`` is not a mode.
+        ValueError: when a config has no ``allowed_decisions`` or an unknown one.
     """
 
     def __init__(
@@ -62,26 +55,14 @@ class HumanInTheLoopMiddleware(ApprovalMiddleware):
         interrupt_on: InterruptOn,
         *,
         description_prefix: str = DESCRIPTION_PREFIX,
-        edit_notice: str | None = _UNSET,
+        edit_notice: str | None = None,
         interrupt_mode: InterruptMode = "batched",
         agent: str = "agent",
         gateway: Gateway | str | None = None,
         api_key: str | None = None,
         system_note: bool = True,
     ) -> None:
-        if interrupt_mode not in (modes := get_args(InterruptMode)):
-            allowed = " or ".join(repr(mode) for mode in modes)
-            raise ValueError(
-                f"`interrupt_mode` must be {allowed}, got {interrupt_mode!r}."
-            )
-        if edit_notice != _UNSET:
-            warnings.warn(
-                "`edit_notice` has no effect: the model always reads exactly what a "
-                "reviewer changed. Leave it out.",
-                UserWarning,
-                stacklevel=2,
-            )
-        self.interrupt_mode = interrupt_mode  # unused here; LangChain's has it
+        del edit_notice, interrupt_mode
         super().__init__(
             agent,
             gateway=gateway,

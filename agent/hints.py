@@ -18,9 +18,8 @@ from __future__ import annotations
 import copy
 import inspect
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
-from dataclasses import dataclass
 from typing import Annotated, Any, cast
 
 from langchain.agents.middleware import InterruptOnConfig
@@ -30,7 +29,7 @@ from langchain_core.tools import BaseTool
 from langgraph.config import get_config
 from langgraph.prebuilt import ToolRuntime
 from langgraph.runtime import Runtime
-from pydantic import AfterValidator, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, Field, ValidationError
 
 from keyturn.gateway.arguments import is_a
 from keyturn.gateway.errors import BadJson
@@ -58,13 +57,16 @@ def _strict(schema: JsonObject) -> JsonObject:
         raise ValueError(str(error)) from error
 
 
+Schema = Annotated[JsonObject, AfterValidator(_strict)]
+
+
 class ToolOverride(Record):
     """Overrides of one run for one tool."""
 
     hold: bool | None = Field(default=None, strict=True)
     allow: tuple[Verb, ...] | None = Field(default=None, min_length=1)
     description: str = ""
-    args_schema: Annotated[JsonObject, AfterValidator(_strict)] | None = None
+    args_schema: Schema | None = None
 
 
 class Overrides(Record):
@@ -93,23 +95,24 @@ def read_overrides(context: object) -> list[Any]:
     """
     rows = list(_outer.get())
     for given in (context, get_config().get("configurable", {})):
-        for row in _rows_in(given):
-            if row not in rows:
-                rows.append(row)
+        for name in ("interrupt_on", "interruptOn"):
+            # Not ignored: the caller of this run wants its calls to be held.
+            if _member(given, name) is not None:
+                raise ValueError(
+                    f"A run takes no `{name}`; write its overrides under {KEY!r}, such "
+                    "as {'tools': {'pay': {'hold': True}}}."
+                )
+        own = _member(given, KEY)
+        if own is None:
+            continue
+        try:
+            row: object = Overrides.model_validate(own).model_dump(mode="json")
+        except ValidationError:
+            # Kept as corrupt: without it, the run would have fewer overrides.
+            row = "corrupt"
+        if row not in rows:
+            rows.append(row)
     return rows
-
-
-def _rows_in(given: object) -> Iterator[Any]:
-    for name in ("interrupt_on", "interruptOn"):
-        # Not ignored: the caller of this run wants its calls to be held.
-        if _member(given, name) is not None:
-            raise ValueError(
-                f"A run takes no `{name}`; write its overrides under {KEY!r}, such as "
-                "{'tools': {'pay': {'hold': True}}}."
-            )
-    own = _member(given, KEY)
-    if own is not None:
-        yield _plain(own)
 
 
 def _member(given: object, name: str) -> object:
@@ -146,10 +149,10 @@ def hint(tool: str, rows: object) -> CallHint | None:
         rows: the stored return value of `read_overrides`. Corrupt rows hold every tool,
             because they may have concerned this one.
     """
-    if not rows:
-        return None
     try:
-        parsed = [Overrides.model_validate(row) for row in cast("list[object]", rows)]
+        parsed = [
+            Overrides.model_validate(row) for row in cast("list[object]", rows or ())
+        ]
     except (TypeError, ValidationError):
         logger.warning("overrides.corrupt tool=%s", tool)
         return CORRUPT_OVERRIDES
@@ -193,15 +196,6 @@ def _common(
     return tuple(verb for verb in first if verb in second)
 
 
-def _plain(value: object) -> Any:  # noqa: ANN401 - any JSON of a caller
-    """Return a value that can be checkpointed; an invalid one stays invalid."""
-    try:
-        return Overrides.model_validate(value).model_dump(mode="json")
-    except ValidationError:
-        # Kept as corrupt: dropping it would run with fewer overrides than requested.
-        return "corrupt"
-
-
 # Convert LangChain's ``interrupt_on`` configuration into a policy hint for one call.
 #
 # The format: https://docs.langchain.com/oss/python/langchain/human-in-the-loop.
@@ -213,36 +207,26 @@ DESCRIPTION_PREFIX = "Tool execution requires approval"
 """LangChain's default; the card states this itself, so the text is omitted there."""
 
 InterruptOn = Mapping[str, bool | InterruptOnConfig]
-When = Callable[[ToolCallRequest], object]
-Describe = Callable[[ToolCall, AgentState[Any], Runtime[Any]], object]
 
 _RUN_HINT = CallHint(hold=False)
 
 
-@dataclass(frozen=True, slots=True)
-class ToolConfig:
-    """The configuration of one tool that ``interrupt_on`` gates."""
+class ToolConfig(BaseModel):
+    """The config of one tool that ``interrupt_on`` gates, with LangChain's names.
 
-    allow: tuple[Verb, ...]
-    description: str | Describe
-    when: When | None = None
-    args_schema: JsonObject | None = None
+    ``when`` and ``description`` get LangChain's arguments.
+    """
 
-
-@dataclass(frozen=True, slots=True)
-class HintContext:
-    """The arguments that LangChain passes to the callables of a config."""
-
-    state: AgentState[Any]
-    runtime: Runtime[Any]
-    tools: Mapping[str, BaseTool]
+    allowed_decisions: tuple[Verb, ...] = Field(min_length=1)
+    description: str | Callable[..., object] = ""
+    when: Callable[[ToolCallRequest], object] | None = None
+    args_schema: Schema | None = None
 
 
-_ALL_DECISIONS: Mapping[str, Any] = {"allowed_decisions": [str(verb) for verb in Verb]}
-
-
-class InterruptConfig:
-    """The tools that ``interrupt_on`` gates; all others may run.
+def tool_configs(
+    interrupt_on: InterruptOn, description_prefix: str
+) -> dict[str, ToolConfig]:
+    """Return the configs of the tools that ``interrupt_on`` gates; all others may run.
 
     Args:
         interrupt_on: LangChain's mapping of tool names.
@@ -251,135 +235,84 @@ class InterruptConfig:
     Raises:
         ValueError: when a config has no ``allowed_decisions`` or an unknown one,
             because no reviewer could then decide, or when it has another type.
-
-    Attributes:
-        configs: the config of each gated tool.
     """
-
-    def __init__(
-        self, interrupt_on: InterruptOn, description_prefix: str = DESCRIPTION_PREFIX
-    ) -> None:
-        if not is_a(interrupt_on, Mapping):
+    prefix = "" if description_prefix == DESCRIPTION_PREFIX else description_prefix
+    configs: dict[str, ToolConfig] = {}
+    if not is_a(interrupt_on, Mapping) or not all(
+        is_a(one, str) for one in interrupt_on
+    ):
+        # A tool object instead of its name would gate nothing.
+        raise ValueError(
+            "`interrupt_on` must be a mapping of names of tools, such as "
+            f"{{'send_email': True}}, got {interrupt_on!r}."
+        )
+    for tool, config in interrupt_on.items():
+        if config is False:
+            continue
+        given: object = {"allowed_decisions": [*Verb]} if config is True else config
+        if isinstance(given, Mapping):
+            given = {"description": prefix, **cast("Mapping[str, object]", given)}
+        try:
+            configs[tool] = ToolConfig.model_validate(given)
+        except ValidationError as error:
             raise ValueError(
-                f"`interrupt_on` must be a mapping of names of tools, such as "
-                f"{{'send_email': True}}, got {interrupt_on!r}."
-            )
-        is_default = description_prefix == DESCRIPTION_PREFIX
-        prefix = "" if is_default else description_prefix
-        self._tools: dict[str, ToolConfig] = {}
-        self.configs: dict[str, InterruptOnConfig] = {}
-        for tool, config in interrupt_on.items():
-            _check_name(tool)
-            if config is False:
-                continue
-            given = _ALL_DECISIONS
-            if config is not True:
-                # Anything but a mapping has no decisions and is refused.
-                found: object = config if is_a(config, Mapping) else {}
-                given = cast("Mapping[str, Any]", found)
-            self._tools[tool] = _tool_config(tool, given, prefix)
-            self.configs[tool] = cast("InterruptOnConfig", dict(given))
+                f"Invalid `interrupt_on` config for tool '{tool}': {error}"
+            ) from error
+    return configs
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Return the tools that may need approval, sorted."""
-        return tuple(sorted(self._tools))
 
-    @property
-    def schemas(self) -> dict[str, JsonObject]:
-        """Return the configured JSON Schemas of arguments, by tool."""
-        return {
-            tool: config.args_schema
-            for tool, config in self._tools.items()
-            if config.args_schema is not None
-        }
-
-    def hint(self, call: ToolCall, context: HintContext) -> CallHint:
-        """Return the hint for one call. Never raises: on an error the call is held."""
-        config = self._tools.get(call["name"])
-        if config is None:
+def config_hint(
+    config: ToolConfig | None,
+    call: ToolCall,
+    tool: BaseTool | None,
+    state: AgentState[Any],
+    runtime: Runtime[Any],
+) -> CallHint:
+    """Return the hint for one call. Never raises: on an error the call is held."""
+    if config is None:
+        return _RUN_HINT
+    if config.when is not None:
+        request = _request(call, tool, state, runtime)
+        if not _is_held(config.when, request):
             return _RUN_HINT
-        if config.when is not None and not _is_held(config.when, call, context):
-            return _RUN_HINT
-        return CallHint(
-            hold=True,
-            allow=config.allow,
-            description=_description(config.description, call, context),
-        )
+    text = config.description
+    if callable(text):
+        try:
+            text = str(text(copy.deepcopy(call), state, runtime))
+        except any_failure() as error:  # application code; the card has no description
+            event = "interrupt_on.description_failed tool=%s"
+            log_failure(logger, error, event, call["name"])
+            text = ""
+    allow = config.allowed_decisions
+    return CallHint(hold=True, allow=allow, description=strict_json.printable(text))
 
 
-def _check_name(tool: object) -> None:
-    # A tool object instead of its name would gate nothing.
-    if not isinstance(tool, str):
-        raise ValueError(  # noqa: TRY004 - likewise
-            f"`interrupt_on` names tools by text, got {tool!r}; write its name."
-        )
-
-
-def _tool_config(tool: str, given: Mapping[str, Any], prefix: str) -> ToolConfig:
-    description, when = given.get("description"), given.get("when")
-    if description is None:
-        description = prefix
-    if not (when is None or callable(when)):
-        raise ValueError(
-            f"Invalid `interrupt_on` config for tool '{tool}': `when` must be a "
-            f"function, got {when!r}."
-        )
-    return ToolConfig(
-        allow=_verbs(tool, given),
-        description=description if callable(description) else str(description),
-        when=when,
-        args_schema=_schema(tool, given.get("args_schema")),
-    )
-
-
-def _verbs(tool: str, config: Mapping[str, Any]) -> tuple[Verb, ...]:
-    decisions = config.get("allowed_decisions")
+def _is_held(
+    when: Callable[[ToolCallRequest], object], request: ToolCallRequest
+) -> bool:
+    tool = request.tool_call["name"]
     try:
-        verbs = tuple(Verb(decision) for decision in decisions or ())
-    except (TypeError, ValueError):
-        verbs = ()
-    if not verbs:
-        raise ValueError(
-            f"Invalid `interrupt_on` config for tool '{tool}': `allowed_decisions` "
-            "must be a non-empty list of decision types (e.g. ['approve', 'reject']), "
-            f"each one of {[str(verb) for verb in Verb]}. Got config with keys "
-            f"{sorted(config)} and allowed_decisions={decisions!r}."
-        )
-    return verbs
-
-
-def _schema(tool: str, schema: object) -> JsonObject | None:
-    if schema is None:
-        return None
-    try:
-        return strict_json.accept_object(schema)
-    except BadJson as error:
-        raise ValueError(
-            f"Invalid `interrupt_on` config for tool '{tool}': `args_schema` must be a "
-            f"JSON Schema object. {error}"
-        ) from error
-
-
-def _is_held(when: When, call: ToolCall, context: HintContext) -> bool:
-    try:
-        answer = when(_request(call, context))
+        answer = when(request)
     except any_failure() as error:  # application code; the call is then held
-        log_failure(logger, error, "interrupt_on.when_failed tool=%s", call["name"])
+        log_failure(logger, error, "interrupt_on.when_failed tool=%s", tool)
         return True
     if inspect.iscoroutine(answer):
         # Closed because it is never awaited: Python would warn on garbage collection.
         answer.close()
     if not isinstance(answer, bool):
-        logger.warning("interrupt_on.when_unclear tool=%s", call["name"])
+        logger.warning("interrupt_on.when_unclear tool=%s", tool)
     # Only a plain False lets a call run: None or a coroutine is a mistake in `when`.
     return answer is not False
 
 
-def _request(call: ToolCall, context: HintContext) -> ToolCallRequest:
-    runtime = context.runtime
+def _request(
+    call: ToolCall,
+    tool: BaseTool | None,
+    state: AgentState[Any],
+    runtime: Runtime[Any],
+) -> ToolCallRequest:
     tool_runtime: ToolRuntime[Any, Any] = ToolRuntime(
-        state=context.state,
+        state=state,
         context=runtime.context,
         config=get_config(),
         stream_writer=runtime.stream_writer,
@@ -388,24 +321,7 @@ def _request(call: ToolCall, context: HintContext) -> ToolCallRequest:
         execution_info=runtime.execution_info,
         server_info=runtime.server_info,
     )
+    # A copy: changes by `when` must not be submitted.
     return ToolCallRequest(
-        # A copy: changes by `when` must not be submitted.
-        tool_call=copy.deepcopy(call),
-        tool=context.tools.get(call["name"]),
-        state=context.state,
-        runtime=tool_runtime,
+        tool_call=copy.deepcopy(call), tool=tool, state=state, runtime=tool_runtime
     )
-
-
-def _description(
-    description: str | Describe, call: ToolCall, context: HintContext
-) -> str:
-    if isinstance(description, str):
-        return strict_json.printable(description)
-    try:
-        text = description(copy.deepcopy(call), context.state, context.runtime)
-        return strict_json.printable(str(text))
-    except any_failure() as error:  # application code; the card then has no description
-        event = "interrupt_on.description_failed tool=%s"
-        log_failure(logger, error, event, call["name"])
-        return ""

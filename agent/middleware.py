@@ -19,7 +19,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, cast
 
-from langchain.agents.middleware import AgentMiddleware, InterruptOnConfig
+from langchain.agents.middleware import AgentMiddleware
 from langchain.agents.middleware.types import (
     AgentState,
     ExtendedModelResponse,
@@ -55,9 +55,8 @@ from keyturn.agent.calls import Caller, Handler, VerdictCache
 from keyturn.agent.grants import share_guarded
 from keyturn.agent.hints import (
     DESCRIPTION_PREFIX,
-    HintContext,
-    InterruptConfig,
     InterruptOn,
+    ToolConfig,
 )
 from keyturn.agent.prepared_calls import GUIDANCE, PreparedCall, Toolbox
 from keyturn.agent.result_codec import ToolResult
@@ -124,10 +123,9 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any], Gate):
         self.agent = agent_name(agent)
         self.system_note = system_note
         self._gateway = given_gateway(gateway, api_key, receipt_keys)
-        self._interrupts: InterruptConfig | None = None
-        self.description_prefix = description_prefix
+        self._interrupts: dict[str, ToolConfig] | None = None
         if interrupt_on is not None:
-            self._interrupts = InterruptConfig(interrupt_on, description_prefix)
+            self._interrupts = hints.tool_configs(interrupt_on, description_prefix)
         self._tools = Toolbox()
         self._note: AgentNote | None = None
         self._cache = VerdictCache()
@@ -138,11 +136,6 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any], Gate):
     def name(self) -> str:
         """Return the constant name: checkpoints contain it, so it must never change."""
         return "ApprovalMiddleware"
-
-    @property
-    def interrupt_on(self) -> dict[str, InterruptOnConfig]:
-        """Return the config of each tool that ``interrupt_on`` gates."""
-        return dict(self._interrupts.configs) if self._interrupts else {}
 
     def gateway(self) -> Gateway:
         """Return the gateway of this agent.
@@ -226,7 +219,10 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any], Gate):
     def _caller(self, shell: Shell, state: object = None) -> Caller:
         known = self._callers.get(shell)
         if known is None:
-            schemas = self._interrupts.schemas if self._interrupts else {}
+            configs = (self._interrupts or {}).items()
+            schemas = {
+                tool: one.args_schema for tool, one in configs if one.args_schema
+            }
             known = self._callers[shell] = Caller(
                 self.agent, self.gateway, shell, self._cache, self._tools, schemas
             )
@@ -285,12 +281,11 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any], Gate):
             note = turns.TurnDraft(calls).deny_all(message_id, turns.NO_THREAD)
         else:
             ready = prepared_calls.prepare_answer(message, calls, self._tools)
-            seen = HintContext(state, request.runtime, self._tools)
             note = await self._caller(shell, state).submit(
                 ref,
                 calls,
                 str(message.text),
-                self._hints(calls, ready, seen),
+                self._hints(calls, ready, state, request.runtime),
                 ready=ready,
                 history=state["messages"],
             )
@@ -305,16 +300,18 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any], Gate):
         self,
         calls: Sequence[ToolCall],
         ready: Mapping[str, PreparedCall],
-        context: HintContext,
+        state: AgentState[Any],
+        runtime: Runtime[Any],
     ) -> dict[str, CallHint]:
-        rows = cast("Mapping[str, Any]", context.state).get(hints.STATE)
+        rows = cast("Mapping[str, Any]", state).get(hints.STATE)
         found: dict[str, CallHint] = {}
-        if not (self._interrupts or rows):
-            return found
         # Canonical arguments: `when` and descriptions get the values that would run.
         for call in prepared_calls.with_args(calls, ready):
-            gated = self._interrupts.hint(call, context) if self._interrupts else None
-            hint = hints.merge_hints(gated, hints.hint(call["name"], rows))
+            name, gated = call["name"], None
+            if self._interrupts is not None:
+                config, tool = self._interrupts.get(name), self._tools.get(name)
+                gated = hints.config_hint(config, call, tool, state, runtime)
+            hint = hints.merge_hints(gated, hints.hint(name, rows))
             if hint is not None:
                 found[call["id"] or ""] = hint
         return found
@@ -353,8 +350,7 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any], Gate):
             try:
                 gateway = self.gateway()
                 note = await shell.ask(lambda: gateway.note(self.agent))
-                names = self._interrupts.names if self._interrupts else ()
-                gated = sorted({*note.gated_tools, *names})
+                gated = sorted({*note.gated_tools, *(self._interrupts or ())})
                 self._note = note.with_(gated_tools=tuple(gated))
             except KeyturnError:
                 # No note this time; the next model call asks again.

@@ -9,7 +9,6 @@ background event loop and waits for it, so a coroutine over it never suspends, a
 from __future__ import annotations
 
 import asyncio
-import itertools
 import time
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeAlias, TypeVar
@@ -34,15 +33,9 @@ FIRST_PAUSE_S = 0.1
 """How often a request that must succeed is sent, and the first of the growing pauses.
 """
 
-LONGEST_PAUSE_S = 2.0
 FIRST_LATE_PAUSE_S, LONGEST_LATE_PAUSE_S = 0.5, 5.0
 ASK_LATE_FOR_S = 3600.0
 """How long a background task asks; people can resolve its subject at any time."""
-
-HAND_BACK_S = 2.0
-"""How long before the end of its lease a thread fails with an error that names the
-problem, instead of being cut off.
-"""
 
 T = TypeVar("T")
 
@@ -130,24 +123,23 @@ async def ask_with_retries(
 ) -> T:
     """Ask the gateway a few times; a refusal is not retried.
 
-    Raises:
-        KeyturnError: the last error, when there was no answer.
-    """
-    return await _asked(shell, question, while_held=False)
-
-
-async def ask_while_held(
-    shell: Shell, question: Callable[[], Coroutine[Any, Any, T]]
-) -> T:
-    """Ask like `ask_with_retries`, but longer if the gateway is unreachable.
-
-    Retries continue until shortly before the lease that the thread had at the first
-    attempt ends. Until then no other process can continue the thread.
+    A longer outage is for the caller: a thread that Keyturn runs is run again later.
 
     Raises:
         KeyturnError: the last error, when there was no answer.
     """
-    return await _asked(shell, question, while_held=True)
+    pause = FIRST_PAUSE_S
+    with one_write():
+        for _ in range(PORT_TRIES - 1):
+            try:
+                return await shell.ask(question)
+            # Decisions, not outages: another attempt would get the same answer.
+            except (*FINAL_ERRORS, LeaseLost):
+                raise
+            except KeyturnError:
+                await shell.sleep(pause)
+                pause *= 3
+        return await shell.ask(question)
 
 
 async def ask_until_answered(
@@ -167,28 +159,6 @@ async def ask_until_answered(
                 break
         pause = min(pause * 2, LONGEST_LATE_PAUSE_S)
     return None
-
-
-async def _asked(
-    shell: Shell, question: Callable[[], Coroutine[Any, Any, T]], *, while_held: bool
-) -> T:
-    pause, ends_s = FIRST_PAUSE_S, 0.0
-    with one_write():
-        for tries in itertools.count(1):
-            try:
-                return await shell.ask(question)
-            # Decisions, not outages: another attempt would get the same answer.
-            except (*FINAL_ERRORS, LeaseLost):
-                raise
-            except KeyturnError as error:
-                if tries == 1 and while_held and isinstance(error, StoreUnavailable):
-                    left_s = run_context.lease_left_s()
-                    ends_s = now_s() + max(0.0, left_s - HAND_BACK_S)
-                if tries >= PORT_TRIES and now_s() + pause >= ends_s:
-                    raise
-            await shell.sleep(pause)
-            pause = min(pause * 3, LONGEST_PAUSE_S)
-    raise AssertionError("The last attempt returns or raises.")  # pragma: no cover
 
 
 async def _kept(work: Coroutine[Any, Any, None]) -> None:

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from langchain.agents.middleware import ContextEditingMiddleware
 from langchain.agents.middleware.types import ToolCallRequest
-from langchain_core.messages import AnyMessage, ToolCall, ToolMessage
+from langchain_core.messages import ToolCall, ToolMessage
 from langchain_core.tools import BaseTool
 from langgraph.prebuilt import ToolRuntime
 from langgraph.types import Command
@@ -26,7 +26,7 @@ from keyturn.agent import (
     result_codec,
     turns,
 )
-from keyturn.agent.bridge import Shell, ask_while_held
+from keyturn.agent.bridge import Shell, ask_with_retries
 from keyturn.agent.canonical import ArgumentModel, argument_model
 from keyturn.agent.execution import (
     Closed,
@@ -128,7 +128,6 @@ class Caller:
         hints: Mapping[str, CallHint] = turns.NO_HINTS,
         *,
         ready: Mapping[str, PreparedCall],
-        history: Sequence[AnyMessage] = (),
     ) -> turns.TurnRecord:
         """Have the gateway evaluate the calls of a message; deny all on failure.
 
@@ -142,13 +141,12 @@ class Caller:
             says: the model's own text.
             hints: hints from the agent's code, by call id.
             ready: the prepared calls.
-            history: the agent's messages, for the circuit breaker.
 
         Raises:
             StoreUnavailable: in a thread that Keyturn runs; nothing ran.
             LeaseLost: another process runs the thread now.
         """
-        draft = turns.TurnDraft(calls, hints, ready, history)
+        draft = turns.TurnDraft(calls, hints, ready)
         is_nested = turns.is_inside_tool(ref)
         if is_nested:
             draft.refuse_questions()
@@ -158,7 +156,7 @@ class Caller:
         try:
             gateway = self.gateway()
             turn = draft.turn(ref, says, self._schemas(calls))
-            verdicts = await ask_while_held(self.shell, partial(gateway.submit, turn))
+            verdicts = await ask_with_retries(self.shell, partial(gateway.submit, turn))
         except KeyRefused:
             # A problem of the process, not of its calls: the model could not correct
             # it.
@@ -290,9 +288,7 @@ class Caller:
     ) -> ToolResult:
         item_id = verdict.item_id
         if not interrupts.is_alone(request):
-            return _refused_result(
-                request, messages.NOT_ALONE, item_id, is_counted=True
-            )
+            return _refused_result(request, messages.NOT_ALONE, item_id)
         args = strict_json.accept_object(request.tool_call["args"])
         answer = interrupts.request_decision(verdict, args)
         if answer.type not in {AnswerKind.APPROVE, AnswerKind.EDIT}:
@@ -329,7 +325,7 @@ class Caller:
             # Marked: people may reconcile it, and a late report may contradict them.
             return to_model(request, messages.mark_reconciled(message))
         if isinstance(end, NotRun):
-            return _refused_result(request, end.reason, item_id, is_counted=True)
+            return _refused_result(request, end.reason, item_id)
         return self._final_result(request, held, end)
 
     def _final_result(
@@ -515,24 +511,21 @@ def _each_own(
 
 def denied(request: ToolCallRequest, verdict: Verdict) -> ToolResult:
     """Return the tool message of a call that its verdict denies."""
-    reason = verdict.reason if verdict.kind is VerdictKind.DENY else ""
-    text = messages.denial_text(reason or turns.NO_VERDICT)
-    return _refused_result(request, text, is_counted=text in turns.UNCLEARED)
+    reason = verdict.reason if verdict.kind is VerdictKind.DENY else turns.NO_VERDICT
+    return _refused_result(request, messages.denial_text(reason))
 
 
 def not_requested(request: ToolCallRequest) -> ToolResult:
     """Return the tool message of a call that no message requests by its id."""
     text = turns.NO_VERDICT if request.tool_call["id"] else turns.NO_ID
-    return _refused_result(request, text, is_counted=True)
+    return _refused_result(request, text)
 
 
 def _refused_result(
-    request: ToolCallRequest, text: str, item_id: str = "", *, is_counted: bool = False
+    request: ToolCallRequest, text: str, item_id: str = ""
 ) -> ToolResult:
-    """Return the message of a call that did not run; the breaker may count it."""
+    """Return the message of a call that did not run."""
     message = messages.message_for(request.tool_call, text, item_id=item_id)
-    if is_counted:
-        message = turns.mark_uncleared(message)
     return to_model(request, message)
 
 

@@ -25,7 +25,7 @@ from typing import Any, Generic, TypeVar, assert_never, cast
 from langgraph.errors import GraphBubbleUp, ParentCommand, is_invalid_resume
 
 from keyturn.agent import bridge, grants, messages
-from keyturn.agent.bridge import Shell, ask_while_held, ask_with_retries
+from keyturn.agent.bridge import Shell, ask_with_retries
 from keyturn.agent.grants import Grant, Recheck, contained, grant_scope
 from keyturn.agent.interrupts import drop_findings, request_reconciliation
 from keyturn.agent.turns import collect_edits
@@ -210,7 +210,7 @@ async def _claim(request: ClaimRequest, gateway: Gateway, shell: Shell) -> Claim
             return await gateway.claim(request)
 
     try:
-        return await ask_while_held(shell, ask)
+        return await ask_with_retries(shell, ask)
     except asyncio.CancelledError:
         # The claim may still be granted. Unused, it would expire and leave a doubt that
         # people must resolve.

@@ -287,7 +287,6 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any], Gate):
                 str(message.text),
                 self._hints(calls, ready, state, request.runtime),
                 ready=ready,
-                history=state["messages"],
             )
         kept: Command[Any] = Command(
             # Every checkpoint contains the state; omitted defaults are restored when it

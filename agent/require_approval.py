@@ -24,7 +24,7 @@ from langchain_core.tools import BaseTool, StructuredTool
 from langgraph.config import get_config
 
 from keyturn.agent import auto_approved, canonical, grants, interrupts, messages, turns
-from keyturn.agent.bridge import Awaiting, Blocking, Shell, ask_while_held, drive
+from keyturn.agent.bridge import Awaiting, Blocking, Shell, ask_with_retries, drive
 from keyturn.agent.canonical import argument_model
 from keyturn.agent.execution import (
     Closed,
@@ -652,7 +652,7 @@ async def submit(turn: Turn, gateway: Gateway, shell: Shell) -> Verdict:
     call = turn.calls[0]
     turn = turn.with_(enclosing_run=run_context.enclosing_run(turn.ref.run_ref))
     try:
-        found = await ask_while_held(shell, lambda: gateway.submit(turn))
+        found = await ask_with_retries(shell, lambda: gateway.submit(turn))
     except KeyRefused:
         raise
     except FINAL_ERRORS as error:

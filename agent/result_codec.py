@@ -277,10 +277,7 @@ def explained(result: ToolResult, failure: FailureKind | None) -> ToolResult:
 
     def explain(message: ToolMessage) -> ToolMessage:
         text = messages.failure_text(failure, str(message.text))
-        update = {"content": edits.defuse(text)}
-        changed = message.model_copy(update=update)
-        is_error = failure is FailureKind.RAISED
-        return changed if is_error else turns.mark_uncleared(changed)
+        return message.model_copy(update={"content": edits.defuse(text)})
 
     return result_codec.each_message(result, explain)
 

@@ -18,7 +18,6 @@ from langchain.agents.middleware.types import AgentState, PrivateStateAttr
 from langchain_core.messages import (
     AIMessage,
     AnyMessage,
-    HumanMessage,
     ToolCall,
     ToolMessage,
 )
@@ -46,51 +45,6 @@ from keyturn.gateway.protocol.wire import (
     VerdictKind,
 )
 
-# Circuit breaker: submit no more calls of a tool after three refusals in a row.
-#
-# A call can be submitted, shown to reviewers and then refused before it runs: another
-# middleware changed it, the gateway does not recognize it, or its tool would read its
-# arguments differently. A tool can also run and have each nested tool refused. A model
-# that repeats such a call would open one card after another.
-
-UNCLEARED_KEY = "keyturn_uncleared"
-"""Marks the tool message of a call that was refused, or inside which one was."""
-
-MAX_CONSECUTIVE = 3
-"""How many refused calls of one tool in a row trip the breaker."""
-
-TRIPPED = (
-    f"{MAX_CONSECUTIVE} calls of this tool in a row were refused, so this one was not "
-    "submitted, no approval was requested, and it did not run. Do not call this tool "
-    "again. Tell the user that an administrator has to check this agent's middleware "
-    "and the approval gateway."
-)
-
-
-def mark_uncleared(message: ToolMessage) -> ToolMessage:
-    """Return the message of a refused call, marked so that it is counted."""
-    kwargs = {**message.additional_kwargs, UNCLEARED_KEY: True}
-    return message.model_copy(update={"additional_kwargs": kwargs})
-
-
-def is_tripped(tool: str, messages: Sequence[AnyMessage]) -> bool:
-    """Return True if calls of this tool are no longer submitted.
-
-    A user's message resets the count, and so does a call of the tool that was not
-    refused.
-    """
-    count = 0
-    for message in reversed(messages):
-        # The user may have fixed the cause.
-        if isinstance(message, HumanMessage):
-            break
-        if isinstance(message, ToolMessage) and message.name == tool:
-            if UNCLEARED_KEY not in message.additional_kwargs:
-                break
-            count += 1
-    return count >= MAX_CONSECUTIVE
-
-
 UNREACHABLE = (
     "The approval gateway could not be reached, so this call did not run. Tell the "
     "user; it can be tried again later."
@@ -108,9 +62,6 @@ DUPLICATE_ID = (
     "ran. If they are still needed, make them again one at a time."
 )
 NO_ID = "This call has no id, so it was not cleared and did not run."
-
-UNCLEARED = frozenset({NO_VERDICT, TRIPPED})
-"""Reasons for which the same call would be refused again; the breaker counts them."""
 
 STATE_PREFIX = "keyturn_"
 """The prefix of all of Keyturn's keys in an agent's state."""
@@ -212,10 +163,8 @@ class TurnDraft:
         calls: Sequence[ToolCall],
         hints: Mapping[str, CallHint] = NO_HINTS,
         ready: Mapping[str, PreparedCall] = NO_CALLS,
-        history: Sequence[AnyMessage] = (),
     ) -> None:
         self._hints = hints
-        self._history = history
         self._ready = ready
         self.proposed: list[ProposedCall] = []
         self.refused: dict[str, Verdict] = {}
@@ -239,9 +188,6 @@ class TurnDraft:
         if not call_id or is_duplicate:
             # Verdicts are found by id, so one call could run under the other's verdict.
             refusal = DUPLICATE_ID if call_id else NO_ID
-        elif is_tripped(call["name"], self._history):
-            # Before it is proposed, since each proposal may become another card.
-            refusal = refusal or TRIPPED
         if refusal:
             self.refuse(call, refusal)
             return

@@ -117,12 +117,6 @@ def lasting(left_s: Callable[[], float]) -> AbstractContextManager[object]:
     return Inside(_left_s, left_s)
 
 
-def lease_left_s() -> float:
-    """Return the remaining lifetime of the thread's lease; 0 without one."""
-    left_s = _left_s.get()
-    return left_s() if left_s else 0.0
-
-
 def has_lost_lease() -> bool:
     """Return True if this code began under a lease that has ended."""
     left_s = _left_s.get()

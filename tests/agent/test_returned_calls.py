@@ -11,15 +11,13 @@ from langchain.agents.middleware import AgentMiddleware
 from langchain.agents.middleware.types import ToolCallRequest
 from langchain_core.messages import (
     AIMessage,
-    BaseMessage,
-    ToolMessage,
 )
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from typing_extensions import override
 
 from keyturn.agent import ApprovalMiddleware
-from keyturn.agent.scripted_model import ScriptedModel, calling, scripted
+from keyturn.agent.scripted_model import calling, scripted
 from keyturn.gateway.approvals.events import EventName
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.records import Tier
@@ -33,7 +31,6 @@ from tests.agent.agent_runner import (
     Runner,
     build,
     by_call,
-    pay,
     results,
 )
 from tests.agent.fake_gateway import FakeGateway
@@ -176,49 +173,6 @@ class Changing(AgentMiddleware[Any, Any, Any]):
 def _changed(request: ToolCallRequest) -> ToolCallRequest:
     args = {**request.tool_call["args"], "amount": 1_000_000}
     return request.override(tool_call={**request.tool_call, "args": args})
-
-
-def stubborn() -> ScriptedModel:
-    """Return a model that makes the same call again whenever it did not run."""
-
-    def reply(messages: list[BaseMessage]) -> AIMessage:
-        last = messages[-1]
-        if len(model.seen) > 12:
-            return AIMessage("given up")
-        if not isinstance(last, ToolMessage) or last.status == "error":
-            return pay(1, call_id=f"c{len(messages)}")
-        return AIMessage("done")
-
-    model = ScriptedModel(reply=reply)
-    return model
-
-
-@pytest.mark.parametrize("is_first", [True, False])
-async def test_a_stubborn_model_cannot_open_cards_for_ever(
-    runner: Runner,
-    effects: Effects,
-    memory: InMemorySaver,
-    is_first: bool,  # noqa: FBT001 - a parameter of the test
-) -> None:
-    gateway = FakeGateway(FREE)
-    model = stubborn()
-    around = {"before" if is_first else "after": [Changing()]}
-    agent = build(gateway, effects.tools(), model=model, saver=memory, **around)
-
-    state = await runner.say(agent, "go")
-    while state.get("__interrupt__"):
-        for item in gateway.pending():
-            gateway.approve(item.id)
-        state = await runner.resume(agent, gateway)
-
-    assert len(model.seen) > 12
-    assert len(gateway.items) == 3
-    assert effects.paid == []
-    assert "no approval was requested" in results(state)[-1].text
-
-    model.seen.clear()
-    await runner.say(agent, "once more")
-    assert len(gateway.items) > 3
 
 
 class WithoutTools(AgentMiddleware[Any, Any, Any]):

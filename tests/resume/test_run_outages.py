@@ -458,8 +458,6 @@ class Cut:
 async def test_a_call_is_asked_about_when_the_store_is_back(
     stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # As when the lease nearly ends.
-    monkeypatch.setattr(bridge, "HAND_BACK_S", 3600.0)
     cut = Cut(monkeypatch, times=2 * bridge.PORT_TRIES)
     async with stack.working(retries=AT_ONCE):
         await stack.ask(REFUND)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import copy
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final, Generic, TypeVar, cast, get_args
@@ -14,11 +12,8 @@ from langgraph.config import get_config
 from langgraph.types import interrupt
 from pydantic import (
     BaseModel,
-    GetCoreSchemaHandler,
-    GetJsonSchemaHandler,
     ValidationError,
 )
-from pydantic_core import CoreSchema, core_schema
 
 from keyturn.agent import turns
 from keyturn.gateway.errors import BadJson
@@ -64,35 +59,12 @@ class Expected(Generic[_A]):
     kinds: tuple[str, ...]
     args_schema: JsonObject | None = None
 
-    def __get_pydantic_core_schema__(
-        self, _source: object, _handler: GetCoreSchemaHandler
-    ) -> CoreSchema:
-        """Let LangGraph use this object as a type to validate answers."""
-        return core_schema.no_info_plain_validator_function(self._checked)
-
-    def __get_pydantic_json_schema__(
-        self, _schema: CoreSchema, _handler: GetJsonSchemaHandler
-    ) -> dict[str, Any]:
-        """Return the JSON Schema for clients."""
-        return self.json_schema()
-
     def parse(self, answer: object) -> _A:
         """Return a valid answer.
 
         Raises:
             ValueError: when it is invalid.
         """
-        return cast("_A", self._checked(answer))
-
-    def accepts(self, answer: object) -> bool:
-        """Return True if an answer is valid."""
-        try:
-            self.parse(answer)
-        except ValueError:
-            return False
-        return True
-
-    def _checked(self, answer: object) -> Answer | ReconcileAnswer:
         # An answer that is already an object may belong to another interrupt.
         members: object = dict(answer) if isinstance(answer, BaseModel) else answer
         try:
@@ -109,16 +81,30 @@ class Expected(Generic[_A]):
             _check(found, self.args_schema)
         return found
 
-    def json_schema(self) -> dict[str, Any]:
-        """Return the JSON Schema for clients."""
-        schema = answer_schema(
-            self.model,
-            types=self.kinds,
-            item_id=self.item_id,
-            action_hash=self.action_hash,
-        )
-        # A copy, because the caller may change it.
-        return copy.deepcopy(schema)
+    def accepts(self, answer: object) -> bool:
+        """Return True if an answer is valid."""
+        try:
+            self.parse(answer)
+        except ValueError:
+            return False
+        return True
+
+    def json_schema(self) -> JsonObject:
+        """Return the JSON Schema of valid answers, as plain data for a checkpoint."""
+        every = _schema_of(self.model)
+        properties = {
+            **cast("JsonObject", every["properties"]),
+            "type": {"enum": [str(one) for one in self.kinds], "type": "string"},
+            "item_id": {"const": self.item_id, "type": "string"},
+            "action_hash": {"const": self.action_hash, "type": "string"},
+        }
+        return {**every, "properties": properties}
+
+
+# Cached: every resume of a sibling asks this question again.
+@cache
+def _schema_of(model: type[Answer | ReconcileAnswer]) -> JsonObject:
+    return model.model_json_schema()
 
 
 def is_alone(request: ToolCallRequest) -> bool:
@@ -142,13 +128,12 @@ def request_decision(
     """Pause until this call is decided; return the decision.
 
     All code up to the pause is pure, because LangGraph runs it again whenever a sibling
-    is answered. The model is the interrupt's schema, so LangGraph refuses an invalid
-    answer before saving it. If an invalid answer is saved anyway, the question is
-    repeated, in the order in which LangGraph replays answers.
+    is answered. The question has the JSON Schema of its answers, by which Keyturn
+    checks an answer before sending it. If another one is saved, the question is
+    repeated, in the order in which LangGraph replays answers. LangGraph itself must not
+    validate it: answers to the tool's interrupts may be saved before this one.
 
-    With ``is_again`` the call went back to reviewers. Answers to the tool's interrupts
-    may then be saved before this one and must stay there. LangGraph therefore gets only
-    the JSON Schema, which it does not use to validate them.
+    With ``is_again`` the call went back to reviewers.
 
     An earlier middleware may handle a call twice in one run of its task, for example to
     retry. The second time gets the same answer: LangGraph would treat the same question
@@ -167,9 +152,7 @@ def request_decision(
         "action_hash": verdict.action_hash,
         "allow": [str(verb) for verb in verdict.allow],
     }
-    # With the model as schema, LangGraph would refuse the tool's saved answers.
-    schema = expected.json_schema() if is_again else None
-    answer = _latest(_interrupt(question, expected, schema), expected)
+    answer = _latest(_interrupt(question, expected), expected)
     _keep_given(expected, answer)
     return answer
 
@@ -235,16 +218,12 @@ def _expected_finding(verdict: Verdict) -> Expected[ReconcileAnswer]:
     return Expected(ReconcileAnswer, verdict.item_id, verdict.action_hash, _FINDINGS)
 
 
-def _interrupt(
-    question: JsonObject, expected: Expected[_A], schema: dict[str, Any] | None = None
-) -> _A:
-    """Pause; with a ``schema``, LangGraph does not validate the answer."""
+def _interrupt(question: JsonObject, expected: Expected[_A]) -> _A:
+    """Pause until there is a valid answer."""
     errors: list[str] = []
     while True:
         answer: object = interrupt(
-            {**question, "errors": list(errors)},
-            # As a type, for which LangGraph creates a `TypeAdapter`.
-            response_schema=cast("Any", expected) if schema is None else schema,
+            {**question, "errors": list(errors)}, response_schema=expected.json_schema()
         )
         try:
             return expected.parse(answer)
@@ -299,62 +278,3 @@ def _check(answer: Answer, schema: JsonObject | None) -> None:
     errors = edits.argument_errors(schema, args)
     if errors:
         raise ValueError("; ".join(f"{at}: {why}" for at, why in errors.items()))
-
-
-# JSON Schema of the answers to one question, built without a pydantic model for it.
-#
-# Creating a pydantic model and its schema takes milliseconds per question. Two
-# questions differ only in three members, so the rest of the schema is cached.
-
-_TITLES = {Answer: "ApprovalAnswer", ReconcileAnswer: "ReconcileAnswer"}
-
-Kind = type[Answer] | type[ReconcileAnswer]
-
-
-def answer_schema(
-    kind: Kind, *, types: Sequence[str], item_id: str, action_hash: str
-) -> JsonObject:
-    """Return the schema of the answers to one question.
-
-    Args:
-        kind: the model of the answers.
-        types: the allowed values of their ``type``.
-        item_id: the call in question.
-        action_hash: hash of its request.
-    """
-    every = _of_every_question(kind)
-    asked: JsonObject = {
-        # As plain strings: a checkpoint would store members of an enumeration as such.
-        "type": {
-            "enum": [str(one) for one in types],
-            "title": "Type",
-            "type": "string",
-        },
-        "item_id": {"const": item_id, "title": "Item Id", "type": "string"},
-        "action_hash": {"const": action_hash, "title": "Action Hash", "type": "string"},
-    }
-    properties = cast("JsonObject", every["properties"])
-    return {**every, "properties": {**properties, **asked}}
-
-
-@cache
-def _of_every_question(kind: Kind) -> JsonObject:
-    schema: dict[str, Any] = kind.model_json_schema()
-    # References are inlined: pydantic accepts no schema from a class that refers to
-    # local definitions.
-    named: dict[str, Any] = schema.pop("$defs", {})
-    del schema["description"]
-    schema["title"] = _TITLES[kind]
-    return cast("JsonObject", _inlined(schema, named))
-
-
-def _inlined(schema: object, named: Mapping[str, Any]) -> object:
-    if isinstance(schema, list):
-        return [_inlined(one, named) for one in cast("list[object]", schema)]
-    if not isinstance(schema, dict):
-        return schema
-    members = cast("dict[str, object]", schema)
-    name = str(members.get("$ref", "")).removeprefix("#/$defs/")
-    if name in named:
-        return _inlined(named[name], named)
-    return {key: _inlined(value, named) for key, value in members.items()}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from jsonschema import Draft202012Validator
@@ -11,7 +11,6 @@ from langchain.agents.middleware import AgentMiddleware, hook_config
 from langchain_core.messages import AIMessage, BaseMessage
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command
-from pydantic import TypeAdapter, ValidationError
 
 from keyturn.agent import interrupts
 from keyturn.agent.scripted_model import calling, scripted
@@ -315,10 +314,12 @@ async def test_answers_swapped_between_siblings_are_refused_and_can_be_given_aga
     right = await runner.answers(graph, gateway)
     (first, one), (second, other) = right.items()
 
-    with pytest.raises(ValidationError):
-        await runner.run(graph, Command(resume={first: other, second: one}), STRICT)
+    await runner.run(graph, Command(resume={first: other, second: one}), STRICT)
     swapped = list(effects.paid)
-    await runner.run(graph, Command(resume=right), STRICT)
+    pauses = (await runner.state(graph)).interrupts
+    assert all("another call" in str(one.value["errors"]) for one in pauses)
+    again = await runner.answers(graph, gateway)
+    await runner.run(graph, Command(resume=again), STRICT)
 
     assert swapped == []
     assert effects.paid == [(1, "a")]
@@ -337,8 +338,7 @@ async def test_a_good_answer_beside_a_bad_one_runs_once(
     right = await runner.answers(graph, gateway)
     (first, good), (second, _) = right.items()
 
-    with pytest.raises(ValidationError):
-        await runner.run(graph, Command(resume={first: good, second: "yes"}), STRICT)
+    await runner.run(graph, Command(resume={first: good, second: "yes"}), STRICT)
     again = await runner.answers(graph, gateway)
     end = await runner.run(graph, Command(resume=again), STRICT)
 
@@ -394,7 +394,7 @@ def test_an_edit_has_to_fit_the_schema_and_a_response_has_to_say_something() -> 
 def test_the_schema_that_a_client_sees_is_what_answers_have_to_fit() -> None:
     expected = _expected()
 
-    schema = TypeAdapter[Any](cast("Any", expected)).json_schema()
+    schema = expected.json_schema()
 
     Draft202012Validator.check_schema(schema)
     given: Any = Draft202012Validator(schema)
@@ -411,10 +411,8 @@ def test_the_schema_that_a_client_sees_is_what_answers_have_to_fit() -> None:
     ):
         whole = {**BASE, **answer}
         assert given.is_valid(whole) is expected.accepts(whole), answer
-    with pytest.raises(ValidationError, match="`args` are required"):
-        TypeAdapter[Any](cast("Any", expected)).validate_python(
-            {"type": "edit", **BASE}
-        )
+    with pytest.raises(ValueError, match="`args` are required"):
+        expected.parse({"type": "edit", **BASE})
 
 
 def test_an_answer_that_was_valid_elsewhere_is_checked_again() -> None:

@@ -14,7 +14,6 @@ writes of every other process.
 from __future__ import annotations
 
 import asyncio
-import errno
 import importlib
 import os
 import secrets
@@ -253,29 +252,12 @@ def _refuse_inherited(path: Path) -> None:
         )
 
 
-_HELP: Final = {
-    "SQLITE_BUSY": "Another process keeps it locked: end that process, then start "
-    "again.",
-    "SQLITE_FULL": "Free some space on its disk, then start again.",
-    "SQLITE_CORRUPT": "It is damaged: restore it from a backup. With a new file, "
-    "threads that wait do not go on.",
-    "SQLITE_NOTADB": "It is damaged, or another kind of file: restore it from a "
-    "backup, or correct 'checkpoints'. With a new file, threads that wait do not go "
-    "on.",
-}
-"""Next step by the first two words of SQLite's error name."""
-
-_ELSEWHERE = "Set 'data_dir' or 'checkpoints' to a place this user can write."
-
-
 def _unusable_file(path: Path, error: Exception) -> SettingsError:
-    name = str(getattr(error, "sqlite_errorname", ""))
-    if isinstance(error, OSError) and error.errno in {errno.ENOSPC, errno.EDQUOT}:
-        name = "SQLITE_FULL"
-    # An extended code has more words, such as `SQLITE_BUSY_RECOVERY`.
-    help_of = _HELP.get("_".join(name.split("_")[:2]), _ELSEWHERE)
     return SettingsError(
-        f"The checkpoints in {str(path)!r} cannot be opened: {error}. {help_of}"
+        f"The checkpoints in {str(path)!r} cannot be opened: {error}. If another "
+        "process keeps the file locked, end that process; if its disk is full, free "
+        "some space; if it is damaged, restore it from a backup. Otherwise set "
+        "'data_dir' or 'checkpoints' to a place this user can write."
     )
 
 
@@ -337,34 +319,15 @@ async def open_postgres(url: str) -> AsyncGenerator[BaseCheckpointSaver[Any]]:
             saver.supports_pipeline &= is_direct
         except Exception as error:  # noqa: BLE001 - each is replaced
             # Without its cause: the text of an invalid URL contains the password.
-            raise _unusable(url, _said(driver, url, error)) from None
+            raise _unusable(driver, url, error) from None
         yield saver
     finally:
         await pool.close()
 
 
 async def _connected(driver: Any, url: str, settings: dict[str, Any]) -> Any:  # noqa: ANN401 - of an optional package
-    """Connect; wait a while for a server that starts together with the gateway.
-
-    Raises:
-        psycopg.Error: the last error, or at once an error that a retry cannot change.
-        TimeoutError: there is no answer at all.
-    """
-    refused: Exception | None = None
-    try:
-        async with asyncio.timeout(_CONNECT_S):
-            while True:
-                try:
-                    return await driver.AsyncConnection.connect(url, **settings)
-                except driver.OperationalError as error:
-                    refused = error
-                    tried = error.pgconn
-                    # A server that asks for passwords has started.
-                    if tried and (tried.used_password or tried.needs_password):
-                        raise
-                await asyncio.sleep(_SETUP_POLL_S)
-    except TimeoutError:
-        raise refused or TimeoutError from None
+    async with asyncio.timeout(_CONNECT_S):
+        return await driver.AsyncConnection.connect(url, **settings)
 
 
 async def _is_direct(connection: Any) -> bool:  # noqa: ANN401 - of an optional package
@@ -394,38 +357,26 @@ async def _set_up(driver: Any, own: Any, making: Any, saver: Any) -> None:  # no
             await making.execute(statement)
 
 
-def _unusable(url: str, said: str) -> SettingsError:
-    # Never the URL itself: it contains a password. In an ambiguous URL, the apparent
-    # host may be the end of the password.
-    host = "" if _is_ambiguous(url) else urlsplit(url).hostname or "the local socket"
-    return SettingsError(
-        f"The checkpoints in Postgres{f' at {host!r}' if host else ''} cannot be used: "
-        f"{said}. Check host, user, password (with '%40' for '@', for instance) and "
-        "database in 'checkpoints', that the server is up, and that the database "
-        "exists and the user may create tables in it. A pooler in front has to pool "
-        "sessions or transactions, not statements."
-    )
+def _unusable(driver: Any, url: str, error: Exception) -> SettingsError:  # noqa: ANN401 - as above
+    """Return an error with the text of the server or the network, without any password.
 
-
-def _is_ambiguous(url: str) -> bool:
-    return url.count("@") > 1
-
-
-def _said(driver: Any, url: str, error: Exception) -> str:  # noqa: ANN401 - as above
-    """Return the error text of the server or the network, without any password."""
-    if isinstance(error, TimeoutError):
-        return f"no answer within {_CONNECT_S:g} s"
+    Never the URL itself: it contains a password.
+    """
     diagnosis = getattr(error, "diag", None)
     text: str | None = getattr(diagnosis, "message_primary", None)
-    # If no address was tried, the text may quote the URL.
-    if not text and getattr(error, "pgconn", None) and not _is_ambiguous(url):
+    # If no address was tried, the text may quote the URL. In an ambiguous URL, the
+    # apparent host may be the end of the password.
+    if not text and getattr(error, "pgconn", None) and url.count("@") == 1:
         text = str(error).partition("\n")[0]
-    if text:
-        password = driver.conninfo.conninfo_to_dict(url).get("password")
-        return text.replace(password, "***") if password else text
-    if isinstance(error, driver.OperationalError | driver.ProgrammingError):
-        return "its host is not found, or the URL cannot be read"
-    return type(error).__name__
+    if text and (password := driver.conninfo.conninfo_to_dict(url).get("password")):
+        text = text.replace(password, "***")
+    return SettingsError(
+        f"The checkpoints in Postgres cannot be used: {text or type(error).__name__}. "
+        "Check host, user, password (with '%40' for '@', for instance) and database in "
+        "'checkpoints', that the server is up, and that the database exists and the "
+        "user may create tables in it. A pooler in front has to pool sessions or "
+        "transactions, not statements."
+    )
 
 
 def open_checkpoints(

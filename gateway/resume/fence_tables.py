@@ -437,11 +437,7 @@ def _commit_others(conn: sqlite3.Connection) -> None:
 
 def _raise_in_sqlite(conn: sqlite3.Connection, lease: Lease) -> int:
     _commit_others(conn)
-    # A power failure may undo this commit, but it also ends every process that could
-    # write to the file. Waiting for the disk would only delay the run.
-    [synchronous] = conn.execute("PRAGMA synchronous").fetchone()
-    conn.execute("PRAGMA synchronous = NORMAL")
-    try:
+    with conn:  # commits, or rolls back
         conn.execute(TABLE)
         conn.execute(
             "INSERT INTO keyturn_fences (lease, fence) VALUES (?, ?) "
@@ -449,11 +445,6 @@ def _raise_in_sqlite(conn: sqlite3.Connection, lease: Lease) -> int:
             "WHERE keyturn_fences.fence < excluded.fence",
             (lease.name, lease.fence),
         )
-        conn.commit()
-    finally:
-        if conn.in_transaction:
-            conn.rollback()
-        conn.execute(f"PRAGMA synchronous = {synchronous}")
     return _kept_in_sqlite(conn, lease)
 
 

@@ -10,7 +10,6 @@ that is read once, at import; here strict mode is always on.
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import importlib
 import importlib.util
@@ -36,7 +35,6 @@ from langgraph.pregel import Pregel
 
 from keyturn.gateway.errors import GraphError
 from keyturn.gateway.gates.reachable import (
-    Reachable,
     ReachableTool,
     closure_values,
     reachable,
@@ -161,7 +159,9 @@ def named(ref: str, base: Path, *, what: str = "graph") -> object:
     try:
         return getattr(module, name)
     except AttributeError:
-        raise GraphError(_not_there(module, name, ref)) from None
+        raise GraphError(
+            f"{ref!r}: the module has no {name!r}; correct the name."
+        ) from None
 
 
 async def made_by(factory: object, ref: str, *, what: str = "graph") -> object:
@@ -248,17 +248,6 @@ def _reachable(folder: Path) -> None:
         sys.path.append(str(folder))
 
 
-def _not_there(module: ModuleType, name: str, ref: str) -> str:
-    names = [one for one in vars(module) if not one.startswith("_")]
-    close = difflib.get_close_matches(name, names, n=1)
-    hint = f"did you mean {close[0]!r}?" if close else "define it there."
-    return f"{ref!r}: the module has no {name!r}; {hint}"
-
-
-_SHOWN = 20
-"""Most tools of one place that a refusal names."""
-
-
 def check_gates(graph: object, ref: str, ungated: Collection[str]) -> None:
     """Check that a gate clears every tool that a graph is found to start.
 
@@ -292,9 +281,6 @@ def check_gates(graph: object, ref: str, ungated: Collection[str]) -> None:
         )
     # Last: a refused graph remains unchanged.
     found.guard_tools()
-    unknown = _unknown(found, ungated)
-    if unknown:
-        logger.warning("graph.ungated_unknown graph=%s tools=%s", ref, unknown)
 
 
 def check_name(graph: object, agent: str) -> None:
@@ -342,22 +328,8 @@ def described(
     unseen = [shown(place) for place in found.unseen]
     if unseen:
         groups["cannot be looked into, so what runs there is unknown"] = unseen
-    unknown = _unknown(found, ungated)
-    if unknown:
-        groups["named under 'ungated', but this graph cannot start them"] = unknown
     listed = [f"{status}: {', '.join(names)}" for status, names in groups.items()]
     return "; ".join(listed) or "no tools"
-
-
-def _unknown(found: Reachable, ungated: Collection[str]) -> list[str]:
-    """Return exceptions without a tool: a wrong spelling, or a removed tool.
-
-    Code inside functions cannot be read, so with such functions the result is empty.
-    """
-    if found.unseen:
-        return []
-    known = {tool.name for tool in found.tools}
-    return sorted(name for name in ungated if name not in known)
 
 
 def _status(
@@ -381,12 +353,9 @@ def _listed(tools: list[ReachableTool]) -> str:
     by_place: dict[tuple[str, ...], list[str]] = {}
     for tool in tools:
         by_place.setdefault(tool.place, []).append(repr(tool.name))
-    parts: list[str] = []
-    for place, names in by_place.items():
-        more = len(names) - _SHOWN
-        rest = f" and {more} more" if more > 0 else ""
-        parts.append(f"{', '.join(names[:_SHOWN])}{rest} in {shown(place)!r}")
-    return "; ".join(parts)
+    return "; ".join(
+        f"{', '.join(names)} in {shown(place)!r}" for place, names in by_place.items()
+    )
 
 
 OURS = frozenset({("keyturn.agent.messages", "EditMessage")})

@@ -298,7 +298,7 @@ async def kept_graph(
     compiled = await as_graph(graph, ref, ungated)
     own: object = getattr(compiled, "checkpointer", None)
     if isinstance(own, InMemorySaver):
-        _warn_of_memory(has_another=saver is not None)
+        _warn_of_memory()
     # Test the type: LangGraph also accepts True and False as a checkpointer.
     if isinstance(own, BaseCheckpointSaver):
         return compiled
@@ -311,14 +311,12 @@ async def kept_graph(
 
 
 @cache
-def _warn_of_memory(*, has_another: bool) -> None:
+def _warn_of_memory() -> None:
     """Warn once in a process that threads in memory end with the process."""
     logger.warning(
         "checkpoints.in_memory saver=InMemorySaver: threads that wait for people are "
-        "lost when this process ends; compile the graph %s",
-        "without a checkpointer to get Keyturn's"
-        if has_another
-        else "with AsyncPostgresSaver, for instance",
+        "lost when this process ends; compile the graph with a durable checkpointer, "
+        "or in `Keyturn` without one"
     )
 
 
@@ -437,23 +435,10 @@ def _final_message(values: object) -> str:
     for message in reversed(cast("Sequence[object]", messages)):
         if not isinstance(message, BaseMessage) or isinstance(message, HumanMessage):
             break
-        text = str(message.text).strip() or _refusal(message)
+        text = str(message.text).strip()
         if isinstance(message, AIMessage) and text:
             return text
         if isinstance(message, ToolMessage):
             # An agent may end with a tool's answer (return_direct).
             from_a_tool = from_a_tool or text
     return from_a_tool
-
-
-def _refusal(message: BaseMessage) -> str:
-    """Return OpenAI's refusal, which LangChain does not count as text; else ""."""
-    found: list[object] = [message.additional_kwargs.get("refusal")]
-    for block in message.content:
-        if isinstance(block, dict):
-            one = cast("Mapping[str, object]", block)
-            inner = one.get("value")  # of a block in LangChain's own format
-            if isinstance(inner, dict):
-                one = cast("Mapping[str, object]", inner)
-            found.append(one.get("refusal"))
-    return "\n".join(one for one in found if isinstance(one, str)).strip()

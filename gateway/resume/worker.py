@@ -20,7 +20,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import cast
 
@@ -464,8 +464,8 @@ def question_text(pending: PendingInterrupt, redact: Redact) -> str:
     elif isinstance(pending.value, str):
         text = pending.value  # written as a question to people: ``interrupt("Go on?")``
     else:
-        # Data of unknown shape: no redaction rule applies to it, so only names show.
-        text = _names(pending.value)
+        # Data of unknown shape: no redaction rule applies to it.
+        text = "The program of the agent asks something of its own."
     return text if len(text) <= MAX_CHARS else f"{text[: MAX_CHARS - 1]}…"
 
 
@@ -512,15 +512,6 @@ def _call(call: Mapping[str, object], redact: Redact) -> str:
     except BadJson:
         return f"{tool} (its arguments cannot be shown)"
     return f"{tool} {json.dumps(shown, ensure_ascii=False, sort_keys=True)}"
-
-
-def _names(value: object) -> str:
-    if isinstance(value, Mapping):
-        names = ", ".join(map(str, cast("Mapping[object, object]", value)))
-        return f"A question with these parts: {names or 'none'}."
-    if isinstance(value, Sequence):
-        return f"A question with {len(cast('Sequence[object]', value))} parts."
-    return f"A question that is a {type(value).__name__}."
 
 
 def _object(value: object) -> Mapping[str, object]:

@@ -64,7 +64,9 @@ async def test_a_file_that_another_process_keeps_locked_is_not_to_be_replaced(
 
     with closing(sqlite3.connect(place, isolation_level=None)) as other:
         other.execute("BEGIN EXCLUSIVE")
-        with pytest.raises(SettingsError, match="keeps it locked: end that process"):
+        with pytest.raises(
+            SettingsError, match="keeps the file locked, end that process"
+        ):
             async with open_checkpoints(str(place)):
                 pass
 

@@ -258,17 +258,6 @@ async def test_a_graph_on_another_server_loads_and_is_named(part: object) -> Non
     assert "cannot be looked into, so what runs there is unknown: research" in text
 
 
-async def test_an_exception_that_names_no_tool_of_the_graph_is_told(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    graph = ASK(scripted([]), [wire])
-
-    await as_graph(graph, "billing.py:graph", ["wire", "look_upp"])
-
-    assert "look_upp" in caplog.text
-    assert "graph cannot start them: look_upp" in described(graph, ["look_upp"])
-
-
 @pytest.mark.parametrize("library", ["swarm", "supervisor"])
 async def test_tools_that_only_hand_over_to_another_agent_need_no_gate(
     library: str,

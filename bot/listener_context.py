@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-import secrets
 from collections.abc import Coroutine
 from dataclasses import dataclass
 from typing import LiteralString
@@ -20,7 +19,7 @@ from keyturn.bot.cards.frame import Frame
 from keyturn.bot.config import BotConfig
 from keyturn.bot.identity import BotToken
 from keyturn.bot.limits import HomeUpdates
-from keyturn.bot.payload import Clicked
+from keyturn.bot.payload import Clicked, Command
 from keyturn.bot.reviewers import Reviewers
 from keyturn.bot.text import Label, Template, escape_mrkdwn, label, template
 from keyturn.bot.web import Slack, SlackError
@@ -244,22 +243,18 @@ class ListenerContext:
             raise UserFacingError(refusal)
         return found
 
-    async def ensure_first(self, digest: str, token: str = "") -> None:
+    async def ensure_first(self, request: Clicked | Command) -> None:
         """Refuse the replay of a request that names no version.
 
         Requests that name a version, such as clicks on a card, need no such check: they
         change nothing a second time.
 
-        Args:
-            digest: of the signed request.
-            token: of this delivery, if it may be retried.
-
         Raises:
             UserFacingError: the request is a replay that a failover let through.
             StoreUnavailable: the store could not check it.
         """
-        token = token or secrets.token_hex(8)
-        if not await self.service.store.cards.takes_effect(self.keys, digest, token):
+        cards, digest = self.service.store.cards, request.digest
+        if not await cards.takes_effect(self.keys, digest, request.token):
             logger.warning("listener.replayed request=%s", digest)
             raise UserFacingError(_REPLAYED)
 
@@ -268,43 +263,25 @@ class ListenerContext:
             # Slack shows no ephemeral message inside a modal or on the Home tab.
             if click.is_home or (click.view_id and not click.channel):
                 await self._reply_in_view(click, notice("Not done", message))
-            elif await self._is_answered_by_url(click, message):
-                return
-            elif click.channel:
-                await self.slack.call(
-                    "chat.postEphemeral",
-                    channel=click.channel,
-                    user=click.user,
-                    text=to_mrkdwn(message),
-                )
+            elif click.response_url:
+                body = {"response_type": "ephemeral", "replace_original": False}
+                text = {"text": to_mrkdwn(message)}
+                await self.slack.respond(click.response_url, body | text)
         except SlackError as error:
             logger.warning("message.not_sent user=%s why=%s", click.user, error)
 
-    async def _is_answered_by_url(self, click: Clicked, said: UserText) -> bool:
-        body = {"response_type": "ephemeral", "replace_original": False}
-        text = {"text": to_mrkdwn(said)}
-        try:
-            if click.response_url:
-                await self.slack.respond(click.response_url, body | text)
-        except SlackError:
-            # If Slack did not answer, a second copy of the reply is better than none.
-            return False
-        return bool(click.response_url)
-
     async def _reply_in_view(self, click: Clicked, view: Block) -> None:
+        trigger = click.trigger_id
         if click.is_home:
-            trigger = click.trigger_id
             await self.slack.call("views.open", trigger_id=trigger, view=view)
             return
         # On top, so that a form below keeps its inputs, and its button can be clicked
         # again.
         try:
-            trigger = click.trigger_id
             await self.slack.call("views.push", trigger_id=trigger, view=view)
         except SlackError:
             # Three views are open already, or the trigger is used or too old.
-            view_id = click.view_id
-            await self.slack.call("views.update", view_id=view_id, view=view)
+            await self.slack.call("views.update", view_id=click.view_id, view=view)
 
 
 def _takes_several(item: Item) -> bool:

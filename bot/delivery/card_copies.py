@@ -97,8 +97,7 @@ async def find_copies(
 ) -> list[SlackBody]:
     """Return an approval's cards in a channel, the newest first.
 
-    Without the right to search there are none: the card is posted again, and a click on
-    the lost one then replaces it.
+    Without the right to search there are none, and the card is posted again.
 
     Args:
         publisher: makes the call, for which the scheduler has taken a token.

@@ -16,7 +16,12 @@ from keyturn.bot.cards.reply_texts import outcome_text
 from keyturn.bot.ids import Action, Input, Sealed, View, verify_outage
 from keyturn.bot.listener_context import ListenerContext, UserFacingError, UserText
 from keyturn.bot.listeners.deciding import page_of
-from keyturn.bot.listeners.router import AckBody, on_action, on_submit
+from keyturn.bot.listeners.router import (
+    NOT_CONFIRMED,
+    AckBody,
+    on_action,
+    on_submit,
+)
 from keyturn.bot.listeners.targets import (
     Target,
     Who,
@@ -29,7 +34,7 @@ from keyturn.bot.listeners.targets import (
     verify_click,
     verify_submission,
 )
-from keyturn.bot.listeners.usable_copy import is_usable_copy, redraw_replaced
+from keyturn.bot.listeners.usable_copy import is_usable_copy
 from keyturn.bot.modals import call_form
 from keyturn.bot.payload import Clicked, Submitted
 from keyturn.bot.text import label, template
@@ -46,23 +51,11 @@ from keyturn.gateway.store.runs.stalled import RunState, StalledRun
 logger = logging.getLogger(__name__)
 
 _LAST = 1_000_000
-_UNCONFIRMED: LiteralString = (
-    "No replica of the store has confirmed this, so it may be recorded or lost. Please "
-    "look at the card in a moment, and click again where it shows nothing."
-)
-
-
 _NOBODY: LiteralString = "There is nobody to ask: the requester is not known in Slack."
-_NO_READER = {
-    AccountKind.DEACTIVATED: template(
-        "The requester's account is deactivated, so nobody would read your question. "
-        "Nothing was recorded."
-    ),
-    AccountKind.BOT: template(
-        "The requester is a bot or workflow, so nobody would read your question. "
-        "Nothing was recorded."
-    ),
-}
+_NO_READER: LiteralString = (
+    "The requester's account is deactivated or belongs to a bot, so nobody would read "
+    "your question. Nothing was recorded."
+)
 _NO_CARD: LiteralString = (
     "Please try again once the card is posted: the requester is asked in its thread. "
     "Nothing was recorded."
@@ -84,10 +77,6 @@ _TRIED: LiteralString = (
 _TRYING: LiteralString = (
     "The run is being tried again. The message will show the result."
 )
-_BUSY: LiteralString = (
-    "This run changes all the time, so nothing was done. Please try again in a moment."
-)
-_ATTEMPTS = 4
 
 
 @on_action(Action.EXTEND, Action.TAKE)
@@ -104,7 +93,7 @@ async def _retime(ctx: ListenerContext, clicked: Clicked) -> UserText | None:
     except NotConfirmed:
         # Not retried as other clicks are: each retry would add more time.
         logger.warning("time.unconfirmed approval=%s", before.id)
-        raise UserFacingError(_UNCONFIRMED) from None
+        raise UserFacingError(NOT_CONFIRMED) from None
     if not isinstance(result, Change):
         logger.info("time.refused why=%s approval=%s", result.kind, before.id)
         return outcome_text(result, now_ms=target.now_ms)
@@ -171,8 +160,8 @@ async def _requester(ctx: ListenerContext, target: Target) -> Person:
         raise UserFacingError(_NOBODY)
     # If Slack does not identify them, they are asked: a question does no harm.
     found = await ctx.reviewers.resolve(requester.user, user_team=requester.team)
-    if (refused := _NO_READER.get(found.account)) is not None:
-        raise UserFacingError(refused)
+    if found.account in {AccountKind.DEACTIVATED, AccountKind.BOT}:
+        raise UserFacingError(_NO_READER)
     return requester
 
 
@@ -216,7 +205,7 @@ async def _freeze(ctx: ListenerContext, clicked: Clicked) -> UserText | None:
     groups = ctx.service.freezes.usergroups(scope)
     reviewer = await ctx.resolve(*clicked.who, groups=groups, fresh=True)
     approval_id = target.approval.id
-    await ctx.ensure_first(clicked.digest, clicked.token)
+    await ctx.ensure_first(clicked)
     reason = f"frozen from notification {approval_id}"
     result = await ctx.service.freezes.freeze_by(
         scope, reviewer.with_(gesture=clicked.gesture), reason
@@ -236,21 +225,18 @@ async def _freeze(ctx: ListenerContext, clicked: Clicked) -> UserText | None:
 @on_action(Action.TRY_AGAIN)
 async def _try_again(ctx: ListenerContext, clicked: Clicked) -> UserText | None:
     outage = await _proven(ctx, clicked)
-    # Between the read and the write a gateway may move the run; `retry` then writes
-    # nothing. Read again a few times, and then give up rather than delay the click.
-    for _ in range(_ATTEMPTS):
-        run = await _stopped(ctx, outage)
-        scope = FreezeScope(kind=ScopeKind.AGENT, name=run.agent)
-        groups = ctx.service.freezes.usergroups(scope)
-        reviewer = await ctx.resolve(*clicked.who, groups=groups, fresh=True)
-        forbidden = await ctx.service.runs.forbidden(run, reviewer)
-        if forbidden is not None:
-            logger.info("run.try_refused user=%s run=%s", reviewer.user, run.id)
-            raise UserFacingError(label(forbidden.reason))
-        by = f"{reviewer.team}/{reviewer.user}"
-        if await ctx.service.runs.retry(run, by, clicked.gesture):
-            return template(_TRYING)
-    raise UserFacingError(_BUSY)
+    run = await _stopped(ctx, outage)
+    scope = FreezeScope(kind=ScopeKind.AGENT, name=run.agent)
+    groups = ctx.service.freezes.usergroups(scope)
+    reviewer = await ctx.resolve(*clicked.who, groups=groups, fresh=True)
+    forbidden = await ctx.service.runs.forbidden(run, reviewer)
+    if forbidden is not None:
+        logger.info("run.try_refused user=%s run=%s", reviewer.user, run.id)
+        raise UserFacingError(label(forbidden.reason))
+    by = f"{reviewer.team}/{reviewer.user}"
+    # False if a gateway moved the run between the read and the write.
+    is_moved = not await ctx.service.runs.retry(run, by, clicked.gesture)
+    return template(_TRIED if is_moved else _TRYING)
 
 
 async def _proven(ctx: ListenerContext, clicked: Clicked) -> str:
@@ -274,8 +260,6 @@ async def _proven(ctx: ListenerContext, clicked: Clicked) -> str:
     keys = ctx.service.store.keys_of_run(outage.partition(".")[0])
     if keys is None or not await is_usable_copy(ctx, clicked, keys, outage):
         logger.warning("click.refused why=other_copy outage=%s", outage)
-        if keys is not None:
-            await redraw_replaced(ctx, clicked, keys, outage)
         raise UserFacingError(_NOT_OURS)
     return outage
 

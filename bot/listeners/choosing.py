@@ -367,32 +367,16 @@ def _form_reply(outcome: GestureOutcome, *, now_ms: int) -> AckBody:
 
 
 def _decided_reply(outcome: GestureDecided) -> UserText | None:
-    sentences = [*_still_waiting(outcome)] if outcome.waiting else []
-    left_out = len(outcome.left_out)
-    if left_out == 1:
-        sentences.append(
-            template("1 call needs its own review: open it from the card.")
-        )
-    elif left_out:
+    sentences: list[Template] = []
+    if waiting := len(outcome.waiting):
         text: LiteralString = (
-            "{n} calls need their own review: open each from the card."
+            "Your decision is recorded. More people are needed for {n} of the calls."
         )
+        sentences.append(template(text, n=waiting))
+    if left_out := len(outcome.left_out):
+        text = "{n} of the calls need their own review: open them from the card."
         sentences.append(template(text, n=left_out))
     return joined(" ", sentences) if sentences else None
-
-
-def _still_waiting(outcome: GestureDecided) -> list[Template]:
-    """Describe the recorded votes on calls that need more people."""
-    refused = (*outcome.rejected, *outcome.withdrawn)
-    decided = len({*outcome.approved, *outcome.edited, *refused})
-    waiting = len(outcome.waiting)
-    calls = template("{n} calls", n=decided) if decided > 1 else template("1 call")
-    is_approval = len(outcome.approved) == decided
-    said: LiteralString = "Your approval of " if is_approval else "Your decision on "
-    recorded = template(said + "{calls} is recorded.", calls=calls)
-    if waiting == decided:
-        return [recorded, template("More people are needed.")]
-    return [recorded, template("More people are needed for {n} of them.", n=waiting)]
 
 
 _NOTHING_WAITS = template(

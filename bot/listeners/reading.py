@@ -73,9 +73,6 @@ _CUT: LiteralString = (
     "This list may be incomplete: only the {count} approvals that expire first were "
     "checked."
 )
-_CUT_HERE: LiteralString = (
-    "Of the cards in this channel, only the {count} that expire first were checked."
-)
 _WITHIN_S = 1.5
 """Time limit for checking decisions; Slack waits three seconds for the answer."""
 
@@ -87,31 +84,27 @@ async def list_waiting(ctx: ListenerContext, command: Command, _: str) -> AckBod
         UserFacingError: explains a refusal.
     """
     await ctx.require_member(command.who, OUTSIDER)
-    found: dict[str, Loaded] = {}
-    is_unknown = False
-    mine, looked_at = await concerning(ctx, command.user)
-    here = await waiting(ctx)
-    for loaded in {one.approval.id: one for one in (*mine, *here)}.values():
-        access = await reader_access(
-            ctx, command.user, command.channel, loaded.approval
-        )
-        is_unknown |= access is None
-        if access:
-            found[loaded.approval.id] = loaded
-    listed = sorted(found.values(), key=lambda one: one.approval.expires_at_ms)
-    shown = [await ctx.service.as_of_now(one) for one in listed[:_MAX_LISTED]]
-    approvals = [one.approval for one in shown]
+    queue, here = await queue_of(ctx, command.user), await waiting(ctx)
+    found = {one.id: one for one in (*queue.mine, *queue.own)}
+    for loaded in here:
+        approval = loaded.approval
+        if await _is_near(ctx, command.user, command.channel, approval):
+            found.setdefault(approval.id, approval)
+    listed, now_ms = [*found.values()], await ctx.now_ms()
+    listed.sort(key=lambda one: one.expires_at_ms)
+    approvals = [
+        (await ctx.service.as_of_now(Loaded(one, now_ms))).approval
+        for one in listed[:_MAX_LISTED]
+    ]
     lines = [f"• {line(one)}" for one in approvals]
-    is_cut = len(here) >= MAX_QUEUE
-    if not lines and not (is_cut or looked_at):
+    looked_at = queue.looked_at or (len(here) if len(here) >= MAX_QUEUE else 0)
+    if not lines and not looked_at:
         lines.append(to_mrkdwn(_NOTHING))
     if len(listed) > _MAX_LISTED:
         lines.append(f"… and {len(listed) - _MAX_LISTED} more.")
     if looked_at:
         lines.append(to_mrkdwn(template(_CUT, count=looked_at)))
-    elif is_cut:
-        lines.append(to_mrkdwn(template(_CUT_HERE, count=len(here))))
-    if is_unknown:
+    if not queue.is_complete:
         lines.append(to_mrkdwn(_MAYBE_MORE))
     return {"text": "\n".join(lines), "blocks": blocks_of(lines, approvals)}
 
@@ -263,16 +256,23 @@ async def reader_access(
     ``channel`` is empty outside of channels. Slack reports the channel of a command,
     and only its readers can type in it.
     """
-    asked = approval.requester
-    if asked and asked.is_same(Person(team=ctx.team, user=user)):
-        return True
-    if channel and await _channel_of(ctx, approval) == channel:
+    if await _is_near(ctx, user, channel, approval):
         return True
     found = [
         access_of(approval, item, await ctx.reviewer_of(user, ctx.team, item))
         for item in approval.items
     ]
     return True if any(found) else None if None in found else False
+
+
+async def _is_near(
+    ctx: ListenerContext, user: str, channel: str, approval: Approval
+) -> bool:
+    """Return whether a person requested an approval, or reads its card's channel."""
+    asked = approval.requester
+    if asked and asked.is_same(Person(team=ctx.team, user=user)):
+        return True
+    return bool(channel) and await _channel_of(ctx, approval) == channel
 
 
 def access_of(approval: Approval, item: Item, reviewer: Reviewer) -> Access:
@@ -428,30 +428,6 @@ async def waiting(ctx: ListenerContext) -> list[Loaded]:
         return found
     every = sorted([*found, seeded], key=lambda one: one.approval.expires_at_ms)
     return every[:MAX_QUEUE]
-
-
-async def concerning(ctx: ListenerContext, user: str) -> tuple[list[Loaded], int]:
-    """Return the approvals that a person may decide or requested.
-
-    Args:
-        ctx: of the tenant.
-        user: the person.
-
-    Returns:
-        The candidates, the earliest deadline first; and their number if there are more,
-            else 0.
-
-    Raises:
-        StoreUnavailable: the store does not answer.
-    """
-    queue, found = ctx.service.queue, list[Loaded]()
-    reviewer = await ctx.resolve(user, ctx.team, groups=await queue.groups())
-    people = (reviewer, *reviewer.stands_in_for)
-    async for loaded in queue.concerning(people):
-        if len(found) == MAX_QUEUE:
-            return found, len(found)
-        found.append(loaded)
-    return found, 0
 
 
 async def read_typed(ctx: ListenerContext, typed: str, digits: str) -> list[Loaded]:

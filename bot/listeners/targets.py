@@ -8,16 +8,15 @@ own claims are ignored.
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import LiteralString
 
 from keyturn.bot.blocks import Block, ensure_valid_view, notice
 from keyturn.bot.cards.frame import Frame
-from keyturn.bot.cards.reminders import is_over, reason
+from keyturn.bot.cards.reminders import reason
 from keyturn.bot.cards.reply_texts import outcome_text
-from keyturn.bot.ids import OF_WAITING, Action, BadSeal, Sealed, View, unseal, verify
+from keyturn.bot.ids import Action, BadSeal, Sealed, View, unseal, verify
 from keyturn.bot.listener_context import (
     ListenerContext,
     NoRecord,
@@ -25,10 +24,10 @@ from keyturn.bot.listener_context import (
     UserText,
 )
 from keyturn.bot.listeners.router import AckBody
-from keyturn.bot.listeners.usable_copy import is_usable_copy, redraw_replaced
+from keyturn.bot.listeners.usable_copy import is_usable_copy
 from keyturn.bot.payload import Clicked, Submitted
-from keyturn.bot.text import Template, joined, label, template
-from keyturn.bot.web import RateLimited, SlackError, SlackRefused, text_at
+from keyturn.bot.text import label, template
+from keyturn.bot.web import SlackError, SlackRefused, text_at
 from keyturn.gateway.approvals import quorum, timing
 from keyturn.gateway.approvals.deciding import REASON_POINTER
 from keyturn.gateway.approvals.decisions import (
@@ -64,43 +63,13 @@ _OTHER_WORKSPACE: LiteralString = (
     "that workspace can decide it."
 )
 _NOT_OURS: LiteralString = (
-    "This button does not belong to this card, so nothing was recorded. Please use "
-    "the newest card of this approval."
+    "This button does not belong to this card, or the card or the key of Keyturn has "
+    "changed, so nothing was recorded. Please use the card as it is now."
 )
-_OTHER_KEY: LiteralString = (
-    "This button does not belong to this card, or the key of Keyturn was replaced, so "
-    "nothing was recorded. Cards that wait are drawn again with the new key: use the "
-    "card once it has changed."
+_NOT_SHOWN: LiteralString = (
+    "Slack did not show the window. Nothing was recorded; please click again in a "
+    "moment. {why}"
 )
-_MOVED: LiteralString = (
-    "The calls that wait on this card are not those of this button any more, so "
-    "nothing was recorded. Please use the card as it is now."
-)
-
-
-_NOT_OPENED: LiteralString = (
-    "Slack did not open the window in time. Nothing was recorded; please click again."
-)
-_NOT_TURNED: LiteralString = (
-    "Slack did not show the page in time. Nothing was recorded; please click again."
-)
-_TOO_MANY: LiteralString = (
-    "Slack takes no more windows of this app right now. Nothing was recorded; please "
-    "click again in {n} seconds."
-)
-_TOO_DEEP: LiteralString = (
-    "Slack shows no more than three windows on top of each other. Nothing was "
-    "recorded; please close one, then click again."
-)
-_REFUSED: LiteralString = (
-    " and does not let this app show the window. Nothing was recorded; please tell the "
-    "operator of Keyturn."
-)
-
-_PASSING = frozenset(
-    {"exchanged_trigger_id", "expired_trigger_id", "hash_conflict", "not_found"}
-)
-"""Refusals after which another click helps."""
 NOT_BOUND: LiteralString = (
     "This window is not known any more, so nothing was recorded. Please open it again "
     "from the card."
@@ -170,15 +139,8 @@ async def verify_click(ctx: ListenerContext, clicked: Clicked, purpose: str) -> 
     Raises:
         UserFacingError: explains why this click does not count.
     """
-    sealed = sealed_value(ctx, clicked)
-    try:
-        target = await verify_seal(ctx, sealed, purpose)
-        await verify_place(ctx, clicked, target)
-    except UserFacingError:
-        if (keys := ctx.service.store.keys_of_approval(sealed.approval)) is not None:
-            await redraw_replaced(ctx, clicked, keys, sealed.approval)
-        raise
-    await redraw_ended(ctx, target.keys, target.approval)
+    target = await verify_seal(ctx, sealed_value(ctx, clicked), purpose)
+    await verify_place(ctx, clicked, target)
     return await of_member(ctx, target)
 
 
@@ -284,8 +246,7 @@ async def verify_seal(ctx: ListenerContext, sealed: Sealed, *purposes: str) -> T
     ]
     if not proven:
         logger.warning("click.refused why=bad_seal approval=%s", approval.id)
-        said = _OTHER_KEY if OF_WAITING.isdisjoint(purposes) else _MOVED
-        raise UserFacingError(template(said))
+        raise UserFacingError(_NOT_OURS)
     return Target(loaded, sealed.index, proven[0], keys)
 
 
@@ -415,27 +376,6 @@ def _explained_state(
     return outcome_text(state, now_ms=now_ms)
 
 
-async def redraw_ended(ctx: ListenerContext, keys: Keys, approval: Approval) -> None:
-    """Mark a card as outdated if its approval ended after it was drawn.
-
-    Slack refuses to change a card in a channel that is archived or that the bot has
-    left. After the end of its approval the card is not retried, so when the channel is
-    open again it shows an old state. A click on it causes a redraw.
-    """
-    # A card that needs people is retried until it is current.
-    if not is_over(approval) or approval.is_auto_approved or is_collected(approval):
-        return
-    cards = ctx.service.store.cards
-    place = await cards.place(keys, approval.id)
-    # A summary and a collected card show many approvals: one approval's card replaces
-    # neither.
-    if place is None or place.is_in_summary or place.collected:
-        return
-    if place.rev >= approval.rev:
-        return
-    await cards.mark_outdated(keys, approval.id)
-
-
 async def open_view(
     ctx: ListenerContext, clicked: Clicked, target: Target, view: Block, **kept: str
 ) -> None:
@@ -467,21 +407,15 @@ async def open_modal(ctx: ListenerContext, clicked: Clicked, view: Block) -> str
         # precede this call, and it is not retried.
         reply = await ctx.slack.call(method, trigger_id=clicked.trigger_id, view=view)
     except SlackError as error:
-        logger.warning("view.not_opened why=%s", error)
-        raise UserFacingError(_not_shown(error, _NOT_OPENED)) from None
+        raise _not_shown(error) from None
     return text_at(reply, "view", "id")
 
 
-def _not_shown(error: SlackError, late: LiteralString) -> Template:
-    """Return why the person sees no window, and what to do about it."""
-    if isinstance(error, RateLimited):
-        # At least two, so that the sentence needs no singular.
-        return template(_TOO_MANY, n=max(2, math.ceil(error.retry_after_s)))
-    if not isinstance(error, SlackRefused) or error.error in _PASSING:
-        return template(late)
-    if error.error == "push_limit_reached":
-        return template(_TOO_DEEP)
-    return joined("", [reason(error.error), template(_REFUSED)])
+def _not_shown(error: SlackError) -> UserFacingError:
+    logger.warning("view.not_shown why=%s", error)
+    # Such as too many windows, or a trigger that is older than three seconds.
+    why = error.error if isinstance(error, SlackRefused) else "no_answer"
+    return UserFacingError(template(_NOT_SHOWN, why=reason(why)))
 
 
 Form = Callable[[Frame, int], Block]
@@ -529,8 +463,7 @@ async def update_view(
             view=view,
         )
     except SlackError as error:
-        logger.warning("view.not_turned why=%s", error)
-        raise UserFacingError(_not_shown(error, _NOT_TURNED)) from None
+        raise _not_shown(error) from None
     await bind_view(ctx, clicked.view_id, clicked.user, target, view)
 
 
@@ -569,20 +502,19 @@ async def verify_submission(
     # `private_metadata` alone is not enough: it is sealed, but does not identify the
     # person who opened the modal, and a seal of another modal would fit.
     binding = await own_binding(ctx, submitted, *purposes)
-    if binding is None:
-        logger.warning("view.refused why=not_bound")
-        raise UserFacingError(NOT_BOUND)
-    wanted = (sealed.approval, sealed.index, sealed.version)
-    if wanted != (binding.approval, binding.index, binding.version):
-        logger.warning("view.refused why=other_binding approval=%s", binding.approval)
+    sealed_for = (sealed.approval, sealed.index, sealed.version)
+    if binding is None or sealed_for != (
+        binding.approval,
+        binding.index,
+        binding.version,
+    ):
+        logger.warning("view.refused why=not_bound approval=%s", sealed.approval)
         raise UserFacingError(NOT_BOUND)
     target = await verify_seal(ctx, sealed, *purposes)
     # The seal proves the version. The hash is compared as well: the binding has the
     # call that this person saw, and a purpose bound for one form is invalid for others.
-    if (binding.action_hash, binding.purpose) != (
-        target.action_hash,
-        target.purpose,
-    ):
+    shown = (target.action_hash, target.purpose)
+    if (binding.action_hash, binding.purpose) != shown:
         logger.warning("view.refused why=other_hash approval=%s", binding.approval)
         raise UserFacingError(NOT_BOUND)
     return replace(target, staged=binding.staged)

@@ -8,7 +8,7 @@ changes nothing. https://docs.slack.dev/reference/events/channel_id_changed
 The event of that name is not used, because it needs a scope to read private channels.
 
 A crash or a lost answer can leave a second copy of a card, with buttons. A click on it
-is refused, and the copy then links to the card.
+is refused.
 """
 
 from __future__ import annotations
@@ -16,9 +16,6 @@ from __future__ import annotations
 import logging
 from typing import LiteralString
 
-from keyturn.bot.blocks import AS_WRITTEN
-from keyturn.bot.cards.reminders import replaced
-from keyturn.bot.limits import UPDATE
 from keyturn.bot.listener_context import ListenerContext, UserFacingError
 from keyturn.bot.payload import Clicked
 from keyturn.bot.web import PERMALINK, SlackError, SlackRefused, newest_id
@@ -159,48 +156,3 @@ async def _note_message(
     kept, posted = ctx.config.messages_kept, ctx.service.store.posted_messages
     if kept is not None and tenant_of_approval(shown):
         await posted.note(keys, shown, at, kept=kept)
-
-
-async def redraw_replaced(
-    ctx: ListenerContext, clicked: Clicked, keys: Keys, shown: str
-) -> None:
-    """Replace the clicked message if it is not the card of ``shown``, after the answer.
-
-    Args:
-        ctx: the listener's dependencies.
-        clicked: the refused click.
-        keys: of the tenant of ``shown``.
-        shown: the approval or outage of the button.
-    """
-    place = await ctx.service.store.cards.place(keys, shown)
-    is_message = bool(clicked.channel and clicked.message_ts and not clicked.view_id)
-    if place is None or not is_message:
-        return
-    card, copy = (place.channel, place.ts), place.places.get(clicked.user)
-    current = copy if copy and copy[0] == clicked.channel else card
-    # By the ts: the same message may be in a channel with a new id.
-    if clicked.message_ts in {ts for _, ts in (card, *place.places.values())}:
-        return
-    store, here = ctx.service.store, (clicked.channel, clicked.message_ts)
-    # The button of one card may have been submitted from another one.
-    if await store.cards.shown_at(ctx.keys, *here) not in {"", shown}:
-        return
-    ctx.tasks.later(_replace(ctx, clicked, current), name="replaced")
-
-
-async def _replace(
-    ctx: ListenerContext, clicked: Clicked, current: tuple[str, str]
-) -> None:
-    message = replaced(ctx.slack.message_url(*current))
-    shown = {"blocks": message.blocks, "text": message.text} | AS_WRITTEN
-    shown["metadata"] = message.metadata
-    logger.info("card.replaced_copy channel=%s", clicked.channel)
-    try:
-        if clicked.response_url:
-            body = {"replace_original": True, **shown}
-            await ctx.slack.respond(clicked.response_url, body)
-            return
-    except SlackError as error:
-        logger.info("card.copy_not_replaced why=%s", error)
-    at = {"channel": clicked.channel, "ts": clicked.message_ts}
-    await ctx.send(UPDATE, to=clicked.user, **at, **shown)

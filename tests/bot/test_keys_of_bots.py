@@ -55,7 +55,7 @@ async def test_a_seal_of_before_the_rotation_counts_and_a_foreign_one_does_not(
         if key == ONE:
             await eventually(lambda: is_authorized(stack, verdict))
         else:
-            await stack.told("U0ANA", "the key of Keyturn was replaced")
+            await stack.told("U0ANA", "the key of Keyturn has changed")
             assert not await is_authorized(stack, verdict)
 
 

@@ -1,18 +1,12 @@
-"""A click is answered also without its response URL, and a deleted card comes anew."""
+"""A deleted card comes anew."""
 
 from __future__ import annotations
-
-from typing import Any
-
-import pytest
 
 from keyturn.bot.ids import Action
 from keyturn.gateway.approvals.decisions import Edit
 from keyturn.gateway.protocol.wire import Verdict
-from keyturn.sandbox.api_errors import ApiError
 from keyturn.sandbox.json_types import JsonObject
 from keyturn.sandbox.messages import remove
-from keyturn.sandbox.response_urls import ResponseUrls as IssuedUrls
 from tests.approvals.builders import click_on
 from tests.bot.bot_stack import CHANNEL, TEAM, Stack, has_button, says
 from tests.conftest import eventually
@@ -21,28 +15,6 @@ from tests.service.harness import BEN
 
 def is_settled(card: JsonObject) -> bool:
     return not has_button(card, Action.APPROVE)
-
-
-def _late(*_: object) -> None:
-    raise ApiError("expired_url")
-
-
-def _used(*_: object) -> None:
-    raise ApiError("used_url")
-
-
-@pytest.mark.parametrize("refusal", [_late, _used])
-async def test_who_clicked_is_answered_also_where_the_url_is_used_up(
-    stack: Stack, monkeypatch: pytest.MonkeyPatch, refusal: Any
-) -> None:
-    monkeypatch.setattr(IssuedUrls, "use", refusal)
-    async with stack.running():
-        verdict = await stack.refund()
-        card = await stack.card(verdict)
-
-        await stack.actor("U0DAN").click(CHANNEL, str(card["ts"]), Action.APPROVE)
-
-        assert await stack.told("U0DAN", "You asked for this")
 
 
 async def test_a_deleted_card_with_replies_that_needs_people_is_posted_anew(

@@ -86,6 +86,6 @@ async def test_what_the_policy_escalates_meanwhile_is_left_out_and_said(
 
         await stack.actor("U0ANA").click(CHANNEL, ts, Action.APPROVE_ALL)
 
-        await stack.told("U0ANA", "2 calls need their own review")
+        await stack.told("U0ANA", "2 of the calls need their own review")
         approval = await stack.approval(first)
         assert [item.index for item in approval.items if item.is_pending] == [54, 55]

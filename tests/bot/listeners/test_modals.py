@@ -81,7 +81,7 @@ async def test_a_call_longer_than_its_card_is_approved_after_every_page(
         ana = await opened(stack, verdict, Action.VIEW_ALL)
         stack.sandbox.faults.plan("http_500", "views.update")
         await ana.act_in_view(Action.PAGE_NEXT)
-        await ana.wait_for_view(says("Slack did not show the page"))
+        await ana.wait_for_view(says("Slack did not show the window"))
         await ana.close_view()
 
         pages = 1

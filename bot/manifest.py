@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from urllib.parse import quote
 
 import yaml
@@ -78,8 +78,6 @@ _FREE = frozenset(
     }
 )
 """Keys whose values `check_manifest` does not compare."""
-
-_ADDRESSES = frozenset({"request_url", "url"})
 
 
 def render(request_url: str = "", *, command: str = ids.COMMAND) -> JsonObject:
@@ -155,8 +153,7 @@ def as_yaml(manifest: JsonObject) -> str:
     """Return a manifest as the text of ``manifest.yml``."""
     # In the order of `render`, so that people can compare the files.
     body = yaml.safe_dump(manifest, sort_keys=False, allow_unicode=True, width=88)
-    is_socket = _at(manifest, "settings", "socket_mode_enabled") is True
-    return f"{_HEADER if is_socket else ''}{body}"
+    return f"{_HEADER if _is_socket(manifest) else ''}{body}"
 
 
 def as_json(manifest: JsonObject) -> str:
@@ -175,69 +172,48 @@ def check_manifest(given: JsonValue, *, command: str = ids.COMMAND) -> list[str]
     It is compared with `render`, for its own mode: Socket Mode or HTTP. Names and
     descriptions of the app are free, and Slack's page reports what Slack refuses.
     """
-    is_socket = _at(given, "settings", "socket_mode_enabled") is not False
-    needed = render("" if is_socket else _ANY_HOST, command=command)
-    return [*_differences(given, needed)]
+    url = "" if _is_socket(given) else _ANY_HOST
+    needed, found = [*_facts(render(url, command=command))], [*_facts(given)]
+    places = {place for place, _ in needed}
+    missing = [one for one in needed if one[1] and one not in found]
+    # Places that `render` does not have are free, except addresses.
+    extra = [
+        one
+        for one in found
+        if one[1] and one not in needed and (one[0] in places or _is_address(one[0]))
+    ]
+    return [
+        *(
+            f"{place}: {value} is missing; the bot needs it."
+            for place, value in missing
+        ),
+        *(f"{place}: {value} has to be removed." for place, value in extra),
+    ]
 
 
-def _differences(
-    given: JsonValue, needed: JsonValue, place: tuple[str, ...] = ()
-) -> Iterator[str]:
-    name = ".".join(place) or "The manifest"
-    match needed:
-        case dict():
-            if not isinstance(given, dict):
-                yield f"{name} is missing, or is not an object."
-                return
-            for key in [*needed, *sorted(_ADDRESSES & given.keys() - needed.keys())]:
-                here, value, below = given.get(key), needed.get(key), (*place, key)
-                if key in _ADDRESSES:
-                    yield from _address(".".join(below), here, value)
-                elif key not in _FREE:
-                    yield from _differences(here, value, below)
-        case list():
-            yield from _compared(place[-1], given, needed)
-        # A switch that is off may be absent.
-        case _ if (given or False) != (needed or False):
-            yield f"{name} is {json.dumps(given)}; the bot needs {json.dumps(needed)}."
-        case _:
-            return
+def _facts(node: JsonValue, place: str = "") -> Iterator[tuple[str, str]]:
+    """Yield the place and the value of each switch, name and address.
+
+    The value of a switch that is off is "", because it may be absent as well.
+    """
+    if isinstance(node, dict):
+        for key, value in node.items():
+            if key not in _FREE:
+                yield from _facts(value, f"{place}.{key}".lstrip("."))
+    elif isinstance(node, list):
+        for one in node:
+            yield from _facts(one, place)
+    elif _is_address(place) and str(node).startswith("https://"):
+        yield place, "an https:// address"
+    else:
+        yield place, json.dumps(node) if node else ""
 
 
-def _compared(
-    kind: str, given: JsonValue, needed: Sequence[JsonValue]
-) -> Iterator[str]:
-    """Compare scopes, events or commands, which have no order."""
-    what = {"bot": "scope", "bot_events": "event"}.get(kind, "command")
-    listed = given if isinstance(given, list) else []
-    found = {_name(one): one for one in listed}
-    wanted = {_name(one): one for one in needed}
-    for name, one in wanted.items():
-        if name not in found:
-            yield f"The {what} {name!r} is missing; the bot needs it."
-        elif isinstance(one, dict):
-            yield from _differences(found[name], one, (name,))
-    for name in [one for one in found if one not in wanted]:
-        yield f"The {what} {name!r} is too much: the bot does not use it; remove it."
-    if len(found) < len(listed):
-        yield f"A {what} is listed twice; remove one."
+def _is_address(place: str) -> bool:
+    return place.endswith(("url", "request_url"))
 
 
-def _name(one: JsonValue) -> str:
-    return str(one.get("command") if isinstance(one, dict) else one)
-
-
-def _address(name: str, url: JsonValue, needed: JsonValue) -> Iterator[str]:
-    """Compare a delivery address: none in Socket Mode, else by HTTPS."""
-    if url is None and needed is not None:
-        yield f"{name} is missing; set it, or switch Socket Mode on."
-    elif url is not None and needed is None:
-        yield f"{name} is set and so is Socket Mode; Slack takes one of them."
-    elif url is not None and not str(url).startswith("https://"):
-        yield f"{name} is {url!r}; Slack delivers to https:// only."
-
-
-def _at(node: JsonValue, *path: str) -> JsonValue:
-    for key in path:
-        node = node.get(key) if isinstance(node, dict) else None
-    return node
+def _is_socket(manifest: JsonValue) -> bool:
+    settings = manifest.get("settings") if isinstance(manifest, dict) else None
+    mode = settings.get("socket_mode_enabled") if isinstance(settings, dict) else None
+    return mode is not False

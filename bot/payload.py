@@ -241,7 +241,7 @@ class Mention(_Payload):
 
     @property
     def agent_thread(self) -> str:
-        """Return the agent's thread; `place_named` reads channel and ts from it."""
+        """Return the name of the agent's thread."""
         return f"slack:{self.team}:{self.channel}:{self.thread_ts}"
 
     @property

@@ -1,7 +1,6 @@
 """Client for Slack's Web API: one error type per kind of failure.
 
-It also finds a conversation that moved to another channel id, or whose place is in the
-name of an agent's thread.
+It also finds a conversation that moved to another channel id.
 """
 
 from __future__ import annotations
@@ -9,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -330,8 +328,6 @@ def _retry_after(response: _Response) -> float:
         return _WAIT_S
 
 
-_AGENT_THREAD = re.compile(r"slack:([^:]+):([A-Z0-9]+):([0-9]+\.[0-9]+)")
-
 Arguments = Mapping[str, object]
 
 
@@ -380,12 +376,3 @@ def newest_id(channel: str, moved: Mapping[str, str]) -> str:
 
 PERMALINK = "chat.getPermalink"
 """Method that shows whether a message exists."""
-
-
-def place_named(agent_thread: str, team: str) -> tuple[str, str] | None:
-    """Return channel and thread from the name of an agent's thread in a workspace.
-
-    None if the thread does not belong to a message of this workspace.
-    """
-    found = _AGENT_THREAD.fullmatch(agent_thread)
-    return (found[2], found[3]) if found and found[1] == team else None

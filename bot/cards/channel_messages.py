@@ -301,15 +301,6 @@ def no_answer() -> Message:
     return Message((section(sentence),), "The agent ended without an answer.")
 
 
-def unshown_answer() -> Message:
-    """Return the replacement of an agent's answer that Slack refuses."""
-    sentence = template(
-        "Slack refuses the agent's answer. Please ask the agent for a shorter one."
-    )
-    text = "The agent answered, but its answer cannot be shown."
-    return Message((section(sentence),), text)
-
-
 def shortened(message: Message) -> Message:
     """Return the replacement of a message that Slack refuses.
 

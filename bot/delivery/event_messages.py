@@ -20,7 +20,6 @@ from keyturn.bot.cards.channel_messages import (
     run_state,
     security_message,
     shortened,
-    unshown_answer,
 )
 from keyturn.bot.cards.history import thread_note
 from keyturn.bot.cards.inquiries import asked_note, replied_note, requester_ref
@@ -382,8 +381,8 @@ def message_without_card(
         is_plain: Slack refused the full message.
     """
     message = _without_card(event, command, is_last=is_last, is_plain=is_plain)
-    has_own = event.name in METRICS_EVENTS or event.name is EventName.RUN_FINISHED
-    return shortened(message) if message and is_plain and not has_own else message
+    is_short = is_plain and event.name not in METRICS_EVENTS
+    return shortened(message) if message and is_short else message
 
 
 def _without_card(
@@ -395,9 +394,9 @@ def _without_card(
             text = "The agent is working on it."
             message = Message((section(template("⏳ I am working on it.")),), text)
         case EventName.RUN_FINISHED if "text" in event.data:
-            shown = unshown_answer() if is_plain else agent_answer(event.data["text"])
             # Without a message "I am working on it" would be the last in the thread.
-            message = shown if event.data["text"] else no_answer()
+            text = event.data["text"]
+            message = agent_answer(text) if text else no_answer()
         case EventName.RUN_ASKED | EventName.RUN_UNANSWERED:
             message = question_message(event)
         case EventName.RUN_FAILED:

@@ -61,8 +61,8 @@ from keyturn.bot.delivery.seeded_defects import SeededDefects
 from keyturn.bot.identity import Identity
 from keyturn.bot.limits import POST, HomeUpdates, Limits
 from keyturn.bot.reviewers import Reviewers
-from keyturn.bot.web import Slack, place_named
-from keyturn.gateway.approvals.events import TROUBLED_RUN, Event, EventName
+from keyturn.bot.web import Slack
+from keyturn.gateway.approvals.events import Event, EventName
 from keyturn.gateway.errors import LeaseLost, StoreUnavailable, ThreadUnavailable
 from keyturn.gateway.failures import any_failure, log_failure
 from keyturn.gateway.service.decide.reviews import ReviewService
@@ -290,14 +290,7 @@ class Publisher:
             self._collector,
             channel=lambda: service.policy_now.defaults.channel,
         )
-        seeded = SeededDefects(
-            service,
-            slack,
-            seal_key=config.seal_key,
-            team=me.team,
-            tenant=config.tenant,
-            changed=home.changed.set,
-        )
+        seeded = SeededDefects(service, publisher, changed=home.changed.set)
         reports = MetricsReports(
             service, config.metrics, tenant=config.tenant, reader=reader
         )
@@ -414,7 +407,6 @@ class Publisher:
             missing=partial(self._store.cards.outdated, self._keys),
             mark_missed=partial(mark_missed, self._store, self._keys),
             mark_missing=partial(self._store.cards.mark_outdated, self._keys),
-            team=publisher.me.team,
         )
         scheduler = Scheduler(
             queue,
@@ -499,11 +491,6 @@ CAPACITY = 2000
 MOST_ENTRIES = 2_000
 """Number of entries from which on missing cards are not queued."""
 
-_OF_A_RUN = TROUBLED_RUN | {
-    EventName.RUN_FINISHED,
-    EventName.RUN_ASKED,
-    EventName.RUN_UNANSWERED,
-}
 _PAGE = 500
 _CONSUMER = "publisher"
 _BLOCK_MS = 1000
@@ -521,7 +508,6 @@ class Feed:
             outdated.
         mark_missed: lists cards as missing if no event will report them.
         mark_missing: lists these as missing.
-        team: the workspace.
     """
 
     queue: OutboxQueue
@@ -530,7 +516,6 @@ class Feed:
     missing: Callable[[int], Awaitable[Sequence[str]]]
     mark_missed: Callable[[], Awaitable[object]]
     mark_missing: Callable[..., Awaitable[object]]
-    team: str = ""
     _resume_from: str = field(default="", init=False)
     _corrupt: int = field(default=0, init=False)
 
@@ -587,7 +572,7 @@ class Feed:
                 missing.append(event.approval)
                 done.append(event.seq)
             elif _is_urgent(event):
-                self.queue.add(_addressed(event, self.team))
+                self.queue.add(event)
             # Once one event is deferred, all later ones of this kind are, too, or the
             # replies of an entry would be posted out of order.
             elif self._resume_from or free <= 0:
@@ -599,7 +584,7 @@ class Feed:
                 if event.approval and not event.is_auto_approved:
                     self.queue.redraw(event.approval)
             else:
-                self.queue.add(_addressed(event, self.team))
+                self.queue.add(event)
                 free -= 1
         # In this order: after a crash in between, a card is listed and has its event.
         await self.mark_missing(*missing)
@@ -616,7 +601,7 @@ class Feed:
                 # Urgent events were queued when they were first read; queued again,
                 # they would be posted twice.
                 if not _is_urgent(event):
-                    self.queue.add(_addressed(event, self.team))
+                    self.queue.add(event)
             free -= len(page)
             self._resume_from = after
 
@@ -625,21 +610,6 @@ class Feed:
 
     def _is_full(self) -> bool:
         return len(self.queue) >= MOST_ENTRIES
-
-
-def _addressed(event: Event, team: str) -> Event:
-    """Return an event of a run with the place that its thread's name contains.
-
-    An emptied store has no record of the place, and without it "I am working on it"
-    would be the last message there.
-    """
-    is_lost = event.name in _OF_A_RUN and not event.data.get("channel")
-    place = place_named(event.thread, team) if is_lost else None
-    if place is None:
-        return event
-    channel, thread_ts = place
-    data = {**event.data, "channel": channel, "thread_ts": thread_ts}
-    return event.with_(channel=channel, data=data)
 
 
 def _is_urgent(event: Event) -> bool:

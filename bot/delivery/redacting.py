@@ -22,7 +22,6 @@ from keyturn.bot.web import (
     ABOUT_THE_BLOCKS,
     NOT_ABOUT_THE_CARD,
     STILL_THERE,
-    RateLimited,
     SlackError,
     SlackRefused,
 )
@@ -37,19 +36,14 @@ logger = logging.getLogger(__name__)
 LOOK_S = 30.0
 """Seconds between two searches for messages whose retention is over."""
 
-RETRY = timedelta(minutes=10)
-RETRY_NOT_FOUND = timedelta(days=1)
-"""Time until a missing channel is tried again.
-
-The bot may be invited again, or a click on a card may reveal the channel's new id.
-"""
+RETRY = timedelta(hours=1)
+"""Time until the messages of an approval are tried again."""
 
 END = timedelta(days=30)
 """Time for which redaction is attempted."""
 
 _BATCH = 20
 _RESERVE = 3
-_NOT_FOUND = "channel_not_found"
 _GONE = frozenset(
     {
         "is_archived",
@@ -103,8 +97,6 @@ class Redactor:
                 await self._look_at(approval, posted)
             except (RateLimitDelay, SlackError) as error:
                 await self._later(approval, posted, error)
-                # The next one would fail as well.
-                return
 
     async def _look_at(self, approval: str, posted: PostedMessages) -> None:
         keys, now_ms = self.card_publisher.keys, posted.now_ms
@@ -279,14 +271,7 @@ class Redactor:
             logger.error("messages.given_up id=%s", approval)
             await self.store.forget(keys, approval)
             return
-        wait = RETRY
-        if isinstance(error, SlackRefused) and error.error == _NOT_FOUND:
-            wait = RETRY_NOT_FOUND
-        elif isinstance(error, RateLimitDelay):
-            wait = timedelta(seconds=error.wait_s)
-        elif isinstance(error, RateLimited):
-            wait = timedelta(seconds=error.retry_after_s)
-        await self.store.look_at(keys, approval, now_ms + _ms(wait))
+        await self.store.look_at(keys, approval, now_ms + _ms(RETRY))
 
 
 def _ms(time: timedelta) -> int:

@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping
 from keyturn.bot.blocks import AS_WRITTEN, Message, ensure_valid_message
 from keyturn.bot.cards.approval import card
 from keyturn.bot.cards.call_rows import needs_full_view
-from keyturn.bot.cards.frame import Frame
 from keyturn.bot.cards.quality_checks import ended_card
+from keyturn.bot.delivery.card_publisher import CardPublisher
 from keyturn.bot.web import Slack, SlackError, SlackRefused, text_at
 from keyturn.gateway.approvals.quality_checks import Seeded, SeededCard
 from keyturn.gateway.service.decide.reviews import ReviewService
@@ -26,28 +26,19 @@ class SeededDefects:
 
     Args:
         service: stores the defect.
-        slack: receives the card.
-        seal_key: of its buttons, which are like those of other cards.
-        team: the workspace.
-        tenant: owner of the card.
+        publisher: posts the card, with buttons like those of other cards.
         changed: called when people's queues have changed.
     """
 
     def __init__(
         self,
         service: ReviewService,
-        slack: Slack,
+        publisher: CardPublisher,
         *,
-        seal_key: bytes,
-        team: str,
-        tenant: str,
         changed: Callable[[], None],
     ) -> None:
-        self._seeded = service.seeded_defects
-        self._store, self._tenant = service.store, tenant
-        self._slack = slack
-        self._seal_key = seal_key
-        self._team = team
+        self._seeded, self._store = service.seeded_defects, service.store
+        self._publisher, self._slack = publisher, publisher.slack
         self._changed = changed
 
     async def look(self) -> None:
@@ -56,8 +47,7 @@ class SeededDefects:
         Raises:
             StoreUnavailable: the store does not answer.
         """
-        own = self._store.keys_of_tenant(self._tenant)
-        now_ms = await self._store.conn.now_ms(own.outbox)
+        now_ms = await self._store.conn.now_ms(self._publisher.keys.outbox)
         await self._seeded.show_if_due(await self._seeded.read(), now_ms)
         seeded = await self._seeded.read()
         shown = seeded.card
@@ -91,7 +81,7 @@ class SeededDefects:
             logger.warning("seeded.too_long tool=%r", approval.items[0].tool)
             await self._seeded.end()
             return
-        message = card(Frame(approval, self._seal_key, self._team, now_ms))
+        message = card(self._publisher.frame(approval, now_ms))
         posted = await self._slack.call(
             "chat.postMessage", channel=approval.channel, **_arguments(message)
         )

@@ -41,7 +41,7 @@ async def test_an_answer_that_slack_does_not_show_is_told_of(
         await put(stack, EventName.RUN_FINISHED, text="Done", **place)
 
         dan = stack.actor("U0DAN")
-        told = await dan.message_with("#general", says("ask the agent for a shorter"))
+        told = await dan.message_with("#general", says("Slack refuses the rest"))
         assert told["thread_ts"] == place["thread_ts"]
 
 

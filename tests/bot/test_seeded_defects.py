@@ -10,8 +10,11 @@ import aiohttp
 import pytest
 
 from keyturn.bot.delivery import publisher
+from keyturn.bot.delivery.card_publisher import CardPublisher
 from keyturn.bot.delivery.seeded_defects import SeededDefects
+from keyturn.bot.identity import Identity
 from keyturn.bot.ids import Action
+from keyturn.bot.limits import Limits
 from keyturn.bot.web import Slack
 from keyturn.gateway.approvals.decisions import AccountKind, Approve, Click, Reviewer
 from keyturn.gateway.approvals.decisions import Unknown as UnknownApproval
@@ -52,14 +55,9 @@ async def look(stack: Stack) -> None:
     config = stack.config
     async with aiohttp.ClientSession() as session:
         slack = Slack(config.bot_token, api_url=config.api_url, session=session)
-        await SeededDefects(
-            stack.reviews,
-            slack,
-            seal_key=config.seal_key,
-            team=TEAM,
-            tenant=config.tenant,
-            changed=lambda: None,
-        ).look()
+        me, limits = Identity(TEAM, "", "U0KEYTURN", ""), Limits(lambda: 0.0)
+        publishing = CardPublisher(slack, limits, stack.store, config, me)
+        await SeededDefects(stack.reviews, publishing, changed=lambda: None).look()
 
 
 async def shown(stack: Stack) -> tuple[Approval, JsonObject]:

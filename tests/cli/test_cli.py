@@ -171,7 +171,7 @@ def test_a_manifest_file_is_checked(shell: Shell) -> None:
     check = ("manifest", "--check")
 
     assert shell.said(*check, "good.json")
-    assert "The scope 'chat:write' is missing" in shell.refused(*check, "bad.yml")
+    assert '"chat:write" is missing' in shell.refused(*check, "bad.yml")
     assert "broken.yml:1: This is not YAML" in shell.refused(*check, "broken.yml")
     assert "add --check" in shell.refused("manifest", "good.json")
 

@@ -224,9 +224,8 @@ _HINTS = {
     "mapping values are not allowed": "indent the keys of one mapping alike, and put "
     "text with ': ' in it in quotes",
     "unexpected end of stream": "close the quotes",
-    "expected ',' or": "close the bracket of line {opened}, and put what begins with "
-    "'#' in quotes",
-    "expected the node content": "close the bracket of line {opened}",
+    "expected ',' or": "close the bracket, and put what begins with '#' in quotes",
+    "expected the node content": "close the bracket",
     "<block ": "indent the keys of one mapping alike",
 }
 """Part of a PyYAML message to its next step; the first match counts."""
@@ -240,9 +239,8 @@ def _not_yaml(error: yaml.MarkedYAMLError) -> str:
     if isinstance(error, ComposerError):
         return "A second document begins here; remove it, or the line '---'."
     found = error.problem or error.context or ""
-    opened = _line(error.context_mark)
     hint = next((f"; {hint}" for part, hint in _HINTS.items() if part in found), "")
-    return f"This is not YAML: {found}{hint.format(opened=opened)}."
+    return f"This is not YAML: {found}{hint}."
 
 
 class _Refused(Exception):

@@ -8,10 +8,9 @@ import ssl
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from http import HTTPStatus
+from typing import Any
 
-from aiohttp import StreamReader, hdrs, web
-from aiohttp.abc import AbstractStreamWriter
-from aiohttp.http import RawRequestMessage
+from aiohttp import hdrs, web
 
 from keyturn.gateway.errors import SettingsError
 from keyturn.gateway.failures import any_failure
@@ -217,23 +216,9 @@ class GuardedServer(web.Server):
         if timer is not None:
             timer.cancel()
 
-    def _request(
-        self,
-        message: RawRequestMessage,
-        payload: StreamReader,
-        protocol: web.RequestHandler,
-        writer: AbstractStreamWriter,
-        task: asyncio.Task[None],
-    ) -> web.BaseRequest:
-        return web.BaseRequest(
-            message,
-            payload,
-            protocol,
-            writer,
-            task,
-            self._loop,
-            client_max_size=self._limits.body_bytes,
-        )
+    def _request(self, *parts: Any) -> web.BaseRequest:  # noqa: ANN401 - as aiohttp passes them
+        most = self._limits.body_bytes
+        return web.BaseRequest(*parts, self._loop, client_max_size=most)
 
     def _closing(self, status: HTTPStatus) -> web.Response:
         answer = self.error_answer or _plain

@@ -19,8 +19,6 @@ from keyturn.gateway.setting_forms import (
     Time,
 )
 
-_LAST_PORT = 65_535
-
 
 class Address(NamedTuple):
     """Host and port of a server."""
@@ -48,17 +46,17 @@ class Address(NamedTuple):
 def _address(given: object) -> Address:
     """Read ``host:port``, with an IPv6 host in brackets."""
     text = str(given)
-    host, colon, port = text.rpartition(":")
-    if host.startswith("[") and host.endswith("]"):
-        host = host[1:-1]
-    elif ":" in host:
-        host = ""
-    is_port = port.isascii() and port.isdigit() and int(port) <= _LAST_PORT
-    if not (host and colon and is_port):
+    try:
+        parts = urlsplit(f"//{text}")
+        host, port = parts.hostname, parts.port
+        is_address = parts.netloc == text and "@" not in text
+    except ValueError:  # such as an invalid port
+        host, port, is_address = None, None, False
+    if not is_address or not host or port is None:
         raise ValueError(
             f"{text!r} is no address; write host:port, such as 127.0.0.1:8780."
         )
-    return Address(host, int(port))
+    return Address(host, port)
 
 
 ListenAddress = Annotated[Address, BeforeValidator(_address)]

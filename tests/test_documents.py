@@ -95,8 +95,8 @@ def test_a_text_that_could_mean_two_things_is_refused_with_its_line(
     ("text", "line", "advice"),
     [
         ("a:\n\tb: 2", 2, "indent with blanks, not with tabs."),
-        ("a: {b: #c, d: 1}\ne:\n  f: 1", 2, "close the bracket of line 1, and put"),
-        ("a: [", 1, "close the bracket of line 1."),
+        ("a: {b: #c, d: 1}\ne:\n  f: 1", 2, "close the bracket, and put"),
+        ("a: [", 1, "close the bracket."),
         ("a: @ana", 1, "put what begins with it in quotes."),
         ("a: this: that", 1, "put text with ': ' in it in quotes."),
         ("a: 'b", 1, "close the quotes."),

@@ -123,10 +123,12 @@ def _decision(asked: DecideQuestion) -> Decision:
         Refusal: when its parts contradict each other.
     """
     is_edit, is_response = asked.decision == "edit", asked.decision == "respond"
-    if (asked.modified_args is not None) is not is_edit:
-        raise Refusal(MALFORMED, "'modified_args' belongs to an edit, and to no other.")
-    if (asked.message or asked.answers) and not is_response:
-        raise Refusal(MALFORMED, "'message' and 'answers' belong to a response.")
+    has_words = bool(asked.message or asked.answers)
+    if (asked.modified_args is not None) is not is_edit or has_words > is_response:
+        raise Refusal(
+            MALFORMED,
+            "'modified_args' is for an edit, 'message' and 'answers' for a response.",
+        )
     match asked.decision:
         case "approve":
             return Approve(reason=asked.reason)

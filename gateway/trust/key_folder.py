@@ -14,7 +14,6 @@ once, and retired keys stop counting after a second, without a restart.
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import os
 import secrets
@@ -38,7 +37,7 @@ from keyturn.gateway.failures import log_failure
 from keyturn.gateway.protocol.public_keys import PublicKey, parse_public_key
 from keyturn.gateway.protocol.receipts import enveloped, pae
 from keyturn.gateway.protocol.records import Record
-from keyturn.gateway.secret_file import make_private, write_private
+from keyturn.gateway.secret_file import write_private
 
 logger = logging.getLogger(__name__)
 
@@ -189,16 +188,13 @@ class KeyFolder:
     def create_first(self, now: datetime) -> PublicKey | None:
         """Make the first key of the role; return None if it has one.
 
-        Of several processes that start concurrently, only one makes it.
+        Of two processes that start concurrently, each may make one: the newer one then
+        signs for both, and both verify.
 
         Raises:
             SettingsError: when the folder cannot be read or written.
         """
-        # Without the lock if a key exists, as on every start after the first.
-        if self.listed():
-            return None
-        with self._locked():
-            return None if self.listed() else self._new(now)
+        return None if self.listed() else self._new(now)
 
     def rotate(self, now: datetime) -> PublicKey:
         """Make a new signing key; older keys still verify.
@@ -274,7 +270,9 @@ class KeyFolder:
             if is_open and not is_read_only:
                 raise _changeable(self._folder, "go-w")
             files = [self._read(one) for one in paths if one.name.endswith(_SUFFIX)]
-        return sorted(files, key=lambda file: file.created_at, reverse=True)
+        return sorted(
+            files, key=lambda file: (file.created_at, file.public), reverse=True
+        )
 
     def _path(self, public: PublicKey) -> Path:
         return self._folder / f"{public.id.hex()}{_SUFFIX}"
@@ -305,17 +303,6 @@ class KeyFolder:
         with _usable(path):
             data = file.model_dump_json().encode() + b"\n"
             write_private(path, data, replaces=replaces)
-
-    @contextmanager
-    def _locked(self) -> Generator[None]:
-        with _usable(self._folder):
-            make_private(self._folder)
-            descriptor = os.open(self._folder, os.O_RDONLY)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            yield
-        finally:
-            os.close(descriptor)
 
 
 @contextmanager

@@ -30,7 +30,7 @@ from keyturn.gateway.policy.raise_rules import (
     text_at,
 )
 from keyturn.gateway.policy.rules import Policy, RaiseRule, TriageRule
-from keyturn.gateway.policy.schemas import MAX_PARTS, TAKES_LONG, unusable
+from keyturn.gateway.policy.schemas import TAKES_LONG, unusable
 from keyturn.gateway.policy.windows import window_key
 from keyturn.gateway.protocol import digest
 from keyturn.gateway.protocol.edits import TOO_LONG, argument_errors
@@ -201,7 +201,7 @@ def _checked(
     if declared is None:
         return _Checked()
     # The policy's schema was checked at load; the agent's is checked here.
-    problem = unusable(declared, args, most_parts=MAX_PARTS)
+    problem = unusable(declared, args)
     if problem is None:
         return _Checked(declared)
     if problem == TAKES_LONG:

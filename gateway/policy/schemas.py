@@ -1,19 +1,18 @@
 """Check that a JSON Schema is valid, ends, and needs no network access.
 
 The library takes a millisecond to compare one keyword with the metaschema. Agents
-declare schemas with every turn, so this module has a table of keywords instead.
+declare schemas with every turn, so this module checks their types instead.
 """
 
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from graphlib import CycleError, TopologicalSorter
-from typing import NamedTuple, TypeGuard, cast
+from typing import Annotated, Any, Literal, NamedTuple, cast
 
-from pydantic import JsonValue
+from pydantic import ConfigDict, Field, JsonValue, TypeAdapter, ValidationError
 from referencing import Registry
 from referencing.exceptions import Unresolvable
 from referencing.jsonschema import DRAFT202012, Schema
@@ -26,21 +25,19 @@ from keyturn.gateway.protocol.schema_validation import (
     unmatched,
 )
 from keyturn.gateway.protocol.strict_json import MAX_DEPTH, JsonObject, pointed
-from keyturn.gateway.protocol.work import MAX_STEPS, TooMuchWork, one_budget, spend
+from keyturn.gateway.protocol.work import TooMuchWork, one_budget, spend
 from keyturn.gateway.validation_errors import near
 
 _MAX_QUOTED = 80  # characters
 
 MAX_PARTS = 2000
-"""Most parts of a schema that an agent declares."""
+"""Most parts of a schema."""
 
 TAKES_LONG = "it takes too long to check"
 """Reason for a schema that is unusable for these arguments but maybe not for others."""
 
 
-def unusable(
-    schema: JsonObject, args: JsonObject, *, most_parts: float = math.inf
-) -> str | None:
+def unusable(schema: JsonObject, args: JsonObject) -> str | None:
     """Return why a schema cannot check arguments; None if it can.
 
     A broken reference or an endless recursion would otherwise fail later, while a
@@ -49,21 +46,18 @@ def unusable(
     Args:
         schema: declared by an agent or set in the policy.
         args: arguments for a trial; whether they fit does not matter here.
-        most_parts: most schemas in it, see `MAX_PARTS`. Without a limit, its check has
-            no budget either; this is for policies.
     """
-    is_limited = most_parts < math.inf
     try:
-        with one_budget(MAX_STEPS if is_limited else math.inf):
-            if parts_of(schema) > most_parts:
+        with one_budget():
+            if parts_of(schema) > MAX_PARTS:
                 return TAKES_LONG
             text = json.dumps(schema, ensure_ascii=False, allow_nan=False)
-            spend(len(text) // 100 if is_limited else 0)
+            spend(len(text) // 100)
             # Half of a surrogate pair, anywhere in the schema, could not be stored.
             text.encode("utf-8")
-            problem, spent = _problem(text, MAX_STEPS if is_limited else math.inf)
+            problem, spent = _problem(text)
             # Also for a cached result: equal calls have equal outcomes.
-            spend(spent if is_limited else 0, is_done=True)
+            spend(spent, is_done=True)
             if problem is None and TOO_LONG in argument_errors(schema, args).values():
                 return TAKES_LONG
     except TooMuchWork:
@@ -97,10 +91,10 @@ def parts_of(node: JsonValue, depth: int = 0) -> int:
 # An agent declares the same schemas with every turn. Checking one takes longer than the
 # rest of evaluating an auto-approved call.
 @lru_cache(maxsize=256)
-def _problem(text: str, steps: float) -> tuple[str | None, int]:
+def _problem(text: str) -> tuple[str | None, int]:
     """Return the problem of a schema (JSON text), and the number of steps used."""
     schema: JsonObject = json.loads(text)
-    with one_budget(steps, is_own=True) as budget:
+    with one_budget(is_own=True) as budget:
         try:
             problem = _broken(schema)
             pattern = "" if problem else unmatched(schema) or unmatched(closed(schema))
@@ -152,7 +146,10 @@ def _broken(schema: JsonObject) -> str | None:
 def _wrong(node: JsonObject) -> str:
     spend(2 + len(node) // 2)
     for key, value in node.items():
-        if key in _RIGHT and not _RIGHT[key](value):
+        try:
+            if key in _RIGHT:
+                _RIGHT[key].validate_python(value)
+        except ValidationError:
             return f"{key!r} cannot be {json.dumps(value)[:_MAX_QUOTED]}"
     return ""
 
@@ -164,80 +161,43 @@ def _references(node: JsonObject) -> Iterator[str]:
             yield reference
 
 
-def _is_text(value: JsonValue) -> bool:
-    return isinstance(value, str)
-
-
-def _is_part(value: JsonValue) -> bool:
-    return isinstance(value, bool | dict)
-
-
-def _is_number(value: JsonValue) -> TypeGuard[float]:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _is_count(value: JsonValue) -> bool:
-    return _is_number(value) and value >= 0 and value % 1 == 0
-
-
-def _are_texts(value: JsonValue) -> bool:
-    return isinstance(value, list) and all(map(_is_text, value))
-
-
-def _is_type(value: JsonValue) -> bool:
-    named = value if isinstance(value, list) else [value]
-    return bool(named) and all(_is_text(one) and one in _TYPES for one in named)
-
-
-_TYPES = {"array", "boolean", "integer", "null", "number", "object", "string"}
+_PART = bool | dict[str, Any]
+_NUMBER = Annotated[float, Field(strict=True)]  # also an integer, but no bool
+_TYPE = Literal["array", "boolean", "integer", "null", "number", "object", "string"]
+_TEXTS = (
+    *("$id", "$schema", "$ref", "$anchor", "$dynamicRef", "$dynamicAnchor", "pattern"),
+    *("format", "title", "description", "contentMediaType", "contentEncoding"),
+)
 _PARTS = (
-    *(
-        "items",
-        "contains",
-        "additionalProperties",
-        "propertyNames",
-        "not",
-        "if",
-        "then",
-    ),
-    *("else", "unevaluatedItems", "unevaluatedProperties", "contentSchema"),
+    *("items", "contains", "additionalProperties", "propertyNames", "contentSchema"),
+    *("not", "if", "then", "else", "unevaluatedItems", "unevaluatedProperties"),
 )
 _NAMED = ("properties", "patternProperties", "dependentSchemas", "$defs", "definitions")
 _COUNTS = (
     *("maxLength", "minLength", "maxItems", "minItems", "maxContains", "minContains"),
     *("maxProperties", "minProperties"),
 )
-_TEXTS = (
-    *("$id", "$schema", "$ref", "$anchor", "$dynamicRef", "$dynamicAnchor", "pattern"),
-    *("format", "title", "description", "contentMediaType", "contentEncoding"),
-)
-_RIGHT: Mapping[str, Callable[[JsonValue], bool]] = {
-    **dict.fromkeys(_TEXTS, _is_text),
-    **dict.fromkeys(_PARTS, _is_part),
-    **dict.fromkeys(_COUNTS, _is_count),
-    **dict.fromkeys(
-        ("maximum", "minimum", "exclusiveMaximum", "exclusiveMinimum"), _is_number
-    ),
-    **dict.fromkeys(
-        ("allOf", "anyOf", "oneOf", "prefixItems"),
-        lambda value: (
-            bool(value) and isinstance(value, list) and all(map(_is_part, value))
-        ),
-    ),
-    **dict.fromkeys(
-        _NAMED,
-        lambda value: isinstance(value, dict) and all(map(_is_part, value.values())),
-    ),
-    **dict.fromkeys(("enum", "examples"), lambda value: isinstance(value, list)),
-    "multipleOf": lambda value: _is_number(value) and value > 0,
-    "type": _is_type,
-    "required": _are_texts,
-    "dependentRequired": lambda value: (
-        isinstance(value, dict) and all(map(_are_texts, value.values()))
-    ),
-    "uniqueItems": lambda value: isinstance(value, bool),
+_BOUNDS = ("maximum", "minimum", "exclusiveMaximum", "exclusiveMinimum")
+_LISTED = ("allOf", "anyOf", "oneOf", "prefixItems")
+_KINDS: Mapping[str, Any] = {
+    **dict.fromkeys(_TEXTS, str),
+    **dict.fromkeys(_PARTS, _PART),
+    **dict.fromkeys(_NAMED, dict[str, _PART]),
+    **dict.fromkeys(_COUNTS, Annotated[_NUMBER, Field(ge=0, multiple_of=1)]),
+    **dict.fromkeys(_BOUNDS, _NUMBER),
+    **dict.fromkeys(_LISTED, Annotated[list[_PART], Field(min_length=1)]),
+    **dict.fromkeys(("enum", "examples"), list[Any]),
+    "multipleOf": Annotated[_NUMBER, Field(gt=0)],
+    "type": _TYPE | Annotated[list[_TYPE], Field(min_length=1)],
+    "required": list[str],
+    "dependentRequired": dict[str, list[str]],
+    "uniqueItems": bool,
 }
-"""For each keyword, a check of the values that the library can evaluate."""
+_RIGHT = {
+    keyword: TypeAdapter(kind, config=ConfigDict(strict=True))
+    for keyword, kind in _KINDS.items()
+}
+"""For each keyword, the values that the library can evaluate."""
 
 
 _OPEN = frozenset(

@@ -43,7 +43,7 @@ class _SlowWork(Exception):
 class Budget:
     """Steps left, and steps spent."""
 
-    left: float
+    left: int
     spent: int = 0
 
 
@@ -52,18 +52,16 @@ _quick: ContextVar[Budget | None] = ContextVar("keyturn_quick", default=None)
 
 
 @contextmanager
-def one_budget(steps: float = MAX_STEPS, *, is_own: bool = False) -> Generator[Budget]:
+def one_budget(*, is_own: bool = False) -> Generator[Budget]:
     """Share one budget between all checks inside the block; nested blocks join it.
 
-    Args:
-        steps: size of the budget.
-        is_own: use a separate budget even inside another block.
+    With ``is_own`` it is a separate budget even inside another block.
     """
     outer = _budget.get()
     if outer is not None and not is_own:
         yield outer
         return
-    budget = Budget(steps)
+    budget = Budget(MAX_STEPS)
     token = _budget.set(budget)
     try:
         yield budget

@@ -22,7 +22,6 @@ from keyturn.gateway.approvals.events import (
     EventName,
     state_after,
 )
-from keyturn.gateway.approvals.gestures import indexes_in
 from keyturn.gateway.approvals.precedents import DAY_MS, KINDS, MOST_KEPT, PrecedentKind
 from keyturn.gateway.approvals.quorum import tally
 from keyturn.gateway.approvals.requirement import Requirement, Vote
@@ -271,8 +270,7 @@ class _History:
         self._requests: dict[str, _Rolling] = defaultdict(_Rolling)
         self._failures: dict[str, _Rolling] = defaultdict(_Rolling)
         self._rejections: dict[str, int] = defaultdict(int)
-        self._gesture = ""
-        self._counted: set[str] = set()
+        self._counted: set[tuple[str, str]] = set()
         self.precedents = PrecedentFold()
 
     def sees(self, step: _Step) -> bool:
@@ -282,43 +280,21 @@ class _History:
             return True
         self.precedents.record(row.name, row.item, at_ms=step.at_ms, reason=row.reason)
         if row.name in _RELEASES:
-            self._release(row.item)
+            for window, share in self._uses.pop(row.item, ()):
+                window.give_back(share)
         if row.name in {EventName.ITEM_FAILED, EventName.CALL_FAILED}:
             self._failures[row.agent].add(step.at_ms)
-        if row.name is EventName.APPROVAL_DECIDED:
-            self._decided_together(row)
-        if row.name is EventName.CALLS_DECIDED:
-            self._gesture, self._counted = row.data.get("digest", ""), set()
-        self._decided(row)
-        return False
-
-    def _decided(self, row: Row) -> None:
-        """Count the rejections of an agent in a row."""
-        batch = row.data.get(BATCH_MEMBER)
-        # A gesture on a batch is counted from its own entry. A gesture on several
-        # approvals may concern several agents, so it is counted from its calls.
-        if batch is not None and batch != self._gesture:
-            return
-        is_first = batch is None or row.agent not in self._counted
-        if row.name is EventName.ITEM_REJECTED and is_first:
+        # A gesture on several calls counts once for each agent, as in the store.
+        gesture = (row.agent, row.data.get(BATCH_MEMBER, row.item))
+        if row.name is EventName.ITEM_REJECTED and gesture not in self._counted:
             self._rejections[row.agent] += 1
         # An authorization by the policy is not an approval by a person.
         elif row.name is EventName.ITEM_AUTHORIZED and row.actor != BY_POLICY:
             self._rejections[row.agent] = 0
         else:
-            return
-        if batch is not None:
-            self._counted.add(row.agent)
-
-    def _decided_together(self, row: Row) -> None:
-        """Count a gesture on many calls once, as the store does."""
-        waiting = set(indexes_in(row.data.get("waiting", "")))
-        allowed = {*indexes_in(row.data.get("approved", ""))}
-        allowed |= {*indexes_in(row.data.get("edited", ""))}
-        if allowed - waiting:
-            self._rejections[row.agent] = 0
-        elif row.data.get("rejected"):
-            self._rejections[row.agent] += 1
+            return False
+        self._counted.add(gesture)
+        return False
 
     def facts(self, step: _Step, found: WindowUses, effect: str) -> Facts:
         """Return the facts of a call with these window uses."""
@@ -327,7 +303,9 @@ class _History:
             now_ms=step.at_ms,
             windows={use.window: self._total(step, use) for use in found.uses},
             requester=row.call.requester if row.call else "",
-            requests_10m=self.requests(step) + 1,
+            # This call may go to people as well.
+            requests_10m=1
+            + self._requests[row.agent].total(step.at_ms - _TEN_MINUTES_MS),
             failures_1h=self._failures[row.agent].total(step.at_ms - _HOUR_MS),
             rejections_in_row=self._rejections[row.agent],
             same_done_24h=self.precedents.count(
@@ -338,10 +316,6 @@ class _History:
             ),
             problems=found.problems,
         )
-
-    def requests(self, step: _Step) -> int:
-        """Return how many calls of the agent went to people in the last ten minutes."""
-        return self._requests[step.row.agent].total(step.at_ms - _TEN_MINUTES_MS)
 
     def asked(self, step: _Step) -> None:
         """Count a call that goes to people."""
@@ -360,10 +334,6 @@ class _History:
     def _total(self, step: _Step, use: WindowUse) -> int:
         window = self._windows[use.window, use.key]
         return window.total(step.at_ms - use.within_ms) + use.amount_micro
-
-    def _release(self, item: str) -> None:
-        for window, share in self._uses.pop(item, ()):
-            window.give_back(share)
 
 
 def _evaluated(

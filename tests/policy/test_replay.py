@@ -158,38 +158,20 @@ def test_failures_rejections_and_requests_are_facts_of_the_replay() -> None:
     assert tiers(*asked, RAN)[-1] is Tier.DENY
 
 
-def test_calls_that_were_rejected_together_count_as_one_rejection() -> None:
-    member = {"batch": "sha256:1"}
-    calls = [row("item.rejected", 2, f"b.{n}", data=member) for n in range(3)]
-    whole = row("approval.decided", 2, approval="b", data={"rejected": "0-2"})
-    mixed = row(
-        "approval.decided", 2, approval="b", data={"approved": "0", "rejected": "1-2"}
-    )
-    before = row("item.rejected", 1, "r.0")
-
-    assert tiers(whole, *calls, RAN) == [Tier.AUTO]
-    assert tiers(before, whole, *calls, RAN) == [Tier.ESCALATE]
-    assert tiers(before, mixed, *calls, RAN) == [Tier.AUTO]
-
-
-def test_a_gesture_on_several_approvals_counts_once_for_each_agent() -> None:
+def test_a_gesture_on_several_calls_counts_once_for_each_agent() -> None:
     member = {"data": {"batch": "sha256:1"}}
-    whole = row("calls.decided", 2, agent="", data={"digest": "sha256:1"})
     no = [row("item.rejected", 2, f"n{n}.0", **member) for n in range(3)]
     yes = row("item.authorized", 2, "y.0", actor="T0/U0ANA", **member)
     elsewhere = [one | {"agent": "b"} for one in no]
     before = row("item.rejected", 1, "r.0")
 
-    assert tiers(whole, *no, RAN) == [Tier.AUTO]
-    assert tiers(before, whole, *no, RAN) == [Tier.ESCALATE]
-    assert tiers(whole, *no, whole, *no, RAN) == [Tier.ESCALATE]
-    assert tiers(whole, *no, row("item.rejected", 3, "l.0"), RAN) == [Tier.ESCALATE]
-    assert tiers(before, whole, *elsewhere, RAN) == [Tier.AUTO]
+    assert tiers(*no, RAN) == [Tier.AUTO]
+    assert tiers(before, *no, RAN) == [Tier.ESCALATE]
+    assert tiers(*no, row("item.rejected", 3, "l.0"), RAN) == [Tier.ESCALATE]
+    assert tiers(before, *elsewhere, RAN) == [Tier.AUTO]
     # An approval by the same gesture ends the row, in any order.
-    assert tiers(before, whole, yes, *no, RAN) == [Tier.AUTO]
-    assert tiers(before, whole, *no, yes, RAN) == [Tier.AUTO]
-    # The members of a batch are counted with its entry.
-    assert tiers(before, *no, RAN) == [Tier.AUTO]
+    assert tiers(before, yes, *no, RAN) == [Tier.AUTO]
+    assert tiers(before, *no, yes, RAN) == [Tier.AUTO]
 
 
 def test_without_arguments_only_the_listed_tier_is_compared() -> None:

@@ -9,7 +9,6 @@ import secrets
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, requires, version
 from typing import Annotated, Any
 from urllib.parse import urlsplit
 
@@ -139,13 +138,7 @@ async def _audit(store: Store, setup: _Setup) -> str:
     # Raises if entries have left the store for another folder.
     await log.end()
     signed = await asyncio.to_thread(_signed, store, setup.settings.tenant)
-    tree = f"{signed:,} entries are signed" if signed else "none is signed yet"
-    if setup.settings.audit_folder is None:
-        return (
-            f"all {left:,} entries are in the store's memory; 'audit_folder' in "
-            f"keyturn.yml moves them into files; {tree}"
-        )
-    return f"{left:,} entries are in the store; {tree}"
+    return f"{left:,} entries are in the store; {signed:,} are signed"
 
 
 def _signed(store: Store, tenant: str) -> int:
@@ -153,52 +146,6 @@ def _signed(store: Store, tenant: str) -> int:
     files = TreeFiles(folder, tenant)
     # None: another gateway may have the tree in another folder.
     return files.checked(files.origin(), public_keys(keyring))[0].size
-
-
-# Parses the package's metadata, such as 'aiohttp<4,>=3.12; extra == "server"'. Other
-# extras are not needed to run, so their packages may be missing.
-_REQUIREMENT = re.compile(
-    r"(?P<name>[\w.-]+)[^;]*>=(?P<oldest>[\d.]+)[^;]*; extra == .(?:server|slack).",
-    re.ASCII,
-)
-
-
-async def check_packages() -> str:
-    """Return the number of required packages.
-
-    Raises:
-        SettingsError: names those that are missing or too old.
-    """
-    needed = {
-        match["name"]: match["oldest"]
-        for match in map(_REQUIREMENT.match, requires("keyturn") or [])
-        if match
-    }
-    problems = [
-        problem
-        for name, oldest in needed.items()
-        if (problem := _package_problem(name, oldest))
-    ]
-    if problems:
-        raise SettingsError(
-            f"{'; '.join(problems)}; run: pip install -U 'keyturn[all]'"
-        )
-    return f"{len(needed)} packages are installed and new enough"
-
-
-def _package_problem(name: str, oldest: str) -> str:
-    try:
-        found = version(name)
-    except PackageNotFoundError:
-        return f"{name} is not installed"
-    # As tuples of numbers: as texts, "10.0" would be older than "9.0".
-    is_old = _numbers(found) < _numbers(oldest)
-    return f"{name} is {found}, {oldest} is needed" if is_old else ""
-
-
-def _numbers(text: str) -> tuple[int, ...]:
-    # Three numbers: the suffix of 1.2.0rc1 is ignored.
-    return tuple(int(part) for part in re.findall(r"\d+", text)[:3])
 
 
 _AT_ONCE = 4
@@ -321,7 +268,6 @@ async def run_checks(
         requester: Slack user id of a person whose requests are checked.
     """
     yield Check("python", State.GOOD, platform.python_version())
-    yield await _run_check("packages", check_packages())
     try:
         settings = command.settings()
     except KeyturnError as error:
@@ -356,7 +302,6 @@ async def _stored(setup: _Setup) -> AsyncGenerator[Check]:
         return
     yield await _run_check("secret", _secret(settings))
     yield await _run_check("keys", _keys(settings))
-    yield _encryption(settings)
     try:
         keyring = Keyring.of(settings)
         async with open_configured(settings, keyring=keyring) as store:
@@ -411,6 +356,10 @@ def _summary(command: CommandContext, settings: Settings) -> str:
     return f"{where}; tenant {settings.tenant}; agents: {agents}; {slack}"
 
 
+async def _keys(settings: Settings) -> str:
+    return check_keys(Keyring.of(settings))
+
+
 async def _secret(settings: Settings) -> str:
     # Makes a missing key file, like the first start, and so also tests that the folder
     # is writable.
@@ -418,22 +367,6 @@ async def _secret(settings: Settings) -> str:
     return (
         "KEYTURN_SECRET" if settings.secret else str(settings.data_dir / "secret.key")
     )
-
-
-def _encryption(settings: Settings) -> Check:
-    """Report whether texts are encrypted; both are valid choices."""
-    if settings.encrypt_store:
-        return Check("encryption", State.GOOD, "texts are encrypted in the store")
-    return Check(
-        "encryption",
-        State.SKIPPED,
-        "off: readers of the store can read arguments and people's texts; see "
-        "'encrypt_store' (docs/encryption.md)",
-    )
-
-
-async def _keys(settings: Settings) -> str:
-    return check_keys(Keyring.of(settings))
 
 
 async def _store(store: Store, settings: Settings) -> str:
@@ -556,8 +489,13 @@ async def _slack(setup: _Setup) -> AsyncGenerator[Check]:
         if policy is not None:
             async for check in _people(slack, policy, who, setup.requester):
                 yield check
-            for channel in policy.channels if setup.post else ():
-                yield await _run_check(f"channel {channel}", _channel(slack, channel))
+            for channel in policy.channels:
+                if setup.post:
+                    work = _channel(slack, channel)
+                    yield await _run_check(f"channel {channel}", work)
+                else:
+                    text = "not tried: 'keyturn doctor --post' posts a test message."
+                    yield Check(f"channel {channel}", State.SKIPPED, text)
 
 
 async def _people(
@@ -579,18 +517,15 @@ def _scopes(granted: frozenset[str], policy: Policy | None) -> Check:
     missing = [one for one in needed if one not in granted]
     # Slack's header may be missing, which does not mean that there are no scopes.
     if not granted:
-        state, text = State.SKIPPED, "Slack did not return the granted scopes."
-    elif missing:
-        state = State.BAD
-        text = (
-            f"the app lacks {', '.join(missing)}; add them on its page "
-            "'OAuth & Permissions' and install it again."
-        )
-    else:
-        more = ", ".join(sorted(granted - set(SCOPES)))
-        state = State.GOOD
-        text = f"all are granted; not needed: {more}" if more else "all are granted"
-    return Check("Slack scopes", state, text)
+        text = "Slack did not return the granted scopes."
+        return Check("Slack scopes", State.SKIPPED, text)
+    if not missing:
+        return Check("Slack scopes", State.GOOD, "all are granted")
+    text = (
+        f"the app lacks {', '.join(missing)}; add them on its page 'OAuth & "
+        "Permissions' and install it again."
+    )
+    return Check("Slack scopes", State.BAD, text)
 
 
 async def _app_token(slack: Slack, token: str) -> str:
@@ -605,19 +540,11 @@ async def _channel(slack: Slack, channel: str) -> str:
     return "a test message was posted"
 
 
-async def _channels(setup: _Setup) -> AsyncGenerator[Check]:
-    channels = setup.policy.channels if setup.policy else ()
-    if channels and not setup.post:
-        text = f"not tried: {', '.join(channels)}; 'keyturn doctor --post' tries them."
-        yield Check("channels", State.SKIPPED, text)
-
-
 PARTS: dict[str, Callable[[_Setup], AsyncGenerator[Check]]] = {
     "store": _stored,
     "agents": _agents,
     "triage": _triage,
     "Slack": _slack,
-    "channels": _channels,
 }
 """The parts of the setup, in the order of their checks."""
 

@@ -47,9 +47,6 @@ FOLDER = Path(".keyturn/demo")
 LEDGER = "KEYTURN_DEMO_LEDGER"
 OUTAGE = "KEYTURN_DEMO_OUTAGE"
 SAMPLE = "support"
-_NOT_YOURS = (
-    "This is Keyturn's sample agent; 'keyturn run --sandbox' shows your agents."
-)
 
 
 def demo(
@@ -119,20 +116,15 @@ def demo(
 
 
 def _settings(command: CommandContext) -> Path:
-    """Return the settings with the sample agent: given, of this folder, or built-in.
+    """Return the settings with the sample agent: given, or built-in.
 
     Raises:
         SettingsError: when the given settings lack the sample agent, which the scripts
             require.
     """
-    found = command.config or DEFAULT_FILE
-    if command.config is None and not found.exists():
-        return sample_settings()
+    found = command.config or sample_settings()
     if SAMPLE in Settings.load(found, command.env).agents:
         return found
-    if command.config is None:
-        typer.echo(_NOT_YOURS, err=True)
-        return sample_settings()
     raise SettingsError(
         f"{str(found)!r} has no agent {SAMPLE!r}, which the demo needs. Run the demo "
         "without --config; 'keyturn run --sandbox' shows your agents."

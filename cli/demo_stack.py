@@ -180,8 +180,7 @@ def seed(workspace: Workspace, policy: Policy) -> None:
             workspace.direct_message(text)
         elif is_usergroup_id(text) and text not in workspace.groups:
             people = (CHLOE.id,) if text in of_chloe else (ANA.id, BEN.id)
-            handle = _handle(workspace, policy, text)
-            workspace.put_group(UserGroup(text, handle, text, people))
+            workspace.put_group(UserGroup(text, text.lower(), text, people))
     for name in policy.channels:
         _open_channel(workspace, name)
 
@@ -197,15 +196,6 @@ def holders(policy: Policy, workspace: Workspace) -> list[str]:
         people = ", ".join(workspace.users[each].real_name for each in ids)
         lines.append(f"{name}: {people or 'nobody'}")
     return lines
-
-
-def _handle(workspace: Workspace, policy: Policy, group: str) -> str:
-    """Return the name of the group's only role, so that cards mention it."""
-    roles = [name for name, rule in policy.roles.items() if rule.usergroups == (group,)]
-    taken = {one.handle for one in workspace.groups.values()}
-    if len(roles) == 1 and roles[0] not in taken:
-        return roles[0]
-    return group.lower()
 
 
 def _open_channel(workspace: Workspace, name: str) -> None:

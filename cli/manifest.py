@@ -6,13 +6,11 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from pydantic import JsonValue, ValidationError
+from pydantic import JsonValue
 
 from keyturn.bot import manifest as slack_app
-from keyturn.bot.ids import COMMAND
 from keyturn.cli import console
-from keyturn.cli.command_context import CommandContext, command_context
-from keyturn.gateway.config import DEFAULT_FILE, SlackSettings
+from keyturn.cli.command_context import command_context
 from keyturn.gateway.documents import BadDocument, parse_yaml
 from keyturn.gateway.errors import SettingsError
 from keyturn.gateway.protocol.strict_json import JsonObject
@@ -45,7 +43,7 @@ def manifest(
     """
     if file is not None and not check:
         raise SettingsError(f"Only --check reads {str(file)!r}; add --check.")
-    command = _command(command_context(ctx))
+    command = command_context(ctx).settings().slack.command
     data = slack_app.render(http, command=command)
     if not check:
         typer.echo(_shown(data, as_json=json, as_link=link), nl=False)
@@ -57,19 +55,6 @@ def manifest(
         lines = "".join(f"\n    {problem}" for problem in problems)
         raise SettingsError(f"{file} does not fit:{lines}")
     console.good(f"{file or 'The manifest'} suits the bot.")
-
-
-def _command(given: CommandContext) -> str:
-    """Return the command of the settings, or the default before there are any."""
-    if given.config is None and not DEFAULT_FILE.exists():
-        named = given.env.get("KEYTURN_SLACK_COMMAND")
-        try:
-            return SlackSettings(command=named).command if named else COMMAND
-        except ValidationError as error:
-            raise SettingsError(
-                f"KEYTURN_SLACK_COMMAND is {named!r}; use a name such as {COMMAND!r}."
-            ) from error
-    return given.settings().slack.command
 
 
 def _shown(data: JsonObject, *, as_json: bool, as_link: bool) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from pydantic import JsonValue, ValidationError
+from pydantic import ValidationError
 
 from keyturn.cli import console
 from keyturn.cli.command_context import command_context
@@ -225,11 +225,16 @@ def uncalled(policy: Policy) -> list[str]:
     ]
 
 
-def unused_requirements(policy: Policy) -> list[str]:
-    """Return a sentence for every unused requirement."""
+def _unused(policy: Policy) -> list[str]:
+    """Return a sentence for every unused requirement and rotation."""
+    used = {rule.on_call for rule in policy.roles.values()}
     return [
         f"The requirement {name!r} is not used: no 'needs' names it."
         for name in unused(policy)
+    ] + [
+        f"The rotation {name!r} is not used: no role has it as 'on_call'."
+        for name in policy.on_call
+        if name not in used
     ]
 
 
@@ -274,32 +279,18 @@ def check(ctx: typer.Context, file: PolicyFile = None, *, json: AsJson = False) 
         policy, document = command_context(ctx).loaded_policy(file)
     except BadPolicy as error:
         if json:
-            rows: list[JsonValue] = [
-                {"place": one.location, "text": one.text} for one in error.problems
-            ]
+            rows = [{"place": one.location, "text": one.text} for one in error.problems]
             console.as_json({"ok": False, "problems": rows})
         else:
             for problem in error.problems:
                 console.bad(str(problem))
         raise typer.Exit(1) from error
-    except SettingsError as error:
-        if not json:
-            raise
-        place = str(file or "")
-        unread: list[JsonValue] = [{"place": place, "text": str(error)}]
-        console.as_json({"ok": False, "problems": unread})
-        # 2 as for every mistake in files or settings; 1 means a readable but wrong
-        # policy.
-        raise typer.Exit(2) from error
     # Notes, not errors: such a policy can be used, and the findings may be intended.
     untyped = [str(one) for one in untyped_arguments(policy, document)]
-    notes = [*too_few_people(policy), *uncalled(policy), *unused_requirements(policy)]
-    notes += [*_reach_notes(policy), *untyped]
+    notes = [*too_few_people(policy), *uncalled(policy), *_unused(policy), *untyped]
     if json:
-        found: JsonObject = {"ok": True, "policy_digest": policy.digest}
-        found["tools"] = [*policy.tools]
-        found["notes"] = [*notes]
-        console.as_json(found)
+        found = {"ok": True, "policy_digest": policy.digest}
+        console.as_json({**found, "tools": [*policy.tools], "notes": notes})
         return
     count = len(policy.tools)
     listed = "1 tool is" if count == 1 else f"{count} tools are"
@@ -399,7 +390,15 @@ def replay_command(
     rows = read_rows(console.read_text(audit, "the audit export"), str(audit))
     found = replay(policy, rows)
     if json:
-        console.as_json({"policy_digest": policy.digest, **_as_document(found)})
+        changed = [one.model_dump(mode="json") for one in found if one.is_changed]
+        console.as_json(
+            {
+                "policy_digest": policy.digest,
+                "calls": len(found),
+                "without_arguments": sum(not one.is_complete for one in found),
+                "changed": changed,
+            }
+        )
         return
     for line in replay_lines(found):
         typer.echo(line)
@@ -432,17 +431,6 @@ def suggest_command(
             typer.echo(line)
     if not found:
         console.note(f"No tool has at least {least} calls that were always approved.")
-
-
-def _as_document(found: list[Replayed]) -> JsonObject:
-    changed: list[JsonValue] = [
-        one.model_dump(mode="json") for one in found if one.is_changed
-    ]
-    return {
-        "calls": len(found),
-        "without_arguments": sum(not one.is_complete for one in found),
-        "changed": changed,
-    }
 
 
 def _call(path: Path) -> CallFile:
@@ -509,28 +497,3 @@ def _turn(policy: Policy, name: str | None, now: datetime) -> str:
 
 def _local(moment: datetime, name: str) -> str:
     return f"{moment.astimezone(zone(name)):%Y-%m-%d %H:%M} {name}"
-
-
-def _reach_notes(policy: Policy, now: datetime | None = None) -> list[str]:
-    """Return a sentence for each role that is not simply mentioned."""
-    now = now or datetime.now(UTC)
-    found: list[str] = []
-    for name, rule in policy.roles.items():
-        parts: list[str] = []
-        if rule.notify is Notify.DM:
-            parts.append("gets direct messages")
-        if rule.on_call is not None:
-            turn = _turn(policy, rule.on_call, now)
-            parts.append(f"is asked through {turn}" if turn else "has no turn yet")
-        if rule.quiet is not None:
-            quiet = rule.quiet
-            parts.append(f"is not asked at {quiet.hours} {quiet.zone}")
-        if parts:
-            found.append(f"The role {name!r} {', '.join(parts)}.")
-    used = {rule.on_call for rule in policy.roles.values()}
-    found += [
-        f"The rotation {name!r} is not used: no role has it as 'on_call'."
-        for name in policy.on_call
-        if name not in used
-    ]
-    return found

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from datetime import UTC, datetime
+from contextlib import suppress
+from datetime import MAXYEAR, MINYEAR, UTC, datetime
 
 from pydantic import Field
 
@@ -32,21 +33,16 @@ def parse_time(text: str, option: str = "--at") -> datetime:
     Raises:
         SettingsError: when it is not a time, or has no zone.
     """
-    try:
+    when = None
+    with suppress(ValueError):
         when = datetime.fromisoformat(text)
-    except ValueError as error:
-        hint = "write 2026-07-04T02:30Z or 2026-07-04T02:30+01:00."
-        raise SettingsError(f"{option} {text!r} is not a time; {hint}") from error
     # No default zone: business hours would depend on the machine of the command.
-    if when.tzinfo is None:
-        # A date alone cannot have a zone.
-        hint = f"add Z or an offset, as in {when.isoformat(timespec='minutes')}Z."
-        raise SettingsError(f"{option} {text!r} has no time zone; {hint}")
-    try:
-        return when.astimezone(UTC)
-    except OverflowError as error:
-        text = f"{option} {text!r} is outside the years 1 to 9999 in UTC."
-        raise SettingsError(text) from error
+    if when is None or when.tzinfo is None or not MINYEAR < when.year < MAXYEAR:
+        raise SettingsError(
+            f"{option} {text!r} is not a time with its zone; write 2026-07-04T02:30Z "
+            "or 2026-07-04T02:30+01:00."
+        )
+    return when.astimezone(UTC)
 
 
 def ensure_spelled(

@@ -18,7 +18,7 @@ import typer
 
 from keyturn.bot.manifest import as_yaml, render
 from keyturn.cli import console, version
-from keyturn.cli.main import COMMANDS, UNEXPECTED, USAGE, add
+from keyturn.cli.main import COMMANDS, UNEXPECTED, add
 from keyturn.gateway.config import Settings
 from keyturn.gateway.errors import SettingsError
 from keyturn.gateway.policy.load import load_policy
@@ -265,8 +265,7 @@ def test_the_settings_that_ship_are_good(shell: Shell) -> None:
 
     good, *notes = shell.said("--config", str(config), "policy", "check").splitlines()
 
-    assert len(notes) == 1, good
-    assert "The role 'senior' gets direct messages." in notes[0]
+    assert (good[0], notes) == ("✔", [])
     assert list(Settings.load(config, {}).agents) == ["support"]
 
 
@@ -302,25 +301,6 @@ def test_a_stream_that_is_closed_is_no_file_that_is_opened_later(
     )
 
     assert ended.returncode == 10 + to_nothing, ended.stderr
-
-
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux has such a file")
-def test_output_that_finds_no_room_is_a_sentence(tmp_path: Path) -> None:
-    with Path("/dev/full").open("w", encoding="utf-8") as full:
-        ended = subprocess.run(
-            [sys.executable, "-m", "keyturn", "manifest"],
-            cwd=tmp_path,
-            stdout=full,
-            stderr=subprocess.PIPE,
-            text=True,
-            check=False,
-        )
-
-    assert ended.returncode == USAGE
-    assert ended.stderr == (
-        "The disk in use is full (No space left on device). Make room on "
-        "it, then run the command again.\n"
-    )
 
 
 def test_a_file_is_on_the_disk_before_it_is_said_to_be_there(

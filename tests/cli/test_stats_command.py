@@ -141,7 +141,7 @@ def test_a_tool_s_name_steers_no_terminal_and_arguments_are_never_shown(
         (("--zone", "Europe/Londn"), "did you mean 'Europe/London'?"),
         (("--zone", "../etc/passwd"), "there is no time zone"),
         (("--since", "yesterday"), "--since 'yesterday' is not a time"),
-        (("--until", "2026-07-01T00:00"), "has no time zone"),
+        (("--until", "2026-07-01T00:00"), "is not a time with its zone"),
         (("--since", "2026-11-01", "--until", "2026-10-01"), "is not after --since"),
         (("--audit", "nothing.jsonl"), "cannot be read"),
     ],

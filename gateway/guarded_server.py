@@ -13,7 +13,6 @@ from typing import Any
 from aiohttp import hdrs, web
 
 from keyturn.gateway.errors import SettingsError
-from keyturn.gateway.failures import any_failure
 
 logger = logging.getLogger(__name__)
 
@@ -146,11 +145,6 @@ class GuardedServer(web.Server):
         self._stop_clock(connection)
         try:
             return await self._answered(request)
-        except Exception:
-            raise
-        except any_failure() as panic:
-            # aiohttp would drop the connection without an answer.
-            raise RuntimeError("a library panicked") from panic
         finally:
             # None: the client has disconnected. It must not be listed again, because
             # `connection_lost` ran already.
@@ -186,8 +180,7 @@ class GuardedServer(web.Server):
             if not isinstance(admitted, int):
                 return admitted
             most = min(most, admitted)
-        # Most bodies arrive with their header, and some are not wanted.
-        if not most or request.content.is_eof():
+        if not most:
             return None
         if (request.content_length or 0) > most:
             return self._closing(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)

@@ -7,9 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from aiohttp import web
-
-from keyturn.gateway.api.api_keys import bearer
 from keyturn.gateway.api.person_tokens import PersonTokens
 from keyturn.gateway.api.refusals import Refusal
 from keyturn.gateway.approvals.decisions import (
@@ -67,22 +64,20 @@ class Decisions:
     tokens: PersonTokens
     reviews: ReviewService
 
-    async def reviewer(self, request: web.BaseRequest) -> tuple[Reviewer, str]:
-        """Return the reviewer of a request, and a hash of their token.
+    async def reviewer(self, token: str) -> Reviewer:
+        """Return the reviewer of a token.
 
         Raises:
             Refusal: when the token belongs to no reviewer.
         """
-        token = bearer(request)
         if not token or token.startswith("tk_"):
             raise people_decide()
-        reviewer = await self.tokens.reviewer(token)
-        return reviewer, f"sha256:{hashlib.sha256(token.encode()).hexdigest()}"
+        return await self.tokens.reviewer(token)
 
     async def decide(
-        self, approval_id: str, asked: DecideQuestion, by: Reviewer, token_hash: str
+        self, approval_id: str, asked: DecideQuestion, by: Reviewer, token: str
     ) -> DecideReply:
-        """Decide or vote on one call.
+        """Decide or vote on one call; the audit log gets a hash of the token.
 
         Raises:
             Refusal: when nothing was decided, with the reason.
@@ -97,7 +92,7 @@ class Decisions:
             index=item.index,
             version=asked.expected_version,
             action_hash=asked.action_hash,
-            request_digest=token_hash,
+            request_digest=f"sha256:{hashlib.sha256(token.encode()).hexdigest()}",
         )
         try:
             outcome = await self.reviews.decide(

@@ -49,7 +49,6 @@ from keyturn.gateway.protocol.http_problems import (
     FORBIDDEN,
     NOT_FOUND,
     STOPPING,
-    TOO_LARGE,
     UNAUTHENTICATED,
     UNAVAILABLE,
     WRONG_METHOD,
@@ -91,7 +90,7 @@ class _Route(NamedTuple):
 
 
 _COUNTED = web.RequestKey("keyturn_counted", bool)
-_PERSON = web.RequestKey("keyturn_person", tuple[Reviewer, str])
+_PERSON = web.RequestKey("keyturn_person", Reviewer)
 """Stored at a request: that it was counted, and the person who sent it."""
 
 
@@ -236,7 +235,7 @@ class Api:
         self, operation: Operation[Any, Any], request: web.BaseRequest
     ) -> web.Response:
         key = await self._key(request, operation.scope)
-        body = await _body(request)
+        body = await request.read()
         read = partial(operations.read, operation.question, body)
         question = await aside(read, [body])
         calls = operations.calls_in(question)
@@ -269,10 +268,10 @@ class Api:
         return web.Response(body=answer, content_type=_JSON, headers=headers)
 
     async def _decide(self, id_: str, request: web.BaseRequest) -> web.Response:
-        decisions, by, token_hash = await self._person(request)
-        body = await _body(request)
+        decisions, by = await self._person(request)
+        body = await request.read()
         asked = await aside(partial(operations.read, DECIDE, body), [body])
-        return _json(await decisions.decide(id_, asked, by, token_hash))
+        return _json(await decisions.decide(id_, asked, by, bearer(request)))
 
     def _refuse_while_stopping(self) -> None:
         if self.is_stopping:
@@ -280,19 +279,15 @@ class Api:
                 STOPPING, "This process is stopping; ask again.", {"Retry-After": "1"}
             )
 
-    async def _person(
-        self, request: web.BaseRequest
-    ) -> tuple[Decisions, Reviewer, str]:
-        """Return the decisions, the person of a request, and a hash of their token."""
+    async def _person(self, request: web.BaseRequest) -> tuple[Decisions, Reviewer]:
+        """Return the decisions, and the person of a request."""
         if self.decisions is None:
             raise people_decide()
-        if _PERSON in request:
-            return self.decisions, *request[_PERSON]
-        self._refuse_while_stopping()
-        by, token_hash = await self.decisions.reviewer(request)
-        self.limits.take(f"person {by.team} {by.user}")
-        request[_PERSON] = by, token_hash
-        return self.decisions, by, token_hash
+        if _PERSON not in request:
+            self._refuse_while_stopping()
+            by = request[_PERSON] = await self.decisions.reviewer(bearer(request))
+            self.limits.take(f"person {by.team} {by.user}")
+        return self.decisions, request[_PERSON]
 
     async def _key(self, request: web.BaseRequest, scope: Scope) -> ApiKey:
         """Return the key of a request, if it is valid and has the scope."""
@@ -364,12 +359,3 @@ def _refusal(error: KeyturnError) -> Refusal:
         log_failure(logger, error, "record.corrupt")
         return Refusal(kind, text, approval=error.approval)
     return Refusal(kind, text)
-
-
-async def _body(request: web.BaseRequest) -> bytes:
-    try:
-        return await request.read()
-    except web.HTTPRequestEntityTooLarge as error:
-        raise Refusal(
-            TOO_LARGE, f"A request may have {MAX_BODY_BYTES} bytes at most."
-        ) from error

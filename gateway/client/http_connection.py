@@ -14,7 +14,7 @@ import logging
 import re
 import weakref
 from email.utils import parsedate_to_datetime
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -147,13 +147,6 @@ Q = TypeVar("Q")
 A = TypeVar("A")
 
 
-class _Reply(NamedTuple):
-    status: int
-    retry_after: str
-    date: str
-    body: bytes
-
-
 class HttpConnection:
     """Sends requests to a gateway at a URL.
 
@@ -220,11 +213,11 @@ class HttpConnection:
             # The gateway warns its operators.
             headers[http_api.CLOCK_HEADER] = f"{ahead_s:+d}"
         sent = self._send(operation.path, body, headers, wait_s, is_write=is_write)
-        reply = await asyncio.wrap_future(spawn(sent))
+        reply, answer = await asyncio.wrap_future(spawn(sent))
         try:
             if reply.status == _OK:
-                return operation.answer.validate_json(reply.body)
-            found = Problem.model_validate_json(reply.body)
+                return operation.answer.validate_json(answer)
+            found = Problem.model_validate_json(answer)
         except ValidationError as error:
             # From a proxy in between, or another program at this address.
             raise StoreUnavailable(
@@ -271,7 +264,7 @@ class HttpConnection:
         wait_s: float,
         *,
         is_write: bool,
-    ) -> _Reply:
+    ) -> tuple[aiohttp.ClientResponse, bytes]:
         timeout = aiohttp.ClientTimeout(
             connect=TIMEOUT_S, sock_connect=TIMEOUT_S, sock_read=TIMEOUT_S + wait_s
         )
@@ -279,18 +272,19 @@ class HttpConnection:
         for left in reversed(range(TRIES)):
             asked_s = self.clock.asking()
             try:
-                reply = await self._sent(path, body, headers, timeout)
+                reply, answer = await self._sent(path, body, headers, timeout)
             except aiohttp.ClientError as error:
                 may_be_kept |= is_write and not isinstance(error, _NOT_SENT)
                 if left and not isinstance(error, _NOT_NOW):
                     continue
                 raise self._no_answer(error, may_be_kept=may_be_kept) from error
-            self.clock.answered(reply.date, asked_s)
+            self.clock.answered(reply.headers.get("Date", ""), asked_s)
             # A date in this header is ignored; the caller has its pauses.
             is_asked = reply.status in _ASKS_FOR_PAUSE
-            wanted_s = pause_s(reply.retry_after) if is_asked else None
+            after = reply.headers.get("Retry-After", "") if is_asked else ""
+            wanted_s = pause_s(after)
             if not left or wanted_s is None or wanted_s > LONGEST_PAUSE_S:
-                return reply
+                return reply, answer
             await asyncio.sleep(wanted_s)
         raise AssertionError("The last attempt returns or raises.")  # pragma: no cover
 
@@ -300,17 +294,12 @@ class HttpConnection:
         body: bytes,
         headers: dict[str, str],
         timeout: aiohttp.ClientTimeout,  # noqa: ASYNC109 - of each part, not of all
-    ) -> _Reply:
+    ) -> tuple[aiohttp.ClientResponse, bytes]:
         url = f"{self.url}{path}"
         async with self._opened().post(
             url, data=body, headers=headers, timeout=timeout, allow_redirects=False
         ) as reply:
-            return _Reply(
-                reply.status,
-                reply.headers.get("Retry-After", ""),
-                reply.headers.get("Date", ""),
-                await reply.read(),
-            )
+            return reply, await reply.read()
 
     def _no_answer(self, error: Exception, *, may_be_kept: bool) -> StoreUnavailable:
         why = reason(error)

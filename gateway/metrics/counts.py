@@ -43,14 +43,11 @@ class DurationHistogram:
     count: int = 0
     total_ms: int = 0
     longest_ms: int = 0
-    _shortest_ms: int = 0
     buckets: Counter[int] = field(default_factory=Counter[int])
 
     def add(self, duration_ms: int) -> None:
         """Count a duration; a negative one, after a clock change, counts as zero."""
         took_ms = max(0, duration_ms)
-        first = self.count == 0
-        self._shortest_ms = took_ms if first else min(self._shortest_ms, took_ms)
         self.longest_ms = max(self.longest_ms, took_ms)
         self.count += 1
         self.total_ms += took_ms
@@ -78,7 +75,7 @@ class DurationHistogram:
         low = _BOUNDS_MS[index - 1] if index else 0
         # The geometric mean of a bucket is equally far, in percent, from both ends.
         middle = round(math.sqrt(low * _BOUNDS_MS[index]))
-        return min(max(middle, self._shortest_ms), self.longest_ms)
+        return min(middle, self.longest_ms)
 
 
 class Outcome(StrEnum):

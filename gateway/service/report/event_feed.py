@@ -24,8 +24,8 @@ logger = logging.getLogger(__name__)
 
 MayBe = Callable[[str], bool]
 
-_PLACE = re.compile(r"[0-9]{1,20}-[0-9]{1,20}", re.ASCII)
-_LARGEST = 2**64
+# Every number of 19 digits fits into the 64 bits of a stream's ids.
+_PLACE = re.compile(r"[0-9]{1,19}-[0-9]{1,19}", re.ASCII)
 
 
 class BadPlace(Exception):
@@ -195,7 +195,7 @@ class EventFeed:
                 and may_be(run)
             )
 
-        if after and (not _PLACE.fullmatch(after) or max(entry_id(after)) >= _LARGEST):
+        if after and not _PLACE.fullmatch(after):
             raise BadPlace(after)
         return self.following(wants, after)
 

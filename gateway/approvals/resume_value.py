@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from keyturn.gateway.approvals.record import NOT_KNOWN, DecisionRecord, Item
+from keyturn.gateway.approvals.record import NOT_KNOWN, Item
 from keyturn.gateway.protocol import digest
 from keyturn.gateway.protocol.questions import without_answer
 from keyturn.gateway.protocol.records import ItemState
@@ -18,12 +18,10 @@ _ENDINGS = {
     ItemState.LAPSED: "The authorization was not used in time",
 }
 
-
-_QUESTION_ENDS = {
+_KINDS = {
     ItemState.ANSWERED: AnswerKind.RESPOND,
     ItemState.REJECTED: AnswerKind.REJECT,
-    ItemState.EXPIRED: AnswerKind.EXPIRED,
-    ItemState.SUPERSEDED: AnswerKind.SUPERSEDED,
+    **{state: AnswerKind(state.value) for state in _ENDINGS},
 }
 
 ENDS_WITHOUT_REVIEW: frozenset[ItemState] = frozenset(_ENDINGS)
@@ -42,14 +40,10 @@ def answer_for(item: Item) -> Answer | None:
 
 
 def _end_of_call(item: Item) -> Answer:
-    if item.state in _ENDINGS:
-        kind = AnswerKind(item.state.value)  # the kind is named after the state
-        return _answer(item, kind, message=end_reason(item))
-    text = item.decision.text if item.decision else ""
-    if item.state is ItemState.REJECTED:
-        return _answer(item, AnswerKind.REJECT, message=text)
-    if item.state is ItemState.ANSWERED:
-        return _answer(item, AnswerKind.RESPOND, message=text)
+    if item.state in _KINDS:
+        text = item.decision.text if item.decision else ""
+        message = end_reason(item) if item.state in _ENDINGS else text
+        return _answer(item, _KINDS[item.state], message=message)
     if item.edit is not None:
         why, args = item.edit.reason, digest.in_spelling_of(item.spelled, item.args)
         edited = _answer(item, AnswerKind.EDIT, message=why, args=args)
@@ -66,7 +60,7 @@ _UNANSWERED = {
 def _end_of_question(item: Item) -> Answer:
     """Return the answers of people, or why there are none."""
     decision = item.decision
-    kind = _QUESTION_ENDS.get(item.state, AnswerKind.WITHDRAWN)
+    kind = _KINDS.get(item.state, AnswerKind.WITHDRAWN)
     if decision is not None:
         text = decision.text
     else:
@@ -95,29 +89,21 @@ def _why_approved(item: Item) -> str:
 
 def end_reason(item: Item) -> str:
     """Return why a call without a rejection does not run, for the model."""
-    why = _ENDINGS[item.state]
+    why, reason = _ENDINGS[item.state], ""
     if item.revoked is not None and item.revoked.is_final:
         why = item.revoked.reason.removesuffix(".")
     # Before all others: such a call may have run.
     if item.is_restored:
         return f"{why}. {NOT_KNOWN}; look before you ask again."
     if item.state is ItemState.WITHDRAWN and item.decision is not None:
-        return _taken_back(item, item.decision)
-    return f"{why}, so the call {_ran(item)}"
-
-
-def _ran(item: Item) -> str:
-    # It was started at least once, so "did not run" would be false.
-    if item.has_started:
-        return "does not go on. What it did before that stays."
-    return "did not run."
-
-
-def _taken_back(item: Item, decision: DecisionRecord) -> str:
-    said = f"Somebody who asked for this call took it back, so it {_ran(item)}"
-    if not decision.text:
-        return said
-    return f"{said} Their reason: {json.dumps(decision.text, ensure_ascii=False)}."
+        why, text = "Somebody who asked for this call took it back", item.decision.text
+        reason = (
+            f" Their reason: {json.dumps(text, ensure_ascii=False)}." if text else ""
+        )
+    ran = "did not run."
+    if item.has_started:  # at least once, so "did not run" would be false
+        ran = "does not go on. What it did before that stays."
+    return f"{why}, so the call {ran}{reason}"
 
 
 def unknown_answer(item_id: str, action_hash: str, why: str) -> Answer:

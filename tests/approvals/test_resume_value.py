@@ -36,7 +36,7 @@ from tests.approvals.builders import (
     say,
 )
 
-TAKEN_BACK = "Somebody who asked for this call took it back, so it d"
+TAKEN_BACK = "Somebody who asked for this call took it back, so the call d"
 NOT_USED = "The authorization was not used in time, so the call d"
 CONVERSATION_GONE = (
     "The saved state of the agent's conversation is gone, so the call did not run."

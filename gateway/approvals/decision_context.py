@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from keyturn.gateway.approvals import quorum, timing
+from keyturn.gateway.approvals import quorum, signed_decisions, timing
 from keyturn.gateway.approvals.changes import Change, by_person, following
 from keyturn.gateway.approvals.decisions import (
     Click,
@@ -37,12 +37,6 @@ from keyturn.gateway.approvals.requirement import (
     Signature,
     Vote,
 )
-from keyturn.gateway.approvals.signed_decisions import (
-    DecisionKey,
-    Given,
-    given_hash,
-    signed,
-)
 from keyturn.gateway.protocol.records import ItemState, Person, Verb, join
 
 
@@ -64,7 +58,7 @@ class DecisionContext:
     policy_now: PolicyDecision
     voters: Sequence[Reviewer]
     resolved: Reviewer
-    key: DecisionKey | None = None
+    key: signed_decisions.DecisionKey | None = None
     waiting_now: PolicyDecision | None = None
 
     @cached_property
@@ -161,12 +155,16 @@ class DecisionContext:
         return self._signed(item, item.edit, Verb.EDIT, roles)
 
     def _signed(
-        self, item: Item, given: Given, verb: Verb | None, roles: tuple[str, ...]
+        self,
+        item: Item,
+        given: signed_decisions.Given,
+        verb: Verb | None,
+        roles: tuple[str, ...],
     ) -> Signature | None:
         if self.key is None:
             return None
         click = self.click
-        is_as_seen = click.action_hash == given_hash(item, given)
+        is_as_seen = click.action_hash == signed_decisions.given_hash(item, given)
         unsigned = Signature(
             key="",
             sig="",
@@ -178,7 +176,7 @@ class DecisionContext:
             display=click.display_digest,
             policy=self.policy_now.policy_digest,
         )
-        return signed(self.approval, item, given, unsigned, self.key)
+        return signed_decisions.signed(self.approval, item, given, unsigned, self.key)
 
     def needs_reason(self, *verbs: Verb) -> bool:
         """Return True if one of these decisions needs a reason, then or now."""

@@ -40,15 +40,9 @@ from keyturn.gateway.errors import (
 )
 from keyturn.gateway.protocol.public_keys import PublicKey
 from keyturn.gateway.store.audit import files as audit_files
+from keyturn.gateway.store.audit import log
 from keyturn.gateway.store.audit.files import Row, TreeFiles, TreeRecord
 from keyturn.gateway.store.audit.index import facts_in
-from keyturn.gateway.store.audit.log import (
-    TreeNote,
-    TreeNotes,
-    behind,
-    is_overdue,
-    place_text,
-)
 from keyturn.gateway.store.connection.connection import fields, text
 from keyturn.gateway.store.events.readers import EntryId, entry_id
 from keyturn.gateway.store.keys import Keys
@@ -98,7 +92,7 @@ class AuditWriter:
         store.audit_index.folder = folder
         self._writer = secrets.token_hex(8)
         self._tree: GrowingTree | None = None
-        self._notes = TreeNotes(store.conn, keys)
+        self._notes = log.TreeNotes(store.conn, keys)
         self._trimmed_s = 0.0
         self._problem = ""
 
@@ -177,7 +171,7 @@ class AuditWriter:
         if self._tree.is_due(self._clock(), is_last=is_last):
             await self._sign(self._tree, lease)
 
-    async def _load(self, noted: TreeNote) -> GrowingTree:
+    async def _load(self, noted: log.TreeNote) -> GrowingTree:
         origin = await asyncio.to_thread(self._files.origin)
         if noted.origin and origin != noted.origin:
             message = (
@@ -187,11 +181,13 @@ class AuditWriter:
                 "'keyturn repair --new-tree'."
             )
             # A process that signed here needs this tree or an explicit restart.
-            is_late = self._files.size or await is_overdue(self._store.conn, self._keys)
+            is_late = self._files.size or await log.is_overdue(
+                self._store.conn, self._keys
+            )
             raise AuditUnreadable(message) if is_late else _Elsewhere(message)
         origin, keys = origin or self._files.new_origin(), public_keys(self._keyring)
         found = await asyncio.to_thread(_load_files, self._files, origin, keys)
-        if noted != TreeNote() and not self._is_known(origin, keys, noted):
+        if noted != log.TreeNote() and not self._is_known(origin, keys, noted):
             raise AuditUnreadable(
                 f"The audit tree in {str(self._files.folder)!r} has no checkpoint with "
                 f"{noted.size} entries, the root {noted.root} and the last entry "
@@ -210,12 +206,12 @@ class AuditWriter:
         return found
 
     def _is_known(
-        self, origin: str, keys: tuple[PublicKey, ...], noted: TreeNote
+        self, origin: str, keys: tuple[PublicKey, ...], noted: log.TreeNote
     ) -> bool:
         for note in reversed(self._files.notes()):
             found = checkpoints.verified_checkpoint(note, origin=origin, keys=keys)
             if found.size <= noted.size:
-                last = place_text(self._files.place(found.size - 1))
+                last = log.place_text(self._files.place(found.size - 1))
                 own = (origin, found.size, found.root.hex(), last)
                 return noted[:4] == own and noted.moved in {"", "1"}
         return False
@@ -264,7 +260,7 @@ class AuditWriter:
         age = timedelta(milliseconds=await conn.now_ms(audit) - before[0])
         is_cut = entry_id(first) > before and age < kept
         if is_cut or entry_id(deleted) > before:
-            name = place_text(before) if is_cut else deleted
+            name = log.place_text(before) if is_cut else deleted
             await self._report_entry(f"{name} deleted")
 
     async def _report_entry(self, name: str) -> None:
@@ -333,11 +329,11 @@ class AuditWriter:
             checkpoint.origin, checkpoint.size, checkpoint.root.hex(),
         )  # fmt: skip
 
-    def _note_of(self, tree: GrowingTree) -> TreeNote:
+    def _note_of(self, tree: GrowingTree) -> log.TreeNote:
         """Return the note about the folder with the log, and its size."""
         size, root = tree.head.size, tree.head.root().hex()
-        last, moved = place_text(tree.signed_last), self._moved
-        return TreeNote(tree.origin, size, root, last, moved)
+        last, moved = log.place_text(tree.signed_last), self._moved
+        return log.TreeNote(tree.origin, size, root, last, moved)
 
     @property
     def _moved(self) -> str:
@@ -367,7 +363,7 @@ class AuditWriter:
         self._trimmed_s = self._clock()
         kept = self._store.audit_kept
         left = min(kept, LEAVES_AFTER) if self._store.audit_folder else kept
-        await self._log.trim(left, before=behind(tree.signed_last))
+        await self._log.trim(left, before=log.behind(tree.signed_last))
         kept_ms = int(kept.total_seconds() * 1000)
         oldest_ms = await self._store.conn.now_ms(self._keys.audit) - kept_ms
         await asyncio.to_thread(audit_files.expire, self._files, (oldest_ms, 0))

@@ -36,14 +36,7 @@ from keyturn.gateway.protocol.records import (
     is_inside,
 )
 from keyturn.gateway.service.report.event_feed import EventFeed
-from keyturn.gateway.service.run.claiming import (
-    ClaimService,
-    find_answers,
-    late_report,
-    outcome_of,
-    told_edit,
-    unproven_outcome,
-)
+from keyturn.gateway.service.run import claiming
 from keyturn.gateway.service.run.proving import are_proven, is_edit_proven, proven_words
 from keyturn.gateway.service.submit.submitting import StoredVerdicts, Submitter
 from keyturn.gateway.service.tenant_service import TenantService
@@ -66,7 +59,7 @@ MAX_HISTORY = 64
 _RAN = {ItemState.EXECUTED, ItemState.FAILED}
 
 
-class AgentService(ClaimService, Submitter):
+class AgentService(claiming.ClaimService, Submitter):
     """The operations for agents. None of them can approve a call for people.
 
     Args:
@@ -102,9 +95,9 @@ class AgentService(ClaimService, Submitter):
         """Return the outcomes of the recorded calls of one message in the whole run."""
         approvals = await self._of_message(ref)
         found = [
-            outcome_of(proven_words(self._store, one, item))
+            claiming.outcome_of(proven_words(self._store, one, item))
             if await are_proven(self._store, one, item)
-            else unproven_outcome(item)
+            else claiming.unproven_outcome(item)
             for one in approvals
             for item in one.items
         ]
@@ -121,7 +114,7 @@ class AgentService(ClaimService, Submitter):
             self._sealed(edit, run)
             for loaded in await self._store.approvals.load_each(ids)
             for item in loaded.approval.items
-            if (edit := told_edit(item)) is not None
+            if (edit := claiming.told_edit(item)) is not None
             and item.state in _RAN
             and await is_edit_proven(self._store, loaded.approval, item)
         ]
@@ -180,7 +173,7 @@ class AgentService(ClaimService, Submitter):
                 if tenant_of_approval(item_id.rpartition(".")[0]) is not None:
                     unknown.add(each)
             elif _is_of_run(found[0], ref):
-                told = told_edit(found[1])
+                told = claiming.told_edit(found[1])
                 # The whole record is compared, because editor and reason may be forged
                 # as well.
                 is_ours = told is not None and edit_hash(told) == each
@@ -289,7 +282,7 @@ class AgentService(ClaimService, Submitter):
         """Return late reports; see `Gateway.late_reports`."""
         found = [await self._found(item_id) for item_id in item_ids]
         mine = [one[1] for one in found if one and _is_of_run(one[0], ref)]
-        reports = map(late_report, mine)
+        reports = map(claiming.late_report, mine)
         return tuple(report for report in reports if report is not None)
 
     async def note(self, agent: str) -> wire.AgentNote:
@@ -628,7 +621,7 @@ class RemoteRunService(RunCalls):
             return is_ours and may_be(approval.run_ref.agent)
 
         try:
-            found = await find_answers(
+            found = await claiming.find_answers(
                 self._store, asked.run, asked.questions, concerns
             )
         except GraphError as error:

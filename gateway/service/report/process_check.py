@@ -82,7 +82,13 @@ class Registration:
             if not problem:
                 # False if another process joined since the reading. Two that do not fit
                 # must not both join, so both read again.
-                if await self._join(found):
+                if await self._store.processes.join(
+                    self._keys,
+                    self._name,
+                    self._process,
+                    seen=found.revision,
+                    kept=tuple(kept_by(self._process)),
+                ):
                     return
                 continue
             ends = found.alive[name][1] if name else 0
@@ -141,20 +147,17 @@ class Registration:
         return [one for one in found if one]
 
     async def _compare_clocks(self) -> None:
-        """Publish the clock's offset, and report when the clock becomes wrong."""
+        """Publish the clock's offset with the next beat, and report a wrong clock."""
         ahead_s = round(self._store.conn.clock.offset_s)
         before_s, mine = self._process.ahead_s, self._process
         # Not for each second of drift, because the offset becomes a sentence elsewhere.
         if abs(ahead_s - before_s) <= 1 and bool(ahead_s) == bool(before_s):
             return
         self._process = mine.with_(ahead_s=ahead_s)
-        await self._store.processes.stay(self._keys, self._name, self._process)
-        if not ahead_s:
-            logger.info("process.clock_right")
-            return
-        logger.error("process.clock_wrong ahead_s=%+d", ahead_s)
-        side = "ahead" if ahead_s > 0 else "behind"
-        await self._report(SecurityKind.CLOCK_WRONG, "clock", evidence=side)
+        if ahead_s:
+            logger.error("process.clock_wrong ahead_s=%+d", ahead_s)
+            side = "ahead" if ahead_s > 0 else "behind"
+            await self._report(SecurityKind.CLOCK_WRONG, "clock", evidence=side)
 
     async def _compare_secret(self) -> None:
         """Report it when the store is marked with a secret that is not accepted here.
@@ -217,22 +220,6 @@ class Registration:
                     "good, run: keyturn repair --new-checkpoints"
                 )
         return ""
-
-    async def _join(self, found: Processes) -> bool:
-        mine = self._process
-        kept = tuple(kept_by(mine))
-        for one in kept:
-            before = found.kept.get((one.tenant, one.agent))
-            if before is not None and before.checkpoints != one.checkpoints:
-                logger.warning(
-                    "agent.moved agent=%s was=%s now=%s",
-                    one.agent,
-                    before.shown,
-                    one.shown,
-                )
-        return await self._store.processes.join(
-            self._keys, self._name, mine, seen=found.revision, kept=kept
-        )
 
 
 @asynccontextmanager

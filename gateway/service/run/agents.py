@@ -498,14 +498,7 @@ class RunCalls(TenantService):
             for item in approval.items
             if item.state in ends and item.id not in asked
         )
-        if dropped:
-            logger.warning(
-                "items.dropped agent=%s thread=%s items=%s",
-                run.agent,
-                run.thread,
-                ",".join(sorted(dropped)),
-            )
-            await self._agents.withdraw(dropped)
+        await self._agents.withdraw(dropped)
 
     async def droppable(self, run: RunRef, asked: Collection[str]) -> list[Approval]:
         """Return the run's unfinished approvals, except those a paused task may need.

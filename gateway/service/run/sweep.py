@@ -41,7 +41,7 @@ class Sweeper(TenantService):
     ) -> None:
         super().__init__(store, tenant=tenant)
         self._clock = clock
-        self._alarmed_at: float | None = None
+        self._alarm_at_s = float("-inf")
 
     async def sweep(self) -> int:
         """End everything that is overdue; return how many items ended."""
@@ -63,7 +63,8 @@ class Sweeper(TenantService):
         """Drop the events that every reader has read; log a reader that lags."""
         conn, keys = self._store.conn, self._keys
         found = await trim_outbox(conn, keys)
-        if found.problem and self._is_alarm_due():
+        if found.problem and self._clock() >= self._alarm_at_s:
+            self._alarm_at_s = self._clock() + _ALARM_S
             logger.error(
                 "outbox.long tenant=%s reader=%s events>%d: start what reads as this "
                 "reader; a reader that is away for %d days is forgotten",
@@ -72,22 +73,12 @@ class Sweeper(TenantService):
                 MANY,
                 RETENTION.days,
             )
-            # A reader's name is its kind, a colon and its tenant.
-            tenant = found.reader.partition(":")[2]
-            stalled = SecurityEvent(
-                kind=SecurityKind.STALLED, tenant=tenant, about="outbox"
-            )
+            kind = SecurityKind.STALLED
+            stalled = SecurityEvent(kind=kind, tenant=keys.tenant, about="outbox")
             await self._store.security.report(keys, stalled)
             # Their unread events are about records that have expired.
             for reader in await drop_idle_readers(conn, keys, idle_ms=KEEP_MS):
                 logger.warning("outbox.reader_forgotten reader=%s", reader)
-
-    def _is_alarm_due(self) -> bool:
-        now, before = self._clock(), self._alarmed_at
-        if before is not None and now - before < _ALARM_S:
-            return False
-        self._alarmed_at = now
-        return True
 
     async def fire(self, timer: Timer) -> bool:
         """Fire one timer of an approval, once on all replicas.
@@ -95,38 +86,31 @@ class Sweeper(TenantService):
         Returns:
             False when another replica was faster, or the approval waits no longer.
         """
-        is_known = False
 
-        async def compute(loaded: Loaded) -> Write | None:
-            nonlocal is_known
-            is_known = True
+        async def compute(loaded: Loaded) -> Write | bool:
             # Another replica may have fired it since the list was read. The script
             # repeats the check in the step that writes.
             if not await self._store.timers.is_due(self._keys, timer):
-                return None
+                return False
             change = waiting_changes.fire(loaded.approval, timer.kind, loaded.now_ms)
             if change is None:
                 await self._store.timers.drop(self._keys, timer)
-            return Write(change) if change else None
+            return Write(change) if change else False
 
         try:
             found = await self._store.approvals.change(timer.approval, compute)
-            # `compute` was not called, so there is no such approval any more.
-            if not is_known:
+            if found is None:  # there is no such approval any more
                 await self._store.timers.drop(self._keys, timer)
         except CorruptRecord as error:
             await self._quarantine(error)
             return False
-        return found is not None
+        return bool(found)
 
     async def expire(self, approval_id: str) -> int:
         """End the overdue items of one approval, by the store's clock."""
-        count = 0
 
         async def compute(loaded: Loaded) -> Write:
-            nonlocal count
             change = ending.end_overdue(loaded.approval, loaded.now_ms)
-            count = len(change.events) if change else 0
             # An abandoned idempotent call runs again, so nothing ends. Writing the
             # record removes its deadline from the index.
             return Write(change or Change(following(loaded.approval)))
@@ -141,7 +125,7 @@ class Sweeper(TenantService):
             # restore.
             await self._store.approvals.forget_overdue(self._keys, approval_id)
             return 0
-        return count
+        return len(found.change.events)
 
     async def _quarantine(self, error: CorruptRecord) -> None:
         """Set a corrupt record aside, so that it does not block the sweep."""

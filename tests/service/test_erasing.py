@@ -176,7 +176,7 @@ async def test_a_person_is_erased_from_what_they_asked_for(
 
 @pytest.mark.parametrize("what", ["", "dan", "ap_1", "*", "U0", "ap_default_zz"])
 async def test_only_ids_are_taken(harness: ServiceHarness, what: str) -> None:
-    with pytest.raises(ValueError, match=r"is no id of an approval \(ap_"):
+    with pytest.raises(ValueError, match="has no approval"):
         await erase(harness, what)
 
 

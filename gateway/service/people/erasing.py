@@ -22,7 +22,6 @@ from keyturn.gateway.store.erasing import (
     erase_entries,
     is_asked_by,
 )
-from keyturn.gateway.store.keys import tenant_of_approval
 
 _USER = re.compile(r"[UW][A-Z0-9]{2,}")
 
@@ -81,15 +80,11 @@ class Eraser(TenantService):
             AuditUnreadable: see `erase_entries`.
         """
         is_person = _USER.fullmatch(what) is not None
-        if not is_person and tenant_of_approval(what) is None:
-            raise ValueError(
-                f"{what!r} is no id of an approval (ap_…, as 'keyturn audit export' "
-                "prints it) or of a Slack user (U0DAN)"
-            )
         if not is_person and not await self._is_known(what):
             raise ValueError(
-                f"The tenant {self._tenant!r} has no approval {what!r}, and its audit "
-                "log has no entry about it; compare the id and the settings"
+                f"The tenant {self._tenant!r} has no approval {what!r} (ap_…) and no "
+                "audit entry about one, and it is no id of a Slack user (U0DAN); "
+                "compare the id and the settings"
             )
         ids = await self._asked_by(what) if is_person else [what]
         kept: dict[str, str] = {}

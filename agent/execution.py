@@ -29,8 +29,7 @@ from keyturn.agent.bridge import Shell, ask_with_retries
 from keyturn.agent.grants import Grant, Recheck, contained, grant_scope
 from keyturn.agent.interrupts import drop_findings, request_reconciliation
 from keyturn.agent.turns import collect_edits
-from keyturn.gateway import background
-from keyturn.gateway.background import begun
+from keyturn.gateway.background import begun, spawn
 from keyturn.gateway.clock import now_s
 from keyturn.gateway.errors import (
     FINAL_ERRORS,
@@ -77,6 +76,9 @@ from keyturn.gateway.protocol.work import aside
 BUSY_DEADLINE_S = 120.0
 """How long to wait for another live owner before the run fails and is resumed later."""
 
+BEATS = 3
+"""Heartbeats in the lease of a claim, so one of them may fail."""
+
 GIVE_BACK_S = 2.0
 """How long a cancelled attempt waits for the release of its claim."""
 
@@ -122,60 +124,55 @@ async def execute(
     while True:
         asked_s = now_s()
         reply = await _claim_when_free(held, request, gateway, shell)
-        match reply:
-            case Claimed():
-                # The fence of its claim lets the end be recorded without the lease.
-                sent = request.reading
-                end = await shell.outliving_lease(
-                    _run_once(held, reply, gateway, shell, work, asked_s, sent)
-                )
-                if end is not None and not isinstance(end, Reading):
-                    return end
-                # Under the old owner an unrecorded claim would be granted again. An
-                # edit that the tool reads differently goes back to reviewers, with its
-                # reading.
-                request = request.with_(owner=uuid.uuid4().hex, reading=end)
-            case Done():
-                drop_findings(held.verdict)
-                return _stored_end(reply)
-            case Refused():
-                return NotRun(messages.denial_text(reply.reason))
-            case Reopened():
-                ended = _decide_again(held, reply)
-                if ended is not None:
-                    return ended
-            case InDoubt():
-                reconciled = _reconcile(held, reply)
-                if reconciled is not None:
-                    return reconciled
-            case _:
-                assert_never(reply)
+        if not isinstance(reply, Claimed):
+            ended = _end_of(held, reply)
+            if ended is not None:
+                return ended
+            continue
+        # The fence of its claim lets the end be recorded without the lease.
+        claim = _Claim(held, reply, gateway, shell)
+        attempt = _run_once(claim, work, asked_s, request.reading)
+        end = await shell.outliving_lease(attempt)
+        if end is not None and not isinstance(end, Reading):
+            return end
+        # Under the old owner an unrecorded claim would be granted again. An edit that
+        # the tool reads differently goes back to reviewers, with its reading.
+        request = request.with_(owner=uuid.uuid4().hex, reading=end)
 
 
-def _decide_again(held: HeldCall, reply: Reopened) -> Closed | NotRun | None:
-    """Wait for people to decide again; None when the call may be claimed again."""
-    if held.ask_again is None:
-        return NotRun(messages.denial_text(reply.reason))
-    answer = held.ask_again()
-    is_again = answer.type in {AnswerKind.APPROVE, AnswerKind.EDIT}
-    return None if is_again else Closed(answer)
+def _end_of(
+    held: HeldCall, reply: Done | Refused | Reopened | InDoubt
+) -> RanBefore | Reconciled | CutOff | Closed | NotRun | None:
+    """Return the end of a call that was not claimed; None to claim it again.
+
+    Pauses while people decide again or reconcile the call.
+    """
+    match reply:
+        case Done():
+            drop_findings(held.verdict)
+            if reply.reconcile_answer is not None:
+                return Reconciled(reply.reconcile_answer, reply.edit)
+            return RanBefore(reply.result, reply.edit, reply.reconciled)
+        case Reopened() if held.ask_again is not None:
+            answer = held.ask_again()
+            is_again = answer.type in {AnswerKind.APPROVE, AnswerKind.EDIT}
+            return None if is_again else Closed(answer)
+        case Refused() | Reopened():
+            return NotRun(messages.denial_text(reply.reason))
+        case InDoubt():
+            return _reconcile(held, reply)
+        case _:
+            assert_never(reply)
 
 
 def _reconcile(held: HeldCall, reply: InDoubt) -> Reconciled | CutOff | None:
     """Wait for people to reconcile a call; None when they let the call run again."""
     if held.ask_again is None:
         return CutOff()
-    finding = request_reconciliation(held.verdict)
-    edit = reply.edit
+    finding, edit = request_reconciliation(held.verdict), reply.edit
     if edit is not None and finding.type == "executed":
         edit = edit.with_(outcome=EditOutcome.EXECUTED)
     return None if finding.type == "rerun" else Reconciled(finding, edit)
-
-
-def _stored_end(reply: Done) -> RanBefore | Reconciled:
-    if reply.reconcile_answer is not None:
-        return Reconciled(reply.reconcile_answer, reply.edit)
-    return RanBefore(reply.result, reply.edit, reply.reconciled)
 
 
 async def _claim_when_free(
@@ -250,36 +247,142 @@ async def _give_back(
         )
 
 
+@dataclass(frozen=True, slots=True)
+class _Claim:
+    """A granted claim; the gateway knows it by the item and its fence."""
+
+    held: HeldCall
+    claimed: Claimed
+    gateway: Gateway
+    shell: Shell
+
+    async def is_valid(self, asked_s: float) -> bool:
+        """Return True if the claim, requested at ``asked_s``, is still valid.
+
+        It may have expired while this process was paused or another tool blocked its
+        event loop. Reviewers are then asked about the outcome, and may allow another
+        attempt.
+
+        Raises:
+            ThreadUnavailable: when the gateway does not answer; nothing ran.
+        """
+        if now_s() - asked_s < self.claimed.lease_s / 2:
+            return True
+        item_id, fence = self.held.verdict.item_id, self.claimed.fence
+        try:
+            is_current = await ask_with_retries(
+                self.shell, lambda: self.gateway.heartbeat(item_id, fence)
+            )
+        except KeyturnError as error:
+            raise ThreadUnavailable(
+                f"The gateway did not confirm the claim of {item_id!r}, so nothing "
+                "ran; resume the thread again when it is back."
+            ) from error
+        if not is_current:
+            logger.warning("execution.claim_lost item=%s", item_id)
+        return is_current
+
+    @contextmanager
+    def kept_alive(self) -> Generator[None]:
+        """Send heartbeats from the background loop while the block runs."""
+        beating = spawn(self._beat())
+        try:
+            yield
+        finally:
+            beating.cancel()
+
+    async def _beat(self) -> None:
+        item_id = self.held.verdict.item_id
+        while True:
+            await asyncio.sleep(self.claimed.lease_s / BEATS)
+            try:
+                if await self.gateway.heartbeat(item_id, self.claimed.fence):
+                    continue
+            except (KeyturnError, OSError):
+                # Retried: the gateway may be back before the lease ends.
+                logger.warning("execution.heartbeat_failed item=%s", item_id)
+                continue
+            # The gateway has marked the call in doubt, but a running tool cannot be
+            # stopped. Its result is still recorded, as a late report.
+            logger.warning("execution.claim_lost item=%s", item_id)
+            return
+
+    async def finish(self, result: Result) -> None:
+        """Record the result; if the gateway is unreachable, in the background."""
+        item_id = self.held.verdict.item_id
+        try:
+            is_current = await ask_with_retries(
+                self.shell, partial(self._finish, result)
+            )
+        except asyncio.CancelledError:
+            # For example, the lease on the thread ends during an outage. The tool has
+            # run; without a report, reviewers would be asked whether it did.
+            self.shell.begin(self._report(result))
+            raise
+        except KeyturnError as error:
+            # Not raised: the tool has run, and the model must read its result. A second
+            # run would be worse than a missing record.
+            log_failure(logger, error, "execution.unrecorded item=%s", item_id)
+            if isinstance(error, KeyRefused) or not isinstance(error, FINAL_ERRORS):
+                self.shell.begin(self._report(result))
+            return
+        if not is_current:
+            logger.warning("execution.finished_late item=%s", item_id)
+
+    async def _finish(self, result: Result) -> bool:
+        item_id = self.held.verdict.item_id
+        return await self.gateway.finish(item_id, self.claimed.fence, result)
+
+    async def _report(self, result: Result) -> None:
+        """Report the result until the gateway has recorded it.
+
+        A store failover takes longer than an executor waits, while this process is
+        alive and has the tool's result. A report counts once, no matter how late: it
+        carries the fence of its claim. If the process dies first, the doubt remains.
+        """
+        is_current = await bridge.ask_until_answered(partial(self._finish, result))
+        told = {True: "recorded", False: "finished_late", None: "never_recorded"}
+        item_id = self.held.verdict.item_id
+        logger.warning("execution.%s item=%s", told[is_current], item_id)
+
+    async def release(self, *, has_begun: bool = False) -> None:
+        """Give the claim back."""
+        item_id, fence = self.held.verdict.item_id, self.claimed.fence
+        try:
+            await ask_with_retries(
+                self.shell,
+                lambda: self.gateway.release(item_id, fence, has_begun=has_begun),
+            )
+        except KeyturnError as error:
+            # The claim then expires and becomes a doubt, which is safe.
+            log_failure(logger, error, "execution.unreleased item=%s", item_id)
+
+
 async def _run_once(
-    held: HeldCall,
-    claimed: Claimed,
-    gateway: Gateway,
-    shell: Shell,
-    work: Work[R],
-    asked_s: float,
-    sent: Reading | None,
+    claim: _Claim, work: Work[R], asked_s: float, sent: Reading | None
 ) -> Ran[R] | NotRun | Reading | None:
     """Run a claimed call.
 
     Returns None when the claim ended, or when reviewers decide next. Returns a reading
     when the tool would change an edit's arguments.
     """
-    if not await is_claimed(held.verdict.item_id, claimed, gateway, shell, asked_s):
+    held, claimed = claim.held, claim.claimed
+    if not await claim.is_valid(asked_s):
         return None
     args = await aside(partial(authorized_args, held, claimed), [claimed.action])
+    refused: NotRun | Reading | None = None
     if args is None:
         logger.warning("execution.mismatch item=%s", held.verdict.item_id)
+        refused = NotRun(messages.MISMATCH)
+    elif held.recheck is not None and state_in(claimed.action) is None:
+        # Submitted before the tool had a recheck, so there is no state to compare.
+        refused = NotRun(grants.STATE_MISSING)
+    else:
+        refused = misreading(held, claimed, args, sent)
+    if args is None or refused is not None:
         # Released now: nothing ran, and a claim that expires becomes a doubt.
-        await _release(held, claimed, gateway, shell)
-        return NotRun(messages.MISMATCH)
-    # Submitted before the tool had a recheck, so there is no state to compare.
-    if held.recheck is not None and state_in(claimed.action) is None:
-        await _release(held, claimed, gateway, shell)
-        return NotRun(grants.STATE_MISSING)
-    misread = misreading(held, claimed, args, sent)
-    if misread is not None:
-        await _release(held, claimed, gateway, shell)
-        return misread
+        await claim.release()
+        return refused
     grant = Grant(
         item_id=held.verdict.item_id,
         idempotency_key=claimed.idempotency_key,
@@ -288,15 +391,15 @@ async def _run_once(
         args_hash=wire.args_hash(args),
         receipt=claimed.receipt,
     )
-    beats = heartbeats(held.verdict.item_id, claimed, gateway)
     failed: Result | None = None
-    with collect_edits(held.ref.run_ref) as inside, grant_scope(grant), beats:
+    inside = collect_edits(held.ref.run_ref)
+    with inside as edits, grant_scope(grant), claim.kept_alive():
         try:
             with contained():
                 result = await work.run(args)
         except ParentCommand:
             # Not a pause: the tool is done and hands off to the parent graph.
-            await _finish(held, claimed, gateway, shell, HANDED_OFF)
+            await claim.finish(HANDED_OFF)
             raise
         except any_failure() as error:
             # An outage of a nested agent passes tool nodes like a pause. But this tool
@@ -306,165 +409,23 @@ async def _run_once(
             if is_pause or is_invalid_resume(error):
                 # The tool pauses, or its own interrupt refused an answer: not a
                 # failure.
-                await _release(held, claimed, gateway, shell, has_begun=True)
+                await claim.release(has_begun=True)
                 raise
             # Every error of a tool is recorded under the claim, including panics of
             # libraries: the effect may have happened. A raised error would be replayed
             # forever.
             failed = messages.failed_result(error)
             result = work.failure(failed.summary)
-    stored = work.store(result, inside)
+    stored = work.store(result, edits)
     if failed is not None:
         stored = failed.with_(payload=stored.payload)
-    await _finish(held, claimed, gateway, shell, stored)
+    await claim.finish(stored)
     # The claim of the next round finds the failure and waits for people
     # (docs/decisions/0005).
     if claimed.asks_on_failure and not stored.ok:
         return None
     edit = claimed.edit and claimed.edit.with_(outcome=stored.edit_outcome)
-    return Ran(result, edit, inside, claimed.reconciled, stored.failure)
-
-
-async def _finish(
-    held: HeldCall, claimed: Claimed, gateway: Gateway, shell: Shell, result: Result
-) -> None:
-    """Record the result; if the gateway is unreachable, in the background."""
-    item_id, fence = held.verdict.item_id, claimed.fence
-    try:
-        is_current = await ask_with_retries(
-            shell, lambda: gateway.finish(item_id, fence, result)
-        )
-    except asyncio.CancelledError:
-        # For example, the lease on the thread ends during an outage. The tool has run;
-        # without a report, reviewers would be asked whether it did.
-        shell.begin(report(item_id, fence, result, gateway))
-        raise
-    except KeyturnError as error:
-        # Not raised: the tool has run, and the model must read its result. A second run
-        # would be worse than a missing record.
-        log_failure(logger, error, "execution.unrecorded item=%s", item_id)
-        if isinstance(error, KeyRefused) or not isinstance(error, FINAL_ERRORS):
-            shell.begin(report(item_id, fence, result, gateway))
-        return
-    if not is_current:
-        logger.warning("execution.finished_late item=%s", item_id)
-
-
-async def _release(
-    held: HeldCall,
-    claimed: Claimed,
-    gateway: Gateway,
-    shell: Shell,
-    *,
-    has_begun: bool = False,
-) -> None:
-    item_id, fence = held.verdict.item_id, claimed.fence
-    try:
-        await ask_with_retries(
-            shell, lambda: gateway.release(item_id, fence, has_begun=has_begun)
-        )
-    except KeyturnError as error:
-        # The claim then expires and becomes a doubt, which is safe.
-        log_failure(logger, error, "execution.unreleased item=%s", item_id)
-
-
-# Report the end of an execution in the background, until the gateway has recorded it.
-#
-# A store failover takes longer than an executor waits, while this process is alive and
-# has the tool's result. Without a report the claim would end as a doubt, and reviewers
-# would be asked whether the call ran.
-#
-# A report counts once, no matter how late: it carries the fence of its claim. If the
-# process dies first, the doubt remains.
-
-
-async def report(item_id: str, fence: int, result: Result, gateway: Gateway) -> None:
-    """Report the result of an execution until the gateway has answered."""
-    is_current = await bridge.ask_until_answered(
-        lambda: gateway.finish(item_id, fence, result)
-    )
-    if is_current:
-        logger.info("execution.recorded item=%s", item_id)
-    else:
-        how = "never_recorded" if is_current is None else "finished_late"
-        logger.warning("execution.%s item=%s", how, item_id)
-
-
-async def is_claimed(
-    item_id: str, claimed: Claimed, gateway: Gateway, shell: Shell, asked_s: float
-) -> bool:
-    """Return True if a claim that was just granted is still valid.
-
-    The claim may have expired while this process was paused or another tool blocked its
-    event loop. Reviewers are then asked about the outcome, and may allow another
-    attempt.
-
-    Raises:
-        ThreadUnavailable: when the gateway does not answer; nothing ran.
-    """
-    if now_s() - asked_s < claimed.lease_s / 2:
-        return True
-    try:
-        is_current = await ask_with_retries(
-            shell, lambda: gateway.heartbeat(item_id, claimed.fence)
-        )
-    except KeyturnError as error:
-        raise ThreadUnavailable(
-            f"The gateway did not confirm the claim of {item_id!r}, so nothing ran; "
-            "resume the thread again when it is back."
-        ) from error
-    if not is_current:
-        logger.warning("execution.claim_lost item=%s", item_id)
-    return is_current
-
-
-@contextmanager
-def heartbeats(item_id: str, claimed: Claimed, gateway: Gateway) -> Generator[None]:
-    """Keep a claim alive while the block runs."""
-    beats = _Beats(item_id, claimed.fence, claimed.lease_s, gateway)
-    beats.send_later()
-    try:
-        yield
-    finally:
-        beats.is_over = True
-
-
-class _Beats:
-    """The heartbeats of one claim, sent from the background loop."""
-
-    def __init__(
-        self, item_id: str, fence: int, lease_s: float, gateway: Gateway
-    ) -> None:
-        self._item_id = item_id
-        self._fence = fence
-        # Two beats fit into the lease, so one of them may fail.
-        self._pause_s = max(lease_s / 3, 0.05)
-        self._gateway = gateway
-        self.is_over = False
-
-    def send_later(self) -> None:
-        background.call_later(self._pause_s, self._begin)
-
-    def _begin(self) -> None:
-        if not self.is_over:
-            begun(self._send())
-
-    async def _send(self) -> None:
-        try:
-            is_current = await self._gateway.heartbeat(self._item_id, self._fence)
-        except (KeyturnError, OSError):
-            # Retried: the gateway may be back before the lease ends.
-            is_current = None
-        if self.is_over:
-            return
-        if is_current is None:
-            logger.warning("execution.heartbeat_failed item=%s", self._item_id)
-        elif not is_current:
-            # The gateway has marked the call in doubt, but a running tool cannot be
-            # stopped. Its result is still recorded, as a late report.
-            logger.warning("execution.claim_lost item=%s", self._item_id)
-            return
-        self.send_later()
+    return Ran(result, edit, edits, claimed.reconciled, stored.failure)
 
 
 @dataclass(frozen=True, slots=True)

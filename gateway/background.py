@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
@@ -25,15 +25,6 @@ _running = set[asyncio.Task[Any]]()
 def spawn(work: Coroutine[Any, Any, T]) -> Future[T]:
     """Start a coroutine on the background loop of this process."""
     return asyncio.run_coroutine_threadsafe(work, _background.loop())
-
-
-def call_later(delay_s: float, callback: Callable[[], None]) -> None:
-    """Call a function on the background loop of this process after a delay.
-
-    The call cannot be cancelled: an unwanted callback must do nothing.
-    """
-    loop = _background.loop()
-    loop.call_soon_threadsafe(loop.call_later, delay_s, callback)
 
 
 class _Background:

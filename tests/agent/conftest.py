@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +12,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 
-from keyturn.agent import bridge
-from keyturn.gateway import background
+from keyturn.agent import bridge, execution
 from tests.agent.agent_runner import Effects, Killed, Runner
 from tests.levels import run_each_way
 
@@ -32,12 +31,7 @@ def killed_is_an_exit(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def quick_beats(monkeypatch: pytest.MonkeyPatch) -> None:
     """Send heartbeats all the time under a lease that survives a busy machine."""
-    call_later = background.call_later
-
-    def soon(_: float, callback: Callable[[], None]) -> None:
-        call_later(0.02, callback)
-
-    monkeypatch.setattr(background, "call_later", soon)
+    monkeypatch.setattr(execution, "BEATS", 1_500)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -208,7 +208,8 @@ class Caller:
         message = turns.requesting_message(state, request.tool_call["id"] or "")
         # Without a requesting message, a middleware or a jump invented the call.
         if message is None or message.id is None:
-            return not_requested(request)
+            text = turns.NO_VERDICT if request.tool_call["id"] else turns.NO_ID
+            return _refused_result(request, text)
         ref = turns.turn_ref(self.agent, message.id)
         if ref is None:
             return _refused_result(request, turns.NO_THREAD)
@@ -279,9 +280,7 @@ class Caller:
             shell=self.shell,
             went_well=result_codec.went_well,
         )
-        if isinstance(end, CutOff):
-            return _refused_result(request, messages.CUT_OFF)
-        return self._final_result(request, held, end)
+        return _told(request, held, end)
 
     async def _wait_and_run(
         self, request: ToolCallRequest, run: Handler, ref: TurnRef, verdict: Verdict
@@ -316,45 +315,7 @@ class Caller:
             return _refused_result(request, str(error), held.verdict.item_id)
         work = _work(request, partial(invoke, request, run))
         end = await execute(held, gateway, self.shell, work)
-        call, item_id = request.tool_call, held.verdict.item_id
-        if isinstance(end, Closed):
-            message = messages.decision_message(call, end.answer, item_id=item_id)
-            return to_model(request, message)
-        if isinstance(end, CutOff):
-            message = messages.message_for(call, messages.CUT_OFF, item_id=item_id)
-            # Marked: people may reconcile it, and a late report may contradict them.
-            return to_model(request, messages.mark_reconciled(message))
-        if isinstance(end, NotRun):
-            return _refused_result(request, end.reason, item_id)
-        return self._final_result(request, held, end)
-
-    def _final_result(
-        self,
-        request: ToolCallRequest,
-        held: HeldCall,
-        end: Ran[ToolResult] | RanBefore | Reconciled,
-    ) -> ToolResult:
-        """Return the model's tool message of a call that was started."""
-        if isinstance(end, Reconciled):
-            call, item_id = request.tool_call, held.verdict.item_id
-            message = messages.finding_message(call, end.finding, item_id=item_id)
-            if end.edit is None:
-                return to_model(request, message)
-            # If the call took effect, it did so with the edited arguments.
-            return _present(request, message, item_id=item_id, own=end.edit, inside=[])
-        if isinstance(end, Ran):
-            result, inside = explained(end.result, end.failure), end.inside
-        else:
-            history = request.state["messages"]
-            result, inside = restore_result(request.tool_call, end.result, history)
-        return _present(
-            request,
-            result,
-            item_id=held.verdict.item_id,
-            own=end.edit,
-            inside=inside,
-            reconciled=end.reconciled,
-        )
+        return _told(request, held, end)
 
 
 Handler = Callable[[ToolCallRequest], Awaitable[ToolResult]]
@@ -414,12 +375,44 @@ def reading(request: ToolCallRequest, args: JsonObject) -> Reading | None:
     return prepared_calls.reading(request.tool, args) if request.tool else None
 
 
+def _told(
+    request: ToolCallRequest,
+    held: HeldCall,
+    end: Ran[ToolResult] | RanBefore | Reconciled | CutOff | Closed | NotRun,
+) -> ToolResult:
+    """Return the model's tool message of a call that has ended."""
+    call, item_id = request.tool_call, held.verdict.item_id
+    match end:
+        case Closed():
+            message = messages.decision_message(call, end.answer, item_id=item_id)
+        case NotRun():
+            message = messages.message_for(call, end.reason, item_id=item_id)
+        case CutOff():
+            message = messages.message_for(call, messages.CUT_OFF, item_id=item_id)
+            # Marked: people may reconcile it, and a late report may contradict them.
+            message = messages.mark_reconciled(message)
+        case Reconciled():
+            message = messages.finding_message(call, end.finding, item_id=item_id)
+            if end.edit is not None:
+                # If the call took effect, it did so with the edited arguments.
+                return _present(request, message, item_id, end.edit, [])
+        case Ran():
+            result = explained(end.result, end.failure)
+            return _present(
+                request, result, item_id, end.edit, end.inside, end.reconciled
+            )
+        case RanBefore():
+            history = request.state["messages"]
+            result, inside = restore_result(call, end.result, history)
+            return _present(request, result, item_id, end.edit, inside, end.reconciled)
+    return to_model(request, message)
+
+
 def _present(
     request: ToolCallRequest,
     result: ToolResult,
-    *,
     item_id: str,
-    own: EditRecord | None,
+    edit: EditRecord | None,
     inside: list[EditRecord],
     reconciled: ReconcileAnswer | None = None,
 ) -> ToolResult:
@@ -428,24 +421,26 @@ def _present(
     The result of a reconciled call has the note of the people who reconciled it. It is
     also marked, because the attempt in doubt may still report a result.
     """
-    if not (item_id or own or inside):
+    if not (item_id or edit or inside):
         return result
-    own = own and canonical.edit_as_spelled(own, request.tool_call["args"])
+    own = edit and canonical.edit_as_spelled(edit, request.tool_call["args"])
     known = messages.known_edits(request.state)
     fresh = [record for record in inside if record not in known]
-    note = messages.reconciliation_note(reconciled) if reconciled else ""
 
     def annotate(message: ToolMessage) -> ToolMessage:
-        marked = message
-        if item_id:
-            kwargs = {**message.additional_kwargs, ITEM_KEY: item_id}
-            marked = message.model_copy(update={"additional_kwargs": kwargs})
-        is_silent = _is_silent(request)
-        marked = messages.with_records(marked, own, fresh, is_silent=is_silent)
+        kwargs = {
+            **message.additional_kwargs,
+            **({ITEM_KEY: item_id} if item_id else {}),
+        }
+        marked = message.model_copy(update={"additional_kwargs": kwargs})
+        marked = messages.with_records(
+            marked, own, fresh, is_silent=_is_silent(request)
+        )
         return messages.mark_reconciled(marked) if reconciled else marked
 
+    note = messages.reconciliation_note(reconciled) if reconciled else ""
     presented = with_note(request, _each_own(request, result, annotate), note)
-    records = [*([own] if own is not None else []), *fresh]
+    records = [own, *fresh] if own else fresh
     if not records:
         return presented
     report_edits(records)
@@ -513,12 +508,6 @@ def denied(request: ToolCallRequest, verdict: Verdict) -> ToolResult:
     """Return the tool message of a call that its verdict denies."""
     reason = verdict.reason if verdict.kind is VerdictKind.DENY else turns.NO_VERDICT
     return _refused_result(request, messages.denial_text(reason))
-
-
-def not_requested(request: ToolCallRequest) -> ToolResult:
-    """Return the tool message of a call that no message requests by its id."""
-    text = turns.NO_VERDICT if request.tool_call["id"] else turns.NO_ID
-    return _refused_result(request, text)
 
 
 def _refused_result(

@@ -75,6 +75,7 @@ def fenced(saver: Saver) -> Saver:
 class FencedSaver(BaseCheckpointSaver[Any]):
     """Methods in which a fenced clone differs from its saver.
 
+    The synchronous methods of both databases' savers call these on their event loop.
     Outside of any lease there is no difference: a program may change its threads.
     """
 
@@ -120,37 +121,6 @@ class FencedSaver(BaseCheckpointSaver[Any]):
         config: RunnableConfig = {"configurable": {"thread_id": thread_id}}
         put = Put("adelete_thread", super().adelete_thread, (thread_id,))
         await self._write(config, put)
-
-    @override
-    def put(
-        self,
-        config: RunnableConfig,
-        checkpoint: Checkpoint,
-        metadata: CheckpointMetadata,
-        new_versions: ChannelVersions,
-    ) -> RunnableConfig:
-        """Write a checkpoint, unless the lease has ended by the local clock."""
-        lease = current()
-        if lease is not None:
-            # A synchronous method cannot await, so only this process's clock is
-            # checked.
-            lease.check()
-            metadata = _marked(metadata, lease)
-        return super().put(config, checkpoint, metadata, new_versions)
-
-    @override
-    def put_writes(
-        self,
-        config: RunnableConfig,
-        writes: Sequence[tuple[str, Any]],
-        task_id: str,
-        task_path: str = "",
-    ) -> None:
-        """Write a task's results, unless the lease has ended by the local clock."""
-        lease = current()
-        if lease is not None:
-            lease.check()
-        super().put_writes(config, writes, task_id, task_path)
 
     async def _write(self, config: RunnableConfig, put: Put[T]) -> T:
         """Write by a method of the saver, under the fence of the lease, if any."""

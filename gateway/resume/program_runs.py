@@ -24,12 +24,11 @@ from typing import Any, TypeVar, cast
 from langgraph.types import Interrupt
 
 from keyturn.gateway.approvals.record import Origin
-from keyturn.gateway.arguments import check_timeout
+from keyturn.gateway.arguments import check_timeout, require
 from keyturn.gateway.background import GRACE_S
 from keyturn.gateway.errors import (
     GraphError,
     KeyRefused,
-    KeyturnError,
     ThreadUnavailable,
 )
 from keyturn.gateway.failures import log_failure
@@ -157,14 +156,12 @@ class Drive:
             return None
         pause_s = max(next(self._pauses), found.retry_after_s)
         logger.warning(
-            "run.waiting gateway=%s agent=%s thread=%s error=%s next_in_s=%.1f%s",
+            "run.waiting gateway=%s agent=%s thread=%s error=%s next_in_s=%.1f",
             url or "here",
             self.run.agent,
             self.run.thread,
             type(error.__cause__ or error).__name__,
             pause_s,
-            # Only Keyturn's own texts: other errors may quote secrets or arguments.
-            f": {error}" if isinstance(error, KeyturnError) else "",
         )
         return pause_s
 
@@ -566,17 +563,14 @@ def check_who_asked(requester: object, origin: object) -> None:
     """Check the requester and the origin that a program provides.
 
     Raises:
-        TypeError: one of them has another type.
+        SettingsError: one of them has another type.
         ValueError: the requester has no Slack user id.
     """
     for name, given, kind in (
         ("requester", requester, Person),
         ("origin", origin, Origin),
     ):
-        if not (given is None or isinstance(given, kind)):
-            raise TypeError(
-                f"{name}={given!r} is no {kind.__name__}; give "
-                f"keyturn.gateway.approvals.record.{kind.__name__}."
-            )
+        is_one = given is None or isinstance(given, kind)
+        require(is_one, name, given, f"give a {kind.__module__}.{kind.__name__}")
     if isinstance(requester, Person) and not requester.has_slack_id:
         raise ValueError(f"requester={requester!r}: {NO_SLACK_ID}")

@@ -122,7 +122,17 @@ class Retries:
                 jobs=_still_to_do(before, delivery, left),
             )
             if await self._keep(at, before, after, now_ms, left, delivery=done):
-                _log(at, error, before, after, now_ms)
+                log_failure(
+                    logger,
+                    error,
+                    "run.%s agent=%s thread=%s trouble=%s attempts=%d next_in_ms=%d",
+                    after.state,
+                    at.agent,
+                    at.thread,
+                    after.trouble,
+                    after.attempts,
+                    max(0, after.next_ms - now_ms),
+                )
                 return after
         raise _too_many_changes(at)
 
@@ -365,26 +375,6 @@ def jittered(pause_ms: int) -> int:
 
 def _spread() -> float:
     return random.uniform(0.5, 1.0)  # noqa: S311 - spreads load only
-
-
-def _log(
-    at: ThreadRef,
-    error: BaseException,
-    before: StalledRun | None,
-    after: StalledRun,
-    now_ms: int,
-) -> None:
-    who = (at.agent, at.thread, after.trouble, after.attempts)
-    if after.state is RunState.PARKED:
-        line = "run.parked agent=%s thread=%s trouble=%s attempts=%d"
-        log_failure(logger, error, line, *who)
-        return
-    line = "run.waiting agent=%s thread=%s trouble=%s attempts=%d next_in_ms=%d"
-    next_in_ms = after.next_ms - now_ms
-    if before is None or before.trouble != after.trouble:
-        log_failure(logger, error, line, *who, next_in_ms)
-    else:
-        logger.warning(line, *who, next_in_ms)
 
 
 def _too_many_changes(at: ThreadRef) -> StoreUnavailable:

@@ -65,20 +65,6 @@ class ThreadRef:
         return self.keys.stalled_run(self.agent, self.thread)
 
 
-async def announce_start(store: Store, at: ThreadRef, key: str) -> None:
-    """Announce the begin of a run, once for this input.
-
-    Raises:
-        LeaseLost: another process runs the thread now; nothing was announced.
-    """
-    event = await run_event(store, at.keys, at.run_ref, EventName.RUN_STARTED)
-    body = event.model_dump_json()
-    await store.threads.announce(
-        at.keys, at.agent, at.thread,
-        what="begun", mark=key, outbox_event=body, audit_event=body
-    )  # fmt: skip
-
-
 async def announce_end(
     store: Store, at: ThreadRef, checkpoint: str, words: str
 ) -> bool:
@@ -153,7 +139,12 @@ class StoreThreads(RunCalls, Threads):
     @override
     async def starts(self, run: RunRef, key: str) -> Collection[str]:
         """See `Threads.starts`."""
-        await announce_start(self._store, self._at(run), key)
+        event = await run_event(self._store, self._keys, run, EventName.RUN_STARTED)
+        body = event.model_dump_json()
+        await self._store.threads.announce(
+            self._keys, run.agent, run.thread,
+            what="begun", mark=key, outbox_event=body, audit_event=body
+        )  # fmt: skip
         return await self.unfinished(run)
 
     @override
@@ -176,9 +167,8 @@ class StoreThreads(RunCalls, Threads):
     @override
     async def finishes(self, run: RunRef, state: ThreadState) -> None:
         """See `Threads.finishes`."""
-        at = self._at(run)
         words = state.final_message
-        await announce_end(self._store, at, state.checkpoint, words)
+        await announce_end(self._store, self._at(run), state.checkpoint, words)
 
     @override
     async def rests(self, run: RunRef, state: ThreadState) -> None:
@@ -199,13 +189,13 @@ class StoreThreads(RunCalls, Threads):
     @override
     async def marked(self, run: RunRef) -> str:
         """See `Threads.marked`."""
-        key = self._facts(run)
+        key = self._keys.thread_facts(run.agent, run.thread)
         return text(await self._store.conn.command("HGET", key, HALTED))
 
     @override
     async def mark(self, run: RunRef, mark: str) -> None:
         """See `Threads.mark`."""
-        key, conn = self._facts(run), self._store.conn
+        key, conn = self._keys.thread_facts(run.agent, run.thread), self._store.conn
         if mark:
             # A durable write: without the mark, a job in any process would resume the
             # thread.
@@ -227,9 +217,6 @@ class StoreThreads(RunCalls, Threads):
 
     def _at(self, run: RunRef) -> ThreadRef:
         return ThreadRef.of(self._store, self._tenant, run)
-
-    def _facts(self, run: RunRef) -> str:
-        return self._keys.thread_facts(run.agent, run.thread)
 
 
 @asynccontextmanager

@@ -194,15 +194,6 @@ async def test_a_doubt_is_answered_by_what_became_of_the_item(stack: Stack) -> N
     await lose_records(stack.store.conn)
 
 
-_REFUSAL = {"type": "refusal", "refusal": "I can't help."}
-REFUSALS = [
-    # OpenAI's chat completions, its responses, and those in LangChain's own format.
-    AIMessage("", additional_kwargs={"refusal": "I can't help."}),
-    AIMessage([_REFUSAL]),
-    AIMessage([{"type": "non_standard", "value": _REFUSAL}]),
-]
-
-
 @pytest.fixture
 async def waiting(stack: Stack) -> AsyncGenerator[Runner]:
     """Give a runner whose thread t1 asks about a refund."""
@@ -291,10 +282,6 @@ async def test_an_error_of_the_graph_is_not_taken_for_a_refused_answer(
                 ToolMessage("returned directly", tool_call_id="c"),
             ],
             "returned directly",
-        ),
-        *(
-            ([HumanMessage("hi"), AIMessage("let me see"), refused], "I can't help.")
-            for refused in REFUSALS
         ),
         ([], ""),
     ],

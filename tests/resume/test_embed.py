@@ -117,7 +117,7 @@ async def test_the_same_input_is_one_turn_unless_its_message_has_another_id(
 async def test_who_asked_has_to_be_a_person(opened: Open) -> None:
     who: Any = "U0ANA"
     async with opened() as tk:
-        with pytest.raises(TypeError, match="requester='U0ANA' is no Person"):
+        with pytest.raises(SettingsError, match="requester='U0ANA' cannot be used"):
             await tk.run(sample_tools.graph, refund(), thread_id="t1", requester=who)
 
 

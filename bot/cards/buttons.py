@@ -19,7 +19,7 @@ from keyturn.bot.blocks import (
 from keyturn.bot.cards.frame import Frame, is_table
 from keyturn.bot.cards.inquiries import ask_requester
 from keyturn.bot.cards.listing import call_title
-from keyturn.bot.cards.states import votes_missing
+from keyturn.bot.cards.states import FINDINGS, votes_missing
 from keyturn.bot.cards.table import in_order, noticed, same_calls, sums, totals_of
 from keyturn.bot.ids import Action, choice
 from keyturn.bot.text import fit, label, template, untrusted
@@ -95,16 +95,6 @@ def ts_of(block: str) -> str:
     # clicked.
     return rest.rpartition(":")[0] if kind == "words" else ""
 
-
-FINDINGS = {
-    Finding.EXECUTED: "It ran",
-    Finding.RERUN: "Run it again",
-    Finding.SKIP: "Leave it",
-}
-"""Labels of the findings about a call whose worker stopped in the middle."""
-
-FINDINGS_OF_A_FAILURE = FINDINGS | {Finding.EXECUTED: "It took effect"}
-"""Labels of the findings about a call that ran and reported a failure."""
 
 _TOTAL = 180
 _TOTAL_OF_FEW = 80
@@ -298,19 +288,28 @@ def findings(frame: Frame, item: Item) -> list[Block]:
     """Return the buttons for the findings about a call in doubt."""
     again = label(if_repeated(item))
     question = confirm(label("Run it again?"), again, yes=label("Run again"))
-    names = FINDINGS_OF_A_FAILURE if item.has_failed else FINDINGS
+    offered = findings_of(item)
     found = [
         frame.button(
             item.index,
             action,
-            text=names[finding],
+            text=offered[finding],
             confirm=question if finding is Finding.RERUN else None,
         )
         for action, finding in FOUND.items()
-        # The agent of a call without review has gone on.
-        if not (item.is_auto_approved and finding is Finding.RERUN)
+        if finding in offered
     ]
     return [*found, frame.button(item.index, Action.RECONCILE_NOTE)]
+
+
+def findings_of(item: Item) -> dict[Finding, str]:
+    """Return the possible findings about a call in doubt, with their labels."""
+    labels = {finding: words.capitalize() for finding, words in FINDINGS.items()}
+    if not item.has_failed:
+        labels[Finding.EXECUTED] = "It ran"
+    if item.is_auto_approved:
+        del labels[Finding.RERUN]  # the agent has gone on
+    return labels
 
 
 def if_repeated(item: Item) -> str:

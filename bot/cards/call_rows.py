@@ -43,8 +43,9 @@ from keyturn.bot.cards.listing import (
     state_text,
     state_title,
 )
-from keyturn.bot.cards.refs import calls_named, when, who
+from keyturn.bot.cards.refs import calls_named, people, short_ref, when, who
 from keyturn.bot.cards.states import (
+    FINDINGS,
     MAX_ACT,
     TRIAGE_TITLE,
     because,
@@ -68,7 +69,6 @@ from keyturn.bot.text import (
     fit,
     joined,
     label,
-    parted,
     reveal,
     template,
     untrusted,
@@ -82,7 +82,6 @@ from keyturn.gateway.approvals.quorum import asks_more, tally
 from keyturn.gateway.approvals.record import Approval, Item, is_collected
 from keyturn.gateway.approvals.repeating import doubled
 from keyturn.gateway.protocol.records import (
-    Finding,
     ItemState,
     Person,
     Result,
@@ -125,13 +124,6 @@ _STATEMENT_CHARS_IN_BATCH = 300
 _OBSERVATIONS = 2
 _LABEL_CHARS = 40
 """Maximum characters of one note's label."""
-FINDINGS: dict[Finding, LiteralString] = {
-    Finding.EXECUTED: "it took effect",
-    Finding.RERUN: "run it again",
-    Finding.SKIP: "leave it",
-}
-"""Findings about a call in doubt, in words."""
-
 _WORDS = {Verb.REJECT: "Reason:", Verb.RESPOND: "Answer to the agent:"}
 _REVOKED: LiteralString = "↩ *The approval was taken back* {at}."
 _HEADS: dict[ItemState, LiteralString] = {
@@ -352,6 +344,13 @@ def _warnings(frame: Frame, item: Item) -> list[Template | Plain]:
 
 def _why(frame: Frame, item: Item) -> list[Template | Plain]:
     """Explain a call's requirements, if the explanation is informative."""
+    if item.cover is not None:
+        by = template(
+            "Allowed by the standing approval {id}, given by {who}",
+            id=short_ref(item.cover.approval),
+            who=people(item.cover.given_by),
+        )
+        return [by]
     text, raised = why(item), _raised(frame, item)
     says_more = raised is not None or not is_usual(item)
     return [
@@ -403,11 +402,9 @@ def _revoked(frame: Frame, item: Item) -> list[Template | Label | Plain]:
     return [sentence, why, *says]
 
 
-def state(frame: Frame) -> Block:
-    """Return the state of a single-call card, below its header, which has the sign."""
-    item = frame.approval.items[0]
-    status = status_sentence(frame.approval, item, now_ms=frame.now_ms)
-    return section(parted(status)[1])
+def call_state(frame: Frame) -> Template:
+    """Return the state of the call of a card with one."""
+    return status_sentence(frame.approval, frame.approval.items[0], now_ms=frame.now_ms)
 
 
 def _standing(frame: Frame, item: Item, shown: Listing) -> list[Block]:
@@ -486,5 +483,5 @@ def batch_footer(frame: Frame) -> list[Block]:
 def each_alone(alone: frozenset[int]) -> Block:
     """Return the line that names the calls of `decided_alone`."""
     return context(
-        label(f"Open these to decide each on its own: {calls_named(alone)}.")
+        label(f"Open these to decide each on its own: {calls_named(alone).text}.")
     )

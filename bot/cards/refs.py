@@ -22,7 +22,7 @@ from keyturn.bot.text import (
     user,
 )
 from keyturn.gateway.approvals.gestures import index_ranges
-from keyturn.gateway.approvals.record import Approval, Inquiry, short_id
+from keyturn.gateway.approvals.record import Inquiry, short_id
 from keyturn.gateway.protocol.questions import Answered
 from keyturn.gateway.protocol.records import Person
 
@@ -65,30 +65,25 @@ def short_ref(approval_id: str) -> Ref:
     return code(short_id(approval_id))
 
 
-def asked_by(frame: Frame) -> list[Template | Plain]:
-    """Return the requester of the calls, the agent, and the link to the conversation.
+def origin(frame: Frame) -> list[Template | Plain]:
+    """Return the requester, the agent, the link to the conversation, and the short id.
 
     For a question: the agent that asks, and the person for whom it works.
     """
-    approval, where = frame.approval, frame.conversation
-    return [
-        *_asked_by(approval),
-        *([template("{link}", link=link(where, _CONVERSATION))] if where else []),
-    ]
-
-
-def _asked_by(approval: Approval) -> list[Template | Plain]:
     # Each part is complete: Slack sets the parts of a line apart.
+    approval, where = frame.approval, frame.conversation
     agent = fit(approval.agent, _AGENT)
-    if approval.requester is None:
-        return [untrusted(f"Requested by the agent {agent}")]
-    person = who(approval.requester)
-    # The question is the agent's, not the requester's.
-    if approval.is_question:
-        said = template("Asked on behalf of {who}", who=person)
-    else:
-        said = template("Requested by {who}", who=person)
-    return [said, untrusted(f"Agent: {agent}")]
+    parts: list[Template | Plain] = [untrusted(f"Requested by the agent {agent}")]
+    if approval.requester is not None:
+        # A question is the agent's, not the requester's.
+        by: LiteralString = (
+            "Asked on behalf of" if approval.is_question else "Requested by"
+        )
+        said = template(by + " {who}", who=who(approval.requester))
+        parts = [said, untrusted(f"Agent: {agent}")]
+    if where:
+        parts.append(template("{link}", link=link(where, _CONVERSATION)))
+    return [*parts, template("{id}", id=short_ref(approval.id))]
 
 
 def places(names: Sequence[str]) -> Template:
@@ -120,24 +115,12 @@ def join_list(parts: Sequence[Template]) -> Template:
     return joined("", shown)
 
 
-def calls_named(indexes: Iterable[int]) -> str:
+def calls_named(indexes: Iterable[int]) -> Template:
     """Return "call 4", or "calls 1-3, 7"."""
-    named = numbers(indexes)
-    return f"call {named}" if named.isdecimal() else f"calls {named}"
-
-
-def numbers_ref(indexes: Iterable[int]) -> Template:
-    """Return the same as `numbers`, for a sentence in markup."""
-    parts: list[Template] = []
-    for part in index_ranges({index + 1 for index in indexes}).split(","):
-        first, _, last = part.partition("-")
-        if last:
-            parts.append(template("{a}-{b}", a=int(first), b=int(last)))
-        else:
-            parts.append(template("{a}", a=int(first)))
-    return joined(", ", parts)
-
-
-def numbers(indexes: Iterable[int]) -> str:
-    """Return calls by their visible numbers: "1-3, 7"."""
-    return index_ranges(index + 1 for index in indexes).replace(",", ", ")
+    ranges = index_ranges({index + 1 for index in indexes})
+    named = [
+        joined("-", [template("{n}", n=int(number)) for number in part.split("-")])
+        for part in ranges.split(",")
+    ]
+    noun: LiteralString = "call " if ranges.isdecimal() else "calls "
+    return template(noun + "{named}", named=joined(", ", named))

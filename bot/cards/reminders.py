@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import LiteralString
 
 from keyturn.bot.blocks import Block, Message, context, notes, section
-from keyturn.bot.cards.fallbacks import card_fallback
+from keyturn.bot.cards.fallbacks import card_fallback, spoken, tools_named
 from keyturn.bot.cards.mentions import (
     Mentions,
     escalation_mentions,
@@ -20,7 +20,7 @@ from keyturn.bot.cards.mentions import (
     unreachable,
 )
 from keyturn.bot.cards.refs import place, places, short_ref, when
-from keyturn.bot.cards.states import STATE_NAMES, saying_when
+from keyturn.bot.cards.states import STATE_NAMES, expiry
 from keyturn.bot.text import (
     Template,
     channel,
@@ -38,37 +38,24 @@ from keyturn.gateway.approvals.timing import end_of
 from keyturn.gateway.protocol.records import ItemState
 
 _MAX_LINES = 10
-_WAITED_FOR: LiteralString = (
-    "❓ Please check whether a call on this card took effect, then choose on the card. "
-    "The agent is waiting."
-)
-_REMINDED: LiteralString = (
-    "⏰ Still waiting for a decision. It expires {at}, and then nothing runs."
-)
-_REMINDED_OF_QUESTION: LiteralString = (
-    "⏰ Still waiting for an answer. After {at} the agent continues without one."
-)
-_ESCALATED: LiteralString = (
-    "📣 Not decided yet, so others are asked too. It expires {at}."
-)
-_ESCALATED_QUESTION: LiteralString = (
-    "📣 Not answered yet, so others are asked too. After {at} the agent continues "
-    "without an answer."
-)
-_CALLED: LiteralString = "📣 Not decided yet, so please decide now. It expires {at}."
-_CALLED_BY_QUESTION: LiteralString = (
-    "📣 Not answered yet, so please answer now. After {at} the agent continues without "
-    "an answer."
-)
-_UNDECIDED = "Not decided yet, so others are asked too."
-_UNANSWERED = "Not answered yet, so others are asked too."
-_NOT_DECIDED_YET: LiteralString = "📣 {id} is not decided yet."
-_NOT_ANSWERED_YET: LiteralString = "📣 {id}, a question, is not answered yet."
-_LEFT_OPEN: LiteralString = (
-    "❓ Please check whether a call on this card took effect, then choose on the card."
-)
 _NAMES = 200
 NEEDED_NOW = template("🔔 Your decision is needed.")
+DOUBT = template(
+    "❓ Please check whether a call on this card took effect, then choose on the card."
+)
+"""The question about calls in doubt, without mentions."""
+
+
+def _reply(
+    approval: Approval, sentence: Template, whom: Mentions, *more: Block
+) -> Message:
+    """Return a reply under a card that calls people to it."""
+    text = f"{spoken(sentence)} {spoken(tools_named(approval.items))}"
+    return Message((section(whom.before(sentence)), *more), text)
+
+
+def _with_expiry(sentence: Template, approval: Approval) -> Template:
+    return joined(" ", [sentence, expiry(approval)])
 
 
 def reminder(approval: Approval) -> Message:
@@ -81,21 +68,18 @@ def reminder(approval: Approval) -> Message:
     sentence = reminder_sentence(approval)
     if taken is not None:
         sentence = joined(" ", [sentence, template("A reviewer said *I'm on it*.")])
-    text = "Not answered yet." if approval.is_question else "Not decided yet."
-    text = f"{text} {card_fallback(approval)}"
-    return Message((section(whom.before(sentence)),), text)
+    return _reply(approval, sentence, whom)
 
 
 def reminder_sentence(approval: Approval) -> Template:
     """Return the words of a reminder, without mentions."""
-    said = _REMINDED_OF_QUESTION if approval.is_question else _REMINDED
-    return saying_when(said, approval)
+    return _with_expiry(template("⏰ Still waiting for people."), approval)
 
 
 def personal_reply(approval: Approval, sentence: Template, person: str) -> Message:
     """Return a reply under a person's copy; the mention notifies them."""
-    said = template("{who} {said}", who=user(person), said=sentence)
-    return Message((section(said),), card_fallback(approval))
+    whom = Mentions((), (template("{who}", who=user(person)),))
+    return _reply(approval, sentence, whom)
 
 
 def newly_needed(approval: Approval, *, but: Collection[str]) -> Message:
@@ -105,9 +89,7 @@ def newly_needed(approval: Approval, *, but: Collection[str]) -> Message:
         approval: the record, as it is to be shown.
         but: names of the roles that were mentioned before.
     """
-    said = "🔔 Your decision is needed too. It expires {at}."
-    sentence = saying_when(said, approval)
-    text = f"More people are needed. {card_fallback(approval)}"
+    sentence = _with_expiry(template("🔔 Your decision is needed too."), approval)
     whom = mentions_for(approval, but=but)
     refused = [
         context(
@@ -118,7 +100,7 @@ def newly_needed(approval: Approval, *, but: Collection[str]) -> Message:
         for person, why in unreachable(approval).items()
         if f"@{person}" in whom.roles
     ]
-    return Message((section(whom.before(sentence)), *refused), text)
+    return _reply(approval, sentence, whom, *refused)
 
 
 def with_reviewers(
@@ -132,7 +114,7 @@ def with_reviewers(
     if not whom.roles:
         return note, frozenset()
     blocks = (*note.blocks, section(whom.before(NEEDED_NOW)))
-    text = f"{note.text} {card_fallback(approval)}" if item.is_pending else note.text
+    text = f"{note.text} {spoken(NEEDED_NOW)}"
     return Message(blocks, text), frozenset(whom.roles)
 
 
@@ -145,46 +127,35 @@ def still_in_doubt(approval: Approval) -> tuple[Message | None, frozenset[str]]:
     if not doubts:
         return None, frozenset()
     whom = mentions_for(approval.with_(items=doubts))
-    sentence = doubt_sentence(approval)
-    text = f"Please check whether a call took effect. {card_fallback(approval)}"
-    return Message((section(whom.before(sentence)),), text), frozenset(whom.roles)
-
-
-def doubt_sentence(approval: Approval) -> Template:
-    """Return the question about calls in doubt, without mentions."""
-    return template(_LEFT_OPEN if approval.is_auto_approved else _WAITED_FOR)
+    return _reply(approval, DOUBT, whom), frozenset(whom.roles)
 
 
 def waits_again(approval: Approval, reason: str) -> Message:
     """Return the reply about a call that is pending again, with the reason."""
-    asking = section(mentions_for(approval).before(waits_again_sentence(approval)))
     small = notes([label(fit(reason, _NAMES))] if reason else [])
-    text = f"Waiting for a person again. {card_fallback(approval)}"
-    return Message((asking, *small), text)
-
-
-def _end_of_reopened(approval: Approval) -> int:
-    asked_anew = (
-        end_of(approval, item)
-        for item in approval.items
-        if item.is_pending and item.revoked is not None
-    )
-    return max(asked_anew, default=approval.expires_at_ms)
+    whom = mentions_for(approval)
+    return _reply(approval, waits_again_sentence(approval), whom, *small)
 
 
 def waits_again_sentence(approval: Approval) -> Template:
     """Return why a call is pending again, without mentions."""
+    reopened = (
+        end_of(approval, item)
+        for item in approval.items
+        if item.is_pending and item.revoked is not None
+    )
     return template(
         "↩ Please decide again: an approval was taken back before the call ran. It "
-        "expires {at}, and then nothing more runs.",
-        at=when(_end_of_reopened(approval)),
+        "expires {at}.",
+        at=when(max(reopened, default=approval.expires_at_ms)),
     )
+
+
+_ESCALATED = template("📣 Still waiting, so others are asked too.")
 
 
 def escalation(approval: Approval, channels: Mapping[str, str]) -> Message:
     """Return the reply that mentions the reviewers of an escalation.
-
-    If a channel could not be notified, the first reviewers are mentioned again.
 
     Args:
         approval: the escalated approval.
@@ -192,10 +163,6 @@ def escalation(approval: Approval, channels: Mapping[str, str]) -> Message:
     """
     refused = {name: why for name, why in channels.items() if why}
     notified = [name for name in channels if name not in refused]
-    said, text = _ESCALATED, _UNDECIDED
-    if approval.is_question:
-        said, text = _ESCALATED_QUESTION, _UNANSWERED
-    sentence = saying_when(said, approval)
     whom = escalation_mentions(approval)
     # If a channel could not be notified, the first reviewers are mentioned again, so
     # that at least one person is notified.
@@ -203,21 +170,23 @@ def escalation(approval: Approval, channels: Mapping[str, str]) -> Message:
         others = mentions_for(approval)
         mentions = tuple(dict.fromkeys((*whom.mentions, *others.mentions)))
         whom = Mentions((*whom.roles, *others.roles), mentions)
-    blocks: list[Block] = [section(whom.before(sentence))]
+    small: list[Template] = []
     if notified:
-        blocks.append(context(template("Notified in {where}", where=places(notified))))
+        small.append(template("Notified in {where}", where=places(notified)))
     for name, why in [*refused.items()][:_MAX_LINES]:
-        refusal = template(
-            "Could not notify {where}: {why}.", where=place(name), why=reason(why)
+        small.append(
+            template(
+                "Could not notify {where}: {why}.", where=place(name), why=reason(why)
+            )
         )
-        blocks.append(context(refusal))
-    return Message(tuple(blocks), f"{text} {card_fallback(approval)}")
+    sentence = _with_expiry(_ESCALATED, approval)
+    return _reply(approval, sentence, whom, *map(context, small))
 
 
 def called_sentence(approval: Approval) -> Template:
     """Return the escalation's sentence for a person with a copy."""
-    said = _CALLED_BY_QUESTION if approval.is_question else _CALLED
-    return saying_when(said, approval)
+    said = template("📣 Still waiting, so now you are asked as well.")
+    return _with_expiry(said, approval)
 
 
 def channel_escalation(approval: Approval, card_in: str) -> Message:
@@ -229,23 +198,15 @@ def channel_escalation(approval: Approval, card_in: str) -> Message:
         approval: the escalated approval.
         card_in: channel of the card; "" if it is not posted.
     """
-    card = (
-        template("Its card is in {where}.", where=channel(card_in))
-        if card_in
-        else template(
-            "It has no card yet; reviewers find it on the Home tab of this app."
-        )
-    )
-    ends = saying_when("It expires {at}.", approval)
-    not_yet = _NOT_ANSWERED_YET if approval.is_question else _NOT_DECIDED_YET
-    waits = template(not_yet, id=short_ref(approval.id))
-    sentence = joined(" ", [waits, card, ends])
+    waits = template("📣 {id} still waits.", id=short_ref(approval.id))
+    card = template("Reviewers find it on the Home tab of this app.")
+    if card_in:
+        card = template("Its card is in {where}.", where=channel(card_in))
     # Names of tools only: this channel may have readers who must not see the arguments.
     tools = dict.fromkeys(item.tool for item in approval.items if item.is_pending)
     named = untrusted(fit(f"{', '.join(tools)} ({approval.agent})", _NAMES))
-    text = _UNANSWERED if approval.is_question else _UNDECIDED
-    blocks = (section(sentence), section(named))
-    return Message(blocks, f"{text} {card_fallback(approval)}")
+    blocks = (section(joined(" ", [waits, card, expiry(approval)])), section(named))
+    return Message(blocks, f"{spoken(_ESCALATED)} {card_fallback(approval)}")
 
 
 _PLAIN_NAME = re.compile(r"[a-z][a-z0-9_]{0,99}")
@@ -301,17 +262,25 @@ def undelivered(
     if is_posted:
         what = "cannot be brought up to date"
     cannot = template(
-        "⚠️ The card of {id} " + what + ": {why}.",
+        "⚠️ The card of {id} in {where} " + what + ": {why}.",
         id=short_ref(approval.id),
+        where=place(channel),
         why=reason(why),
     )
-    blocks = (
-        section(joined(" ", [cannot, *_next(approval)])),
-        context(template("Channel: {place}", place=place(channel))),
-        context(label(card_fallback(approval))),
-    )
-    text = f"The card of an approval {what}. {card_fallback(approval)}"
-    return Message(blocks, text)
+    parts = [cannot]
+    if any(item.is_pending for item in approval.items):
+        home = template("Its reviewers find it on the Home tab of this app.")
+        parts += [home, expiry(approval)]
+    if needs_people(approval):
+        parts.append(
+            template(
+                "I keep trying; to help, invite me to the channel, or name another one "
+                "in the policy."
+            )
+        )
+    state = card_fallback(approval)
+    blocks = (section(joined(" ", parts)), context(label(state)))
+    return Message(blocks, f"The card of an approval {what}. {state}")
 
 
 def outdated_copy(approval: Approval, *, channel: str, why: str) -> Message:
@@ -323,30 +292,13 @@ def outdated_copy(approval: Approval, *, channel: str, why: str) -> Message:
         why: Slack's error code.
     """
     said = template(
-        "⚠️ This direct message shows an older state, and nothing can be decided on it "
-        "any more: {why}.",
+        "⚠️ This direct message shows an older state ({why}). Please use the card in "
+        "{place}.",
         why=reason(why),
+        place=place(channel),
     )
-    card = context(template("Please use the card in {place}", place=place(channel)))
     text = f"This direct message shows an older state. {card_fallback(approval)}"
-    return Message((section(said), card), text)
-
-
-def _next(approval: Approval) -> list[Template]:
-    """Return the possible next steps; empty if nothing is left to do."""
-    if not needs_people(approval):
-        return []
-    trying = template(
-        "I keep trying; to help, invite me to the channel, or name another one in the "
-        "policy."
-    )
-    if not any(item.is_pending for item in approval.items):
-        return [trying]
-    waits = saying_when(
-        "It waits until {at}, and its reviewers find it on the Home tab of this app.",
-        approval,
-    )
-    return [waits, trying]
+    return Message((section(said),), text)
 
 
 _REDACTED = "The details of this message were removed, since their time is over."

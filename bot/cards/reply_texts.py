@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import LiteralString, assert_never
 
 from keyturn.bot.cards.refs import when, who
-from keyturn.bot.cards.states import so_far, still_needed, what_ran
+from keyturn.bot.cards.states import STATE_NAMES, so_far, still_needed, what_ran
 from keyturn.bot.cards.table import happened
-from keyturn.bot.text import Label, Template, label, template
+from keyturn.bot.text import Label, Template, joined, label, template
 from keyturn.gateway.approvals.decisions import (
     Changed,
     Decided,
@@ -24,20 +24,6 @@ from keyturn.gateway.approvals.decisions import (
 from keyturn.gateway.approvals.lifecycle import UNEXECUTED
 from keyturn.gateway.protocol.records import ItemState, Verb
 
-_ENDED: dict[ItemState, LiteralString] = {
-    ItemState.PENDING: "Still waiting",
-    ItemState.AUTHORIZED: "Already approved",
-    ItemState.EXECUTING: "Already approved and running",
-    ItemState.EXECUTED: "Already done",
-    ItemState.FAILED: "Already failed",
-    ItemState.IN_DOUBT: "Waiting for people to check whether it took effect",
-    ItemState.REJECTED: "Already rejected",
-    ItemState.ANSWERED: "Already answered",
-    ItemState.EXPIRED: "The time to decide is over",
-    ItemState.SUPERSEDED: "Cancelled by a newer message",
-    ItemState.WITHDRAWN: "Already withdrawn",
-    ItemState.LAPSED: "Approved, but the approval lapsed",
-}
 _DECIDED_BY: dict[Verb, LiteralString] = {
     Verb.APPROVE: "approved",
     Verb.EDIT: "edited and approved",
@@ -56,7 +42,6 @@ _FIXED: dict[type[Outcome], LiteralString] = {
         "old; the agent can ask again."
     ),
 }
-_NOTHING_CHANGED: LiteralString = "Nothing changed."
 
 
 def outcome_text(outcome: Outcome, *, now_ms: int) -> Template | Label:
@@ -128,24 +113,20 @@ def _repeated(outcome: Repeated) -> Template:
 
 
 def _stale(outcome: Stale) -> Template:
-    ran: LiteralString = ""
-    if outcome.state in UNEXECUTED and not outcome.is_question:
-        ran = what_ran(outcome) + " "
-    decision = outcome.decision
-    if decision is None:
-        at: LiteralString = " ({at})" if outcome.at_ms else ""
-        end: LiteralString = _ENDED[outcome.state] + at + ". " + ran + _NOTHING_CHANGED
-        return template(end, **({"at": when(outcome.at_ms)} if at else {}))
-    said = _DECIDED_BY[decision.verb]
-    if outcome.is_question and decision.verb is Verb.REJECT:
-        said = "skipped"
-    elif outcome.state is ItemState.WITHDRAWN:
-        said = "withdrawn"
-    return template(
-        "Already " + said + " by {who} {at}. " + ran + _NOTHING_CHANGED,
-        who=who(decision.by),
-        at=when(decision.at_ms),
-    )
+    """Return who or what was faster, and that nothing changed."""
+    decision, at_ms = outcome.decision, outcome.at_ms
+    said, by = STATE_NAMES[outcome.state], template("")
+    if decision is not None and outcome.state is not ItemState.WITHDRAWN:
+        said = _DECIDED_BY[decision.verb]
+        if outcome.is_question and decision.verb is Verb.REJECT:
+            said = "skipped"
+    if decision is not None:
+        by, at_ms = template(" by {who}", who=who(decision.by)), decision.at_ms
+    at = template(" {at}", at=when(at_ms)) if at_ms else template("")
+    parts = [template("Already " + said + "{by}{at}.", by=by, at=at)]
+    if outcome.state in UNEXECUTED and (ran := what_ran(outcome)):
+        parts.append(template(ran))
+    return joined(" ", [*parts, template("Nothing changed.")])
 
 
 def _expired(outcome: Expired, *, now_ms: int) -> Template:

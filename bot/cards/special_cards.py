@@ -31,38 +31,24 @@ from keyturn.bot.blocks import (
     rich_text,
     section,
 )
-from keyturn.bot.cards import buttons
 from keyturn.bot.cards.approval import metadata, reviewers
 from keyturn.bot.cards.buttons import question_buttons
-from keyturn.bot.cards.call_rows import agent_statement, call_box, listings, title
+from keyturn.bot.cards.call_rows import agent_statement, call_row, call_state, listings
 from keyturn.bot.cards.channel_messages import actor_ref
-from keyturn.bot.cards.fallbacks import card_fallback, event_fallback
+from keyturn.bot.cards.fallbacks import card_fallback
 from keyturn.bot.cards.frame import Frame, rows_of
 from keyturn.bot.cards.listing import Listing, boxes, fitted, is_misleading
 from keyturn.bot.cards.mentions import mentions_for, reached
 from keyturn.bot.cards.quality_checks import spot_checks
-from keyturn.bot.cards.refs import asked_by, people, short_ref, when, who
-from keyturn.bot.cards.states import (
-    NOTHING_RAN,
-    approvals,
-    because,
-    counted,
-    needs,
-    state_counts,
-    still_needed,
-    what_ran,
-    why,
-)
-from keyturn.bot.cards.warnings import sql_warnings
+from keyturn.bot.cards.refs import origin, people, short_ref, when, who
+from keyturn.bot.cards.states import SIGNS, counted, state_counts, status_sentence
 from keyturn.bot.ids import COMMAND, Action
 from keyturn.bot.text import (
     Plain,
     Template,
     Untrusted,
-    code,
     excerpt,
     fit,
-    joined,
     label,
     reveal,
     template,
@@ -71,7 +57,7 @@ from keyturn.bot.text import (
 from keyturn.gateway.approvals.events import Event, EventName
 from keyturn.gateway.approvals.record import Approval, Item, Remark
 from keyturn.gateway.approvals.similar import Bounds, micro_text
-from keyturn.gateway.approvals.standing import bounds_of, givers, left_of, used_micro
+from keyturn.gateway.approvals.standing import bounds_of, givers, left_of
 from keyturn.gateway.protocol.questions import NO_ANSWER, Question, QuestionType
 from keyturn.gateway.protocol.records import ItemState, Tier
 
@@ -85,21 +71,6 @@ _PER_QUESTION = 70 + _DEFAULT
 """Characters of labels and the default for each question."""
 _IN_THREAD = 1_500
 
-_SIGNS: dict[ItemState, LiteralString] = {
-    _S.PENDING: "❓",
-    _S.ANSWERED: "💬",
-    _S.REJECTED: "🚫",
-    _S.EXPIRED: "⌛",
-    _S.SUPERSEDED: "⏩",
-    _S.WITHDRAWN: "↩",
-}
-_STANDS: dict[ItemState, LiteralString] = {
-    _S.ANSWERED: "💬 *Answered* by {who}, {at}.",
-    _S.REJECTED: "🚫 *Skipped* by {who}, {at}. The agent is told.",
-    _S.EXPIRED: "⌛ *Nobody answered in time* ({at}). The agent is told.",
-    _S.SUPERSEDED: "⏩ *Cancelled* {at}: a newer message came. No answer is needed.",
-    _S.WITHDRAWN: "↩ *Withdrawn* by the agent, {at}. No answer is needed.",
-}
 _HINTS: dict[QuestionType, LiteralString] = {
     QuestionType.MULTIPLE_CHOICE: "Choose one:",
     QuestionType.MULTI_SELECT: "Choose any:",
@@ -112,7 +83,7 @@ def question_card(frame: Frame) -> Message:
     item, asked = approval.items[0], approval.items[0].questions
     blocks = [
         header(_title(item)),
-        context(*asked_by(frame), template("{id}", id=short_ref(approval.id))),
+        context(*origin(frame)),
         *_asks(frame, "please answer:"),
         *reached(frame),
         *(agent_statement(frame) if item.is_pending else []),
@@ -122,42 +93,16 @@ def question_card(frame: Frame) -> Message:
             for block in _question(item, number, question)
         ),
         *_warning(item),
-        section(_standing(frame, item)),
+        section(status_sentence(approval, item, now_ms=frame.now_ms)),
         *button_row(question_buttons(frame, item)),
     ]
     return Message(tuple(blocks), card_fallback(approval), metadata(approval))
 
 
-def question_note(event: Event, approval: Approval) -> Message | None:
-    """Return the line under the card about the end of its questions, or None.
-
-    The card itself shows answers and their authors.
-    """
-    item = approval.items[0]
-    is_answered = item.state is _S.ANSWERED
-    text = item.decision.text if item.decision and not is_answered else ""
-    if event.item != item.id or item.is_pending or item.state is _S.SUPERSEDED:
-        return None
-    # Without the name, which would subscribe that person to the thread.
-    sentence = template(_NOTES[item.state])
-    quotes = [quote(text, _IN_THREAD)] if text else []
-    return Message((section(sentence), *quotes), event_fallback(event, item))
-
-
-_NOTES: dict[ItemState, LiteralString] = {
-    _S.ANSWERED: "💬 Answered.",
-    _S.REJECTED: "🚫 Skipped. The agent is told.",
-    _S.EXPIRED: "⌛ Nobody answered in time. The agent is told.",
-    _S.WITHDRAWN: "↩ No answer is needed any more.",
-}
-
-
 def _title(item: Item) -> Untrusted:
-    asked, sign = item.questions, _SIGNS.get(item.state, "❓")
-    count = len(asked)
-    if count > 1:
-        verb = "asks" if item.is_pending else "asked"
-        return untrusted(f"{sign} The agent {verb} {count} questions")
+    asked, sign = item.questions, "❓" if item.is_pending else SIGNS[item.state]
+    if len(asked) > 1:
+        return untrusted(f"{sign} The agent asks {len(asked)} questions")
     return untrusted(f"{sign} {fit(asked[0].question, _HEADER)}")
 
 
@@ -200,24 +145,6 @@ def _warning(item: Item) -> list[Block]:
     return [context(odd)]
 
 
-def _standing(frame: Frame, item: Item) -> Template:
-    if item.is_pending:
-        at = when(frame.approval.expires_at_ms)
-        if frame.is_late:
-            return template("⌛ *The time to answer ended* {at}.", at=at)
-        return template(
-            "⏳ *Waiting for an answer* until {at}; then the agent continues without "
-            "it.",
-            at=at,
-        )
-    at, by = when(item.changed_at_ms), item.decision
-    if by is None:
-        return template(_STANDS.get(item.state, _STANDS[_S.WITHDRAWN]), at=at)
-    # An unanswered question is withdrawn by the person who asked the agent.
-    state = _S.REJECTED if item.state is _S.WITHDRAWN else item.state
-    return template(_STANDS[state], who=who(by.by), at=at)
-
-
 _NAME = 60
 _EQUAL = 2_000
 _MOST_PATHS = 12
@@ -244,8 +171,7 @@ def standing_card(frame: Frame) -> Message:
         section(untrusted(f"{fit(bounds.tool, _NAME)}, by {fit(bounds.agent, _NAME)}")),
         *_asks(frame, "please decide:"),
         *([] if is_over else _allowed(bounds, equal)),
-        section(_standing_state(frame, item)),
-        *_why_it_ended(item),
+        *_standing_state(frame, item),
         *button_row(_standing_buttons(frame, item, is_whole=equal.is_complete)),
         context(template("{id}", id=short_ref(approval.id))),
     ]
@@ -290,70 +216,26 @@ def left_text(approval: Approval) -> str:
     return f"{words}, {micro_text(total)} of {micro_text(bounds.total_micro)}"
 
 
-def _standing_state(frame: Frame, item: Item) -> Template:
-    approval = frame.approval
-    if item.is_pending:
-        return _waits_for_votes(frame, item)
+def _standing_state(frame: Frame, item: Item) -> list[Block]:
+    """Return the state, the remaining calls, and why the standing approval ended."""
+    approval, revoked = frame.approval, item.revoked
     at = when(item.changed_at_ms)
+    small: list[Template | Plain] = []
     if item.state is _S.AUTHORIZED:
-        uses, _ = left_of(approval)
-        given = template(
-            "✅ *Given* by {who}, {at}. *{n} of {of} left.*",
-            who=people(givers(approval)),
-            at=at,
-            n=uses,
-            of=bounds_of(approval).uses,
-        )
-        return joined(" ", [given, *_amount_left(approval)])
-    parts = [_standing_end(item)]
-    if approval.uses:
-        parts.append(template("Calls that it covered: {n}.", n=len(approval.uses)))
-    return joined(" ", parts)
-
-
-def _standing_end(item: Item) -> Template:
-    at, why = when(item.changed_at_ms), item.revoked
-    if item.state is _S.REJECTED and item.decision:
-        return template(
-            "🚫 *Rejected* by {who}, {at}.", who=who(item.decision.by), at=at
-        )
-    if why is not None and why.by is not None:
-        return template("⏹ *Revoked* by {who}, {at}.", who=who(why.by), at=at)
-    if item.state is _S.LAPSED and why is None:
-        return template("⏹ *Ended* {at}: the time is over.", at=at)
-    return template("⏹ *Ended* {at}.", at=at)
-
-
-def _why_it_ended(item: Item) -> list[Block]:
-    revoked = item.revoked
-    if revoked is None or revoked.by is not None:
-        return []
-    return [context(label(revoked.reason))]
-
-
-def _amount_left(approval: Approval) -> list[Template]:
-    bounds = bounds_of(approval)
-    if not bounds.amount:
-        return []
-    used = code(micro_text(used_micro(approval)))
-    total = code(micro_text(bounds.total_micro))
-    return [template("Used so far: {used} of {total}.", used=used, total=total)]
-
-
-def _waits_for_votes(frame: Frame, item: Item) -> Template:
-    at = when(frame.approval.expires_at_ms)
-    if frame.is_late:
-        return template(
-            "⌛ *The time to decide ended* {at}. Nothing is allowed.", at=at
-        )
-    if item.tier is Tier.DENY:
-        return template("🚫 *No longer allowed by the policy.*")
-    return template(
-        "⏳ *Waiting* until {at}: {votes}{more}.",
-        at=at,
-        votes=approvals(item),
-        more=still_needed(item),
-    )
+        by = people(givers(approval))
+        said = template("✅ *Allowed* by {who}, {at}.", who=by, at=at)
+        small.append(label(f"{left_text(approval)}."))
+    elif revoked is not None and revoked.by is not None:
+        said = template("⏹ *Revoked* by {who}, {at}.", who=who(revoked.by), at=at)
+    elif item.state is _S.LAPSED:
+        said = template("⏹ *Ended* {at}.", at=at)
+    else:
+        said = status_sentence(approval, item, now_ms=frame.now_ms)
+    if item.state is not _S.AUTHORIZED and approval.uses:
+        small.append(template("Calls that it covered: {n}.", n=len(approval.uses)))
+    if revoked is not None and revoked.by is None:
+        small.append(label(revoked.reason))
+    return [section(said), *notes(small)]
 
 
 def _standing_buttons(frame: Frame, item: Item, *, is_whole: bool) -> list[Block]:
@@ -397,51 +279,20 @@ _REMARK = 300
 _NOTE = 80
 _MANY = 2_000
 
-_RUNS: LiteralString = "🔔 *Runs without review*"
-_HEADS: dict[ItemState, LiteralString] = {
-    _S.EXECUTED: "🔔 *Ran without review*",
-    _S.FAILED: "🔔 *Ran without review, and failed*",
-    _S.IN_DOUBT: "🔔 *Started without review. Did it run? Please check*",
-    _S.LAPSED: "🔔 *Needed no review, and lapsed*",
-    _S.WITHDRAWN: "🔔 *Needed no review, and was withdrawn*",
-}
-# All states of an item without review: it opens authorized, and every end of it is
-# here. A missing one would show the plain message instead.
-_ENDS: dict[ItemState, LiteralString] = {
-    _S.AUTHORIZED: "🔄 Cleared {at}, not started yet.",
-    _S.EXECUTING: "🔄 Started {at}, no result yet.",
-    _S.EXECUTED: "✅ Done {at}.",
-    _S.FAILED: "❌ Failed {at}.",
-    _S.IN_DOUBT: (
-        "❓ We don't know whether this ran: the worker stopped in the middle {at}. "
-        "The agent does not wait. Please check, then choose."
-    ),
-    _S.LAPSED: "⌛ Lapsed {at}. Nothing ran.",
-    _S.WITHDRAWN: "↩ Withdrawn {at}. Nothing ran.",
-}
-_PAUSED: LiteralString = "⏸ Paused {at}: something inside it waits."
-
-_RESTORED: LiteralString = (
-    "❓ We don't know whether this ran: its record was restored from an older copy "
-    "{at}. Please check, then choose."
-)
-
 
 def notification(frame: Frame) -> Message:
     """Return the current message about calls that run without review."""
     approval = frame.approval
+    is_batch = approval.is_batch
+    calls = template("🔔 *{n} calls without review*", n=len(approval.items))
     blocks = [
-        section(
-            template("🔔 *{n} calls without review*", n=len(approval.items))
-            if approval.is_batch
-            else template(_HEADS.get(approval.items[0].state, _RUNS))
-        ),
-        _run_origin(frame),
+        section(calls) if is_batch else section(call_state(frame)),
+        context(*([state_counts(approval)] if is_batch else []), *origin(frame)),
         *reviewers(frame),
         *(
             block
             for index, shown in listings(approval).items()
-            for block in _run_row(frame, approval.items[index], shown)
+            for block in call_row(frame, approval.items[index], shown)
         ),
         *_other_runs(frame),
         *_remarks(frame),
@@ -449,16 +300,6 @@ def notification(frame: Frame) -> Message:
         *_notification_buttons(frame),
     ]
     return Message(tuple(blocks), card_fallback(approval), metadata(approval))
-
-
-def plain_notification(frame: Frame) -> Message:
-    """Return the message about calls whose full message Slack refuses."""
-    approval = frame.approval
-    sentence = template(
-        "🔔 Calls ran without review that cannot be displayed: {id}.",
-        id=short_ref(approval.id),
-    )
-    return Message((section(sentence),), card_fallback(approval), metadata(approval))
 
 
 def report_line(event: Event) -> Message:
@@ -492,56 +333,6 @@ def many_ran(events: Sequence[Event], *, command: str = COMMAND) -> Message:
     stop = label(f"To stop a tool, write {command} freeze tool NAME.")
     blocks = (section(sentence), quote("\n".join(lines), _MANY), context(stop))
     return Message(blocks, f"{len(ran)} more calls ran without review.")
-
-
-def _run_origin(frame: Frame) -> Block:
-    approval = frame.approval
-    return context(
-        *asked_by(frame),
-        *([label(state_counts(approval))] if approval.is_batch else []),
-        template("{id}", id=short_ref(approval.id)),
-    )
-
-
-def _run_row(frame: Frame, item: Item, shown: Listing) -> list[Block]:
-    sentences = [_run_state(item, frame.approval)]
-    if not shown.is_complete:
-        sentences.append(template("Shortened. Open *Full details* to see everything."))
-    if is_misleading(item):
-        sentences.append(template("⚠️ *Hidden or look-alike characters* are in it."))
-    sentences += sql_warnings(item)
-    ended = [label(fit(item.revoked.reason, _NOTE))] if item.revoked else []
-    offered = buttons.decisions(frame, item, is_shown_whole=shown.is_complete)
-    return [
-        *title(frame, item),
-        call_box(frame, item, shown),
-        context(joined(" ", sentences), *_why_no_review(item), *ended),
-        *button_row(offered),
-    ]
-
-
-def _why_no_review(item: Item) -> list[Template | Untrusted]:
-    cover = item.cover
-    if cover is not None:
-        by = template(
-            "Allowed by the standing approval {id}, given by {who}",
-            id=short_ref(cover.approval),
-            who=people(cover.given_by),
-        )
-        return [by]
-    # The headline already implies the policy's tier.
-    text = why(item)
-    return [because(needs(item), text, _NOTE)] if text else []
-
-
-def _run_state(item: Item, approval: Approval) -> Template:
-    sentence = _ENDS[item.state]
-    if item.is_restored and item.state is _S.IN_DOUBT:
-        sentence = _RESTORED
-    elif item.has_started and item.state is _S.AUTHORIZED:
-        sentence = _PAUSED
-    sentence = sentence.replace(NOTHING_RAN, what_ran(item))
-    return template(sentence, at=when(item.changed_at_ms or approval.created_at_ms))
 
 
 def _other_runs(frame: Frame) -> list[Block]:

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import LiteralString
 
-from keyturn.bot.cards.refs import join_list, numbers_ref, people, when, who
+from keyturn.bot.cards.refs import calls_named, join_list, people, when, who
 from keyturn.bot.text import (
     Template,
     Untrusted,
@@ -27,8 +27,8 @@ from keyturn.gateway.approvals.record import (
     is_collected,
 )
 from keyturn.gateway.approvals.requirement import Requirement, Vote
-from keyturn.gateway.approvals.timing import end_of, ends, is_late
-from keyturn.gateway.protocol.records import ItemState, Person, Tier, Verb
+from keyturn.gateway.approvals.timing import end_of, ends, is_late, is_over
+from keyturn.gateway.protocol.records import Finding, ItemState, Person, Tier, Verb
 
 MAX_ACT = 140
 """Maximum characters of a call's title in a header; Slack accepts 150 in all."""
@@ -50,10 +50,7 @@ STATE_NAMES: dict[ItemState, LiteralString] = {
 }
 """One short word for each state, for counts and the fallback text."""
 
-UNREVIEWED_STATE_NAMES = STATE_NAMES | {
-    _S.AUTHORIZED: "not started yet",
-    _S.EXECUTING: "started",
-}
+UNREVIEWED_STATE_NAMES = STATE_NAMES | {_S.AUTHORIZED: "not started yet"}
 """The same for calls that the policy authorized without review."""
 
 SIGNS: dict[ItemState, str] = {
@@ -75,6 +72,13 @@ SIGNS: dict[ItemState, str] = {
 SEVERAL = "☑️"
 """The sign of calls that ended in different ways."""
 
+FINDINGS: dict[Finding, LiteralString] = {
+    Finding.EXECUTED: "it took effect",
+    Finding.RERUN: "run it again",
+    Finding.SKIP: "leave it",
+}
+"""Findings about a call in doubt, in words."""
+
 TRIAGE_TITLE = "Triage (a model's opinion, unverified)"
 """Title of the rationale of a model that raised a call's tier."""
 
@@ -93,13 +97,12 @@ _STATUS_LINES: dict[ItemState, tuple[LiteralString, LiteralString]] = {
     _S.EXPIRED: ("⌛ *Expired*", " {at}. Nothing ran."),
     _S.SUPERSEDED: ("⏩ *Cancelled*", " {at}: a newer message came. Nothing ran."),
     _S.WITHDRAWN: ("↩ *Withdrawn*", " {at}. Nothing ran."),
-    _S.LAPSED: ("⌛ *Approved*", ", but the approval lapsed {at}. Nothing ran."),
+    _S.LAPSED: ("⌛ *Approved*", ", but it lapsed {at}. Nothing ran."),
 }
 """Text of each state before and after the names of the people who caused it."""
 
-_DOUBT_RESTORED: LiteralString = (
-    ": its record was restored from an older copy {at}. Please check, then choose."
-)
+_STOPPED: LiteralString = "the worker stopped in the middle"
+_OLDER: LiteralString = "its record was restored from an older copy"
 
 _APPROVED = frozenset(
     {_S.AUTHORIZED, _S.EXECUTING, _S.EXECUTED, _S.FAILED, _S.IN_DOUBT, _S.LAPSED}
@@ -137,6 +140,8 @@ def what_ran(item: Item | Stale) -> LiteralString:
     """
     if item.is_restored:
         return _NOT_KNOWN
+    if item.is_question:
+        return ""
     return _HAD_STARTED if item.has_started else NOTHING_RAN
 
 
@@ -145,34 +150,74 @@ def counted(calls: int) -> str:
     return "1 call" if calls == 1 else f"{calls} calls"
 
 
-def state_counts(approval: Approval) -> str:
+def state_counts(approval: Approval) -> Template:
     """Return the number of items in each state: "2 done, 1 rejected"."""
     counts = Counter(item.state for item in approval.items)
     words = UNREVIEWED_STATE_NAMES if approval.is_auto_approved else STATE_NAMES
-    return ", ".join(
-        f"{counts[state]} {words[state]}" for state in ItemState if counts[state]
+    each = [(words[state], counts[state]) for state in ItemState if counts[state]]
+    return joined(", ", [template("{n} " + word, n=count) for word, count in each])
+
+
+def batch_state(approval: Approval, *, now_ms: int = 0) -> tuple[str, Template]:
+    """Return the state of several calls: a sign, and a few words with numbers."""
+    states = Counter(item.state for item in approval.items)
+    every, waiting, doubts = (
+        len(approval.items),
+        states[_S.PENDING],
+        states[_S.IN_DOUBT],
     )
+    # The sweeper closes the record a moment later; until then its state is still open.
+    if waiting and is_over(approval, now_ms):
+        return SIGNS[_S.EXPIRED], template("The time is over")
+    if waiting:
+        words = template("Approval needed: {n} of {all} calls", n=waiting, all=every)
+        return SIGNS[_S.PENDING], words
+    if doubts:
+        words = template("Please check {n} of {all} calls", n=doubts, all=every)
+        return SIGNS[_S.IN_DOUBT], words
+    worst = _S.FAILED if states[_S.FAILED] else min(states)
+    is_one = len(states) == 1 or worst is _S.FAILED
+    return SIGNS[worst] if is_one else SEVERAL, state_counts(approval)
 
 
-def status_sentence(approval: Approval, item: Item, *, now_ms: int) -> Template:
+def status_sentence(approval: Approval, item: Item, *, now_ms: int = 0) -> Template:
     """Return the state of one item, with the people who caused it and the time."""
     if item.is_pending:
         return _pending(approval, item, now_ms=now_ms)
-    head, tail = _STATUS_LINES[item.state]
-    if item.has_failed:
+    at_ms = item.changed_at_ms or approval.created_at_ms
+    return state_sentence(item, item.state, at_ms, has_names=True)
+
+
+def state_sentence(
+    item: Item, state: ItemState, at_ms: int, *, has_names: bool
+) -> Template:
+    """Return the sentence about an item that reached a state at a time.
+
+    Args:
+        item: the item, at that time or later.
+        state: any state except pending.
+        at_ms: the time.
+        has_names: whether to name the people who caused the state.
+    """
+    head, tail = _STATUS_LINES[state]
+    if state is _S.IN_DOUBT and item.has_failed:
         head, tail = "❌ *Failed*", " {at}. Should it run again?"
-    elif item.is_restored and item.state is _S.IN_DOUBT:
-        tail = _DOUBT_RESTORED
+    elif item.is_restored:
+        tail = tail.replace(_STOPPED, _OLDER)
     tail = tail.replace(NOTHING_RAN, what_ran(item))
-    at = when(item.changed_at_ms)
+    if item.is_auto_approved:
+        head = head.replace("*Approved*", "*Without review*")
+    if item.is_question:
+        head = head.replace("*Rejected*", "*Skipped*")
     # With a decision a person withdrew it, and with `revoked` it ended by itself.
-    if item.state is _S.WITHDRAWN and not item.decision and not item.revoked:
+    if state is _S.WITHDRAWN and not item.decision and not item.revoked:
         tail = " by the agent" + tail
-    if item.state in _UNDECIDED or not approvers(item):
-        return template(head + tail, at=at)
+    at = when(at_ms)
+    if not has_names or state in _UNDECIDED or not approvers(item):
+        return template((head + tail).rstrip(), at=at)
     if is_own_edit(item):
         head = head.replace("*Approved*", "*Edited and approved*")
-    return template(head + " by {who}" + tail, who=by_whom(item), at=at)
+    return template((head + " by {who}" + tail).rstrip(), who=by_whom(item), at=at)
 
 
 def is_just_waiting(approval: Approval, item: Item) -> bool:
@@ -240,6 +285,12 @@ def _pending(approval: Approval, item: Item, *, now_ms: int) -> Template:
     if is_late(approval, item, now_ms):
         ran = what_ran(item)
         return template("⌛ *The time to decide ended* {at}. " + ran, at=at)
+    if item.is_question:
+        return template(
+            "⏳ *Waiting for an answer* until {at}; then the agent continues without "
+            "it.",
+            at=at,
+        )
     expires = template("Expires {at}.", at=at)
     # A batch shows its end once, in its head.
     until = [] if approval.is_batch else [expires]
@@ -286,7 +337,7 @@ def needs(item: Item) -> Template:
     if item.cover is not None:
         return template("*No review needed*: a standing approval covers it")
     if item.tier.is_auto_approved:
-        return template("*No review needed*")
+        return template("*Without review*")
     if item.tier is Tier.DENY:
         return template("⛔ *Not allowed*")
     need = counted_votes(item).need
@@ -297,11 +348,12 @@ def needs(item: Item) -> Template:
 
 
 def is_usual(item: Item) -> bool:
-    """Return whether a call needs one person, the usual requirement of its tool.
+    """Return whether a call needs one person or no review, as its tool usually does.
 
     The first reason is the policy's tier of the tool, which is not about this call.
     """
-    return item.tier is Tier.APPROVE and not item.reasons[1:]
+    is_of_tool = item.tier is Tier.APPROVE or item.is_auto_approved
+    return is_of_tool and not item.reasons[1:]
 
 
 def why(item: Item) -> str:
@@ -408,35 +460,27 @@ _MOST_ENDS = 3
 """Maximum number of expiry times with their calls in one line."""
 
 
-_VERBS: tuple[LiteralString, ...] = ("expires", "waits until")
-
-
-def saying_when(said: LiteralString, approval: Approval) -> Template:
-    """Complete a sentence with ``It expires {at}`` or ``It waits until {at}``.
-
-    If the calls end at different times, the sentence is about the first.
-    """
+def expiry(approval: Approval) -> Template:
+    """Return when the calls expire, or the first of them."""
+    said: LiteralString = "Expires {at}."
     if len(ends(approval)) > 1:
-        said = said.replace(", and then nothing runs", "")
-        for verb in _VERBS:
-            said = said.replace(f"It {verb}", f"The first of its calls {verb}")
+        said = "The first of its calls expires {at}."
     return template(said, at=when(approval.expires_at_ms))
 
 
 def expires_each(approval: Approval) -> list[Template]:
     """Return when the pending calls of a batch expire; empty if none is pending."""
     each = [*ends(approval).items()]
-    if len(each) < 2:  # noqa: PLR2004 all together
-        return [template("Expires {at}.", at=when(end_ms)) for end_ms, _ in each]
-    if is_collected(approval):
-        # The calls arrived moments apart.
-        return [template("The first expires {at}.", at=when(each[0][0]))]
-    said: list[Template] = []
-    for end_ms, items in each[:_MOST_ENDS]:
-        noun: LiteralString = "calls" if len(items) > 1 else "call"
-        calls = numbers_ref(item.index for item in items)
-        fmt: LiteralString = "Expires {at}: " + noun + " {calls}"
-        said.append(template(fmt, at=when(end_ms), calls=calls))
-    if len(each) > _MOST_ENDS:
-        said.append(template("The others expire later."))
-    return said
+    # Collected calls arrived moments apart.
+    if len(each) <= 1 or is_collected(approval):
+        return [expiry(approval)] if each else []
+    said = [
+        template("Expires {at}: {calls}.", at=when(end_ms), calls=_named(items))
+        for end_ms, items in each[:_MOST_ENDS]
+    ]
+    rest = [template("The others expire later.")]
+    return [*said, *(rest if len(each) > _MOST_ENDS else [])]
+
+
+def _named(items: Sequence[Item]) -> Template:
+    return calls_named(item.index for item in items)

@@ -440,7 +440,7 @@ def _left_out(total: Total) -> str:
         (total.hidden, "hidden by policy"),
         (total.without, "no number"),
     )
-    return ", ".join(f"{calls_named(one)} ({why})" for one, why in parts if one)
+    return ", ".join(f"{calls_named(one).text} ({why})" for one, why in parts if one)
 
 
 def _warnings(frame: Frame) -> list[Block]:
@@ -451,7 +451,7 @@ def _warnings(frame: Frame) -> list[Block]:
     lines: list[Template | Plain] = []
     for total in totals_of(frame.approval):
         if total.far:
-            far = fit(f"{total.name} of {calls_named(total.far)}", _CALLS)
+            far = fit(f"{total.name} of {calls_named(total.far).text}", _CALLS)
             said = f"⚠️ Far from the others: {far}; the median is {total.usual}."
             lines.append(label(said))
     for indexes, what in (
@@ -460,7 +460,7 @@ def _warnings(frame: Frame) -> list[Block]:
         (without, "UPDATE or DELETE without WHERE is"),
     ):
         if indexes:
-            where = fit(calls_named(indexes), _CALLS)
+            where = fit(calls_named(indexes).text, _CALLS)
             lines.append(label(f"⚠️ {what} in {where}."))
     return notes(lines)
 
@@ -475,7 +475,7 @@ def _reasons(frame: Frame) -> list[Block]:
     lines: list[Plain | Template] = []
     for reason, indexes in [*found.items()][:_REASONS]:
         is_all = len(indexes) == len(frame.approval.items)
-        of = "" if is_all else f" ({calls_named(indexes)})"
+        of = "" if is_all else f" ({calls_named(indexes).text})"
         lines.append(untrusted(fit(reason, _REASON) + fit(of, _CALLS)))
     if more := len(found) - len(lines):
         lines.append(template("and {n} more reasons: open the calls", n=more))
@@ -529,7 +529,7 @@ def precedents(frame: Frame) -> list[Block]:
     same = same_calls(approval)
     others = [item.index for item in waiting if _elsewhere(approval, item)]
     if others and approval.is_batch:
-        named = fit(calls_named(others).capitalize(), _SAME)
+        named = fit(calls_named(others).text.capitalize(), _SAME)
         same.append(f"{named}: the same is waiting on another card.")
     if same:
         text = label("\n".join(f"⚠️ {line}" for line in same))

@@ -26,7 +26,6 @@ from keyturn.bot.cards.mentions import mentions_for
 from keyturn.bot.cards.reminders import replaced
 from keyturn.bot.cards.special_cards import (
     notification,
-    plain_notification,
     question_card,
     standing_card,
 )
@@ -358,15 +357,14 @@ class CardPublisher:
 
 def _rendered(frame: Frame, *, is_update: bool, is_plain: bool) -> Message:
     record = frame.approval
-    plain = plain_notification if record.is_auto_approved else plain_card
     if is_plain:
-        return plain(frame)
+        return plain_card(frame)
     message = _card_of(frame)
     try:
         ensure_valid_message(message.blocks, message.text, update=is_update)
     except BadBlocks:
         logger.exception("card.invalid id=%s", record.id)
-        return plain(frame)
+        return plain_card(frame)
     return message
 
 

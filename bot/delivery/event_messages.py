@@ -34,10 +34,10 @@ from keyturn.bot.cards.quality_checks import answered_note
 from keyturn.bot.cards.quality_checks import asked_note as checked_note
 from keyturn.bot.cards.refs import who
 from keyturn.bot.cards.reminders import (
+    DOUBT,
     NEEDED_NOW,
     called_sentence,
     channel_escalation,
-    doubt_sentence,
     escalation,
     newly_needed,
     personal_reply,
@@ -48,7 +48,7 @@ from keyturn.bot.cards.reminders import (
     waits_again_sentence,
     with_reviewers,
 )
-from keyturn.bot.cards.special_cards import question_note, report_line
+from keyturn.bot.cards.special_cards import report_line
 from keyturn.bot.delivery.card_publisher import CardPublisher
 from keyturn.bot.delivery.outbox_queue import Call, QueuedMessage, QueueEntry, Urgency
 from keyturn.bot.limits import POST, UPDATE
@@ -255,7 +255,7 @@ def _personal(event: Event, approval: Approval) -> Template | None:
     if event.name is EventName.ITEM_REOPENED:
         return waits_again_sentence(approval)
     if event.name is EventName.APPROVAL_STILL_IN_DOUBT:
-        return doubt_sentence(approval)
+        return DOUBT
     return NEEDED_NOW if _item_now_waiting(event, approval) else None
 
 
@@ -301,8 +301,7 @@ def _of_spot_check(event: Event, approval: Approval) -> _Note | None:
 def _history(event: Event, approval: Approval) -> _Note | None:
     if approval.is_standing:
         return None  # its card is complete, and there may be many uses
-    said = question_note if approval.is_question else thread_note
-    note = said(event, approval)
+    note = thread_note(event, approval)
     if note is None:
         return None
     if item := _item_now_waiting(event, approval):

@@ -16,7 +16,7 @@ from itertools import zip_longest
 from typing import LiteralString, TypeAlias
 
 from keyturn.bot.blocks import Block, block_object, box, rich_text
-from keyturn.bot.cards.fallbacks import card_fallback
+from keyturn.bot.cards.fallbacks import card_sentence
 from keyturn.bot.cards.home import MAX_PAST, Past, matches, past_blocks, past_modal
 from keyturn.bot.cards.listing import call_title
 from keyturn.bot.cards.states import counted_votes, is_usual, needs
@@ -148,7 +148,7 @@ async def _shown(
     if len(now) == 1:
         return [line(now[0])], now
     several = template(_SEVERAL, n=len(now), typed=code(typed))
-    lines = [f"• {card_fallback(one, is_local=True)} `{one.id}`" for one in now]
+    lines = [f"• {to_mrkdwn(card_sentence(one))} `{one.id}`" for one in now]
     return [to_mrkdwn(several), *lines], [None, *now]
 
 
@@ -162,7 +162,7 @@ def line(approval: Approval) -> str:
     needed = f" {to_mrkdwn(needs(most))}." if most is not None else ""
     is_frozen = any(item.is_pending and item.is_frozen for item in approval.items)
     frozen = f" {to_mrkdwn(_FROZEN)}" if is_frozen else ""
-    said = card_fallback(approval, is_local=True)
+    said = to_mrkdwn(card_sentence(approval))
     return f"{said}{needed}{frozen} `{short_id(approval.id)}`"
 
 

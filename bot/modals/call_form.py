@@ -20,7 +20,7 @@ from keyturn.bot.blocks import (
     select,
     text_input,
 )
-from keyturn.bot.cards.buttons import FINDINGS, FINDINGS_OF_A_FAILURE, if_repeated
+from keyturn.bot.cards.buttons import findings_of, if_repeated
 from keyturn.bot.cards.frame import Frame
 from keyturn.bot.cards.listing import call_title, listing_of
 from keyturn.bot.cards.refs import who
@@ -252,24 +252,19 @@ _FINDING_NEEDED = "Please choose whether it took effect."
 def reconcile_form(frame: Frame, index: int) -> Block:
     """Return the modal that reconciles one call in doubt, or adds a note to it."""
     item = frame.approval.items[index]
-    names = FINDINGS_OF_A_FAILURE if item.has_failed else FINDINGS
-    again = label(f"{names[Finding.RERUN]}: {if_repeated(item)}")
+    names = findings_of(item)
     menu = select(
         Input.FINDING.value,
-        [
-            option(label(words), finding.value)
-            for finding, words in names.items()
-            # The agent of a call without review has gone on without its result.
-            if not (item.is_auto_approved and finding is Finding.RERUN)
-        ],
+        [option(label(words), finding.value) for finding, words in names.items()],
         placeholder=label("Choose one"),
     )
+    again = label(f"Run it again: {if_repeated(item)}")
     blocks = [
         input_block(
             label("Did it take effect?"),
             menu,
             block_id=Input.FINDING.value,
-            hint=None if item.is_auto_approved else again,
+            hint=again if Finding.RERUN in names else None,
         ),
         text_field(
             Input.NOTE,

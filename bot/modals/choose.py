@@ -33,7 +33,7 @@ from keyturn.bot.cards.call_rows import decided_alone, each_alone
 from keyturn.bot.cards.frame import Frame
 from keyturn.bot.cards.listing import call_title, changes_of, one_line
 from keyturn.bot.cards.queue import whole_call, whole_line
-from keyturn.bot.cards.refs import calls_named, numbers
+from keyturn.bot.cards.refs import calls_named
 from keyturn.bot.cards.states import frozen, status_sentence
 from keyturn.bot.cards.table import (
     cell_values,
@@ -277,7 +277,7 @@ def _summary(choice: Choice, left: Iterable[int]) -> list[Block]:
         section(joined(" · ", counts)),
         *(
             # If they are all of one kind, the line above names it.
-            context(label(f"{said}: " * (len(rows) > 1) + calls_named(indexes)))
+            context(label(f"{said}: " * (len(rows) > 1) + calls_named(indexes).text))
             for said, indexes in rows
         ),
     ]
@@ -325,7 +325,7 @@ def _boxes(
         for block in (
             *above(group),
             input_block(
-                label(f"Calls {numbers(item.index for item in group)}"),
+                label(calls_named(item.index for item in group).text.capitalize()),
                 checkboxes(
                     f"{_BOX}{place}",
                     [option(untrusted(text(item)), str(item.index)) for item in group],

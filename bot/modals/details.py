@@ -31,7 +31,7 @@ from keyturn.bot.cards.buttons import (
     form_buttons,
     time_buttons,
 )
-from keyturn.bot.cards.call_rows import FINDINGS, late_report, result_title
+from keyturn.bot.cards.call_rows import late_report, result_title
 from keyturn.bot.cards.frame import Frame, is_table
 from keyturn.bot.cards.inquiries import ask_requester, inquiry_parts
 from keyturn.bot.cards.listing import (
@@ -42,7 +42,7 @@ from keyturn.bot.cards.listing import (
     state_title,
 )
 from keyturn.bot.cards.refs import when, with_author
-from keyturn.bot.cards.states import TRIAGE_TITLE, frozen, taken_by
+from keyturn.bot.cards.states import FINDINGS, TRIAGE_TITLE, frozen, taken_by
 from keyturn.bot.cards.warnings import sql_warnings
 from keyturn.bot.ids import PAGE, Action, Input, View
 from keyturn.bot.modals.call_form import REASONS, heading

@@ -59,7 +59,7 @@ async def test_a_call_runs_is_shown_with_its_end_and_its_tool_is_stopped(
     async with stack.running():
         await say("open the shop")
         ana = stack.actor("U0ANA")
-        notice = await ana.message_with(CHANNEL, says("Ran without review"))
+        notice = await ana.message_with(CHANNEL, says("Without review*, done"))
         assert "posted 'we are open'" in json.dumps(notice["blocks"])
         await ana.click(CHANNEL, str(notice["ts"]), Action.FREEZE_TOOL)
         await stack.told("U0ANA", "The tool is frozen")

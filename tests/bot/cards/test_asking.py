@@ -167,7 +167,7 @@ def test_who_has_a_copy_is_told_there_that_they_are_called() -> None:
     told, _ = messages_of(_escalation(approval), approval, ("C0", "1.0"), copies)
 
     assert (told.channel, told.thread_ts) == ("DU0EVE", "2.0")
-    assert "so please decide now" in readable(told.message.blocks)
+    assert "so now you are asked" in readable(told.message.blocks)
     assert told.seq == ""
 
 

@@ -10,7 +10,7 @@ from keyturn.bot.cards.approval import card
 from keyturn.bot.cards.channel_messages import FREEZE_EVENTS, freeze_message
 from keyturn.bot.cards.fallbacks import plain_card
 from keyturn.bot.cards.history import thread_note
-from keyturn.bot.cards.special_cards import many_ran, plain_notification, report_line
+from keyturn.bot.cards.special_cards import many_ran, report_line
 from keyturn.gateway.approvals.events import Event, EventName
 from keyturn.gateway.approvals.record import Approval
 from keyturn.gateway.protocol.records import Finding, ItemState
@@ -71,7 +71,7 @@ def other_messages() -> list[Message]:
     )
     return [
         *map(notified, MESSAGES.values()),
-        *(plain_notification(frame(one)) for one in MESSAGES.values()),
+        *(plain_card(frame(one)) for one in MESSAGES.values()),
         *(freeze_message(event.with_(name=name, tool="")) for name in FREEZE_EVENTS),
         many_ran([event, event]),
         report_line(event.with_(name=EventName.APPROVAL_REPORTED)),

@@ -9,12 +9,8 @@ import pytest
 from hypothesis import given
 
 from keyturn.bot.blocks import Message
-from keyturn.bot.cards.special_cards import (
-    many_ran,
-    notification,
-    plain_notification,
-    report_line,
-)
+from keyturn.bot.cards.fallbacks import plain_card
+from keyturn.bot.cards.special_cards import many_ran, notification, report_line
 from keyturn.gateway.approvals.events import Event, EventName
 from keyturn.gateway.approvals.gestures import MAX_ITEMS
 from keyturn.gateway.approvals.record import Approval, Item, Remark
@@ -155,7 +151,7 @@ def test_no_text_of_a_stranger_is_interpreted(text: str, name: str) -> None:
 
     for message in (
         shown(approval),
-        plain_notification(frame(approval)),
+        plain_card(frame(approval)),
         report_line(event),
         many_ran([ran, ran]),
     ):

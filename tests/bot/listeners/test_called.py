@@ -28,7 +28,7 @@ async def test_a_channel_that_was_told_is_named_as_told(stack: Stack) -> None:
 
         await ring(stack, (await stack.approval(verdict)).id, TimerKind.ESCALATE)
 
-        await stack.actor("U0ANA").message_with(GENERAL, says("is not decided yet"))
+        await stack.actor("U0ANA").message_with(GENERAL, says("still waits"))
         note = await line_of(stack, card)
         assert says("Notified in")(note)
         assert not says("Could not notify")(note)

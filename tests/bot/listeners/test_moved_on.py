@@ -36,7 +36,7 @@ async def test_the_card_is_closed_and_a_late_click_reads_why(stack: Stack) -> No
         closed = await stack.card(verdict, says("*Cancelled*"))
         await click_with(stack, card, Action.APPROVE, value)
 
-        await stack.told("U0ANA", "Cancelled by a newer message")
+        await stack.told("U0ANA", "Already cancelled")
         assert closed["ts"] == card["ts"]
         assert not has_button(closed, Action.APPROVE)
         item = (await stack.approval(verdict)).items[0]

@@ -80,14 +80,14 @@ async def test_a_message_says_what_runs_and_then_how_it_ended(
     async with stack.running():
         (verdict,) = await stack.submit(POST_NOTICE)
         first = await message_of(stack, verdict)
-        assert "Runs without review" in shown(first)
+        assert "Without review" in shown(first)
         assert "we are open" in shown(first)
         assert "<@U0DAN>" in shown(first)
         assert "The policy lists this tool" not in shown(first)
 
         await end(stack, verdict)
 
-        last = await message_of(stack, verdict, says("Ran without review"))
+        last = await message_of(stack, verdict, says("Without review*, done"))
         assert last["ts"] == first["ts"]
         assert "posted as *12*" in shown(last)
         await nothing_is_left(stack)

@@ -212,13 +212,9 @@ def _waiting(frame: Frame) -> list[Block]:
     approval = frame.approval
     is_row = is_table(approval)
     blocks = [
-        _header(frame),
-        # The header has the sign.
-        *([] if approval.is_batch else [section(parted(call_state(frame))[1])]),
-        _origin(frame),
+        *card_top(frame),
         *_time(frame),
         *reviewers(frame),
-        *reached(frame),
         *precedents(frame),
     ]
     if approval.is_batch and not is_row:
@@ -238,6 +234,17 @@ def _waiting(frame: Frame) -> list[Block]:
     # A rule with nothing below it looks like a missing part.
     has_rule = approval.is_batch and bool(footer or checks)
     return [*blocks, *([divider()] if has_rule else []), *footer, *checks]
+
+
+def card_top(frame: Frame) -> list[Block]:
+    """Return the first lines of a card: the call or calls, their state, who asked."""
+    if not frame.approval.is_batch:
+        # The header has the sign.
+        state = section(parted(call_state(frame))[1])
+        return [_header(frame), state, context(*origin(frame))]
+    _, words = batch_state(frame.approval, now_ms=frame.now_ms)
+    ends = expires_each(frame.approval)
+    return [_header(frame), context(words, *origin(frame), *ends)]
 
 
 def _header(frame: Frame) -> Block:
@@ -269,14 +276,6 @@ def metadata(approval: Approval) -> Block:
     }
 
 
-def _origin(frame: Frame) -> Block:
-    approval = frame.approval
-    if not approval.is_batch:
-        return context(*origin(frame))
-    _, state = batch_state(approval, now_ms=frame.now_ms)
-    return context(state, *origin(frame), *expires_each(approval))
-
-
 def _time(frame: Frame) -> list[Block]:
     approval = frame.approval
     sentence: list[Template | Plain] = []
@@ -306,7 +305,10 @@ def _time(frame: Frame) -> list[Block]:
 
 
 def reviewers(frame: Frame) -> list[Block]:
-    """Mention the reviewers who are needed; Slack notifies them of the posted card."""
+    """Mention the reviewers who are needed, and name the others who are told.
+
+    Slack notifies those who are mentioned on the posted card.
+    """
     approval = frame.approval
     # After the expiry only calls that may have run still need people.
     asking = [
@@ -315,8 +317,11 @@ def reviewers(frame: Frame) -> list[Block]:
     # Slack notifies only of mentions in a new message, and a redraw cannot take the
     # notification back. So only people who need to act are mentioned.
     whom = mentions_for(approval.with_(items=tuple(asking)))
-    sentence = template("*Reviewers:* {whom}", whom=whom.named)
-    return [section(sentence)] if whom.roles else []
+    said: LiteralString = "*Reviewers:* {whom}"
+    if approval.is_question:
+        said = "*Please answer:* {whom}"
+    asked = [section(template(said, whom=whom.named))] if whom.roles else []
+    return [*asked, *reached(frame)]
 
 
 _S = ItemState

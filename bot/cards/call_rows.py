@@ -116,6 +116,9 @@ def answered(frame: Frame) -> list[Block]:
     return blocks
 
 
+HIDDEN_CHARACTERS = template(
+    "⚠️ *Hidden or look-alike characters* are in it; hidden ones are shown as ⟦U+…⟧."
+)
 _MAX_MIXED = 2
 _MOST_TEXT = 2_600
 """Maximum characters of all calls on a card."""
@@ -329,9 +332,7 @@ def _warnings(frame: Frame, item: Item) -> list[Template | Plain]:
     mixed = homoglyph_warnings(text)
     warnings = sql_warnings(item)
     if has_hidden(text):
-        warnings.append(
-            template("⚠️ *Hidden characters* are in this call, shown as ⟦U+…⟧.")
-        )
+        warnings.append(HIDDEN_CHARACTERS)
     most = 1 if frame.approval.is_batch else _MAX_MIXED
     return [
         *([joined(" ", warnings)] if warnings else []),

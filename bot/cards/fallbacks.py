@@ -12,12 +12,12 @@ from typing import LiteralString
 
 from keyturn.bot.blocks import Block, Message, actions, section
 from keyturn.bot.cards.frame import Frame
-from keyturn.bot.cards.refs import join_list, short_ref, when
+from keyturn.bot.cards.refs import join_list, short_ref
 from keyturn.bot.cards.states import batch_state, expires_each, status_sentence
 from keyturn.bot.ids import CARD_EVENT, Action
 from keyturn.bot.text import Ref, Template, code, joined, label, template
 from keyturn.gateway.approvals.record import Approval, Item
-from keyturn.gateway.protocol.records import ItemState, Verb
+from keyturn.gateway.protocol.records import Verb
 
 
 def plain_card(frame: Frame) -> Message:
@@ -51,14 +51,7 @@ _MOMENT = re.compile(r"<!date[^>|]*\|([^>]*)>")
 
 def card_sentence(approval: Approval) -> Template:
     """Return the state of a card, whoever reads it and whenever."""
-    item = approval.items[0]
-    if approval.is_standing:
-        allowed = {ItemState.AUTHORIZED: template("Similar calls are allowed.")}
-        if item.is_pending:
-            at = when(approval.expires_at_ms)
-            return template("Allow similar calls? Please decide by {at}.", at=at)
-        return allowed.get(item.state, template("Similar calls are not allowed."))
-    said = status_sentence(approval, item)
+    said = status_sentence(approval, approval.items[0])
     if approval.is_batch:
         words = template("{words}.", words=batch_state(approval)[1])
         said = joined(" ", [words, *expires_each(approval)])

@@ -66,11 +66,11 @@ def failures_note(events: Sequence[Event], approval: Approval) -> Message:
         alone = thread_note(known[-1][0], approval)
         if alone is not None:
             return alone
-    found: dict[Template, list[int]] = {}
+    found: dict[LiteralString, list[int]] = {}
     for event, item in known:
         found.setdefault(_failure(event, item), []).append(item.index)
     lines = [
-        template("*{calls}:* {said}", calls=calls_named(indexes), said=said)
+        template(said + " {calls}", calls=calls_named(indexes))
         for said, indexes in found.items()
     ]
     blocks: list[Block] = [section(joined("\n", lines))]
@@ -83,12 +83,12 @@ def failures_note(events: Sequence[Event], approval: Approval) -> Message:
     return Message(tuple(blocks), f"{count} calls failed or may have run.")
 
 
-def _failure(event: Event, item: Item) -> Template:
+def _failure(event: Event, item: Item) -> LiteralString:
     if event.name is EventName.ITEM_FAILED:
-        return template("❌ Failed.")
+        return "❌ *Failed:*"
     if item.has_failed:
-        return template("❌ Failed. Should they run again?")
-    return template("❓ May have run. Please check.")
+        return "❌ *Failed. Should they run again?*"
+    return "❓ *May have run. Please check:*"
 
 
 def _errors(items: dict[int, Item]) -> str:

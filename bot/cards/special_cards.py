@@ -25,28 +25,30 @@ from keyturn.bot.blocks import (
     button_row,
     confirm,
     context,
-    header,
     notes,
     quote,
     rich_text,
     section,
 )
-from keyturn.bot.cards.approval import metadata, reviewers
+from keyturn.bot.cards.approval import card_top, metadata, reviewers
 from keyturn.bot.cards.buttons import question_buttons
-from keyturn.bot.cards.call_rows import agent_statement, call_row, call_state, listings
+from keyturn.bot.cards.call_rows import (
+    HIDDEN_CHARACTERS,
+    agent_statement,
+    call_row,
+    listings,
+)
 from keyturn.bot.cards.channel_messages import actor_ref
 from keyturn.bot.cards.fallbacks import card_fallback
 from keyturn.bot.cards.frame import Frame, rows_of
 from keyturn.bot.cards.listing import Listing, boxes, fitted, is_misleading
-from keyturn.bot.cards.mentions import mentions_for, reached
 from keyturn.bot.cards.quality_checks import spot_checks
-from keyturn.bot.cards.refs import origin, people, short_ref, when, who
-from keyturn.bot.cards.states import SIGNS, counted, state_counts, status_sentence
+from keyturn.bot.cards.refs import when, who
+from keyturn.bot.cards.states import MAX_ACT, counted
 from keyturn.bot.ids import COMMAND, Action
 from keyturn.bot.text import (
     Plain,
     Template,
-    Untrusted,
     excerpt,
     fit,
     label,
@@ -57,12 +59,11 @@ from keyturn.bot.text import (
 from keyturn.gateway.approvals.events import Event, EventName
 from keyturn.gateway.approvals.record import Approval, Item, Remark
 from keyturn.gateway.approvals.similar import Bounds, micro_text
-from keyturn.gateway.approvals.standing import bounds_of, givers, left_of
+from keyturn.gateway.approvals.standing import bounds_of, left_of
 from keyturn.gateway.protocol.questions import NO_ANSWER, Question, QuestionType
 from keyturn.gateway.protocol.records import ItemState, Tier
 
 _S = ItemState
-_HEADER = 140
 _AROUND = 2_700
 """Maximum characters of the text around the questions."""
 _DEFAULT = 75
@@ -79,39 +80,20 @@ _HINTS: dict[QuestionType, LiteralString] = {
 
 def question_card(frame: Frame) -> Message:
     """Return the current card of the questions of a call."""
-    approval = frame.approval
-    item, asked = approval.items[0], approval.items[0].questions
+    approval, item = frame.approval, frame.approval.items[0]
     blocks = [
-        header(_title(item)),
-        context(*origin(frame)),
-        *_asks(frame, "please answer:"),
-        *reached(frame),
+        *card_top(frame),
+        *reviewers(frame),
         *(agent_statement(frame) if item.is_pending else []),
         *(
             block
-            for number, question in enumerate(asked)
+            for number, question in enumerate(item.questions)
             for block in _question(item, number, question)
         ),
-        *_warning(item),
-        section(status_sentence(approval, item, now_ms=frame.now_ms)),
+        *([context(HIDDEN_CHARACTERS)] if is_misleading(item) else []),
         *button_row(question_buttons(frame, item)),
     ]
     return Message(tuple(blocks), card_fallback(approval), metadata(approval))
-
-
-def _title(item: Item) -> Untrusted:
-    asked, sign = item.questions, "❓" if item.is_pending else SIGNS[item.state]
-    if len(asked) > 1:
-        return untrusted(f"{sign} The agent asks {len(asked)} questions")
-    return untrusted(f"{sign} {fit(asked[0].question, _HEADER)}")
-
-
-def _asks(frame: Frame, words: LiteralString) -> list[Block]:
-    """Mention the people who have to answer, while they can."""
-    if frame.is_late or not frame.approval.items[0].is_pending:
-        return []
-    whom = mentions_for(frame.approval)
-    return [section(whom.before(template(words)))] if whom.roles else []
 
 
 def _question(item: Item, number: int, question: Question) -> list[Block]:
@@ -119,7 +101,7 @@ def _question(item: Item, number: int, question: Question) -> list[Block]:
     budget = (TEXT_BUDGET - _AROUND) // len(asked) - _PER_QUESTION
     share = max(_PER_QUESTION, budget // 2)
     parts: list[Block] = []
-    is_in_header = len(asked) == 1 and len(reveal(question.question)) <= _HEADER
+    is_in_header = len(asked) == 1 and len(reveal(question.question)) <= MAX_ACT
     if not is_in_header:
         nth = f"{number + 1}. " if len(asked) > 1 else ""
         parts.append(section(untrusted(nth + excerpt(question.question, share).text)))
@@ -138,25 +120,9 @@ def _question(item: Item, number: int, question: Question) -> list[Block]:
     return [*parts, *notes(small)]
 
 
-def _warning(item: Item) -> list[Block]:
-    if not is_misleading(item):
-        return []
-    odd = template("⚠️ *Hidden or look-alike characters* are in it, shown as ⟦U+…⟧.")
-    return [context(odd)]
-
-
-_NAME = 60
 _EQUAL = 2_000
 _MOST_PATHS = 12
 _PATH = 60
-_TITLES: dict[ItemState, LiteralString] = {
-    _S.PENDING: "🔁 Allow similar calls?",
-    _S.AUTHORIZED: "🔁 Similar calls are allowed",
-    _S.REJECTED: "🚫 Similar calls are not allowed",
-    _S.EXPIRED: "⌛ Similar calls are not allowed",
-    _S.LAPSED: "⏹ Similar calls are no longer allowed",
-}
-_NOT_GIVEN: LiteralString = "↩ Similar calls are not allowed"
 
 
 def standing_card(frame: Frame) -> Message:
@@ -167,13 +133,11 @@ def standing_card(frame: Frame) -> Message:
     # An ended one shows its end instead of its bounds.
     is_over = not (item.is_pending or item.state is _S.AUTHORIZED)
     blocks = [
-        header(label(_TITLES.get(item.state, _NOT_GIVEN))),
-        section(untrusted(f"{fit(bounds.tool, _NAME)}, by {fit(bounds.agent, _NAME)}")),
-        *_asks(frame, "please decide:"),
+        *card_top(frame),
+        *reviewers(frame),
         *([] if is_over else _allowed(bounds, equal)),
-        *_standing_state(frame, item),
+        *_uses_so_far(approval, item),
         *button_row(_standing_buttons(frame, item, is_whole=equal.is_complete)),
-        context(template("{id}", id=short_ref(approval.id))),
     ]
     return Message(tuple(blocks), card_fallback(approval), metadata(approval))
 
@@ -216,26 +180,19 @@ def left_text(approval: Approval) -> str:
     return f"{words}, {micro_text(total)} of {micro_text(bounds.total_micro)}"
 
 
-def _standing_state(frame: Frame, item: Item) -> list[Block]:
-    """Return the state, the remaining calls, and why the standing approval ended."""
-    approval, revoked = frame.approval, item.revoked
-    at = when(item.changed_at_ms)
-    small: list[Template | Plain] = []
+def _uses_so_far(approval: Approval, item: Item) -> list[Block]:
+    """Return the remaining calls, or why the standing approval ended."""
+    revoked = item.revoked
+    said: list[Template | Plain] = []
     if item.state is _S.AUTHORIZED:
-        by = people(givers(approval))
-        said = template("✅ *Allowed* by {who}, {at}.", who=by, at=at)
-        small.append(label(f"{left_text(approval)}."))
-    elif revoked is not None and revoked.by is not None:
-        said = template("⏹ *Revoked* by {who}, {at}.", who=who(revoked.by), at=at)
-    elif item.state is _S.LAPSED:
-        said = template("⏹ *Ended* {at}.", at=at)
-    else:
-        said = status_sentence(approval, item, now_ms=frame.now_ms)
-    if item.state is not _S.AUTHORIZED and approval.uses:
-        small.append(template("Calls that it covered: {n}.", n=len(approval.uses)))
-    if revoked is not None and revoked.by is None:
-        small.append(label(revoked.reason))
-    return [section(said), *notes(small)]
+        said.append(label(f"{left_text(approval)}."))
+    elif approval.uses:
+        said.append(template("Calls that it covered: {n}.", n=len(approval.uses)))
+    if revoked is not None and revoked.by is not None:
+        said.append(template("*Revoked* by {who}.", who=who(revoked.by)))
+    elif revoked is not None:
+        said.append(label(revoked.reason))
+    return notes(said)
 
 
 def _standing_buttons(frame: Frame, item: Item, *, is_whole: bool) -> list[Block]:
@@ -283,11 +240,8 @@ _MANY = 2_000
 def notification(frame: Frame) -> Message:
     """Return the current message about calls that run without review."""
     approval = frame.approval
-    is_batch = approval.is_batch
-    calls = template("🔔 *{n} calls without review*", n=len(approval.items))
     blocks = [
-        section(calls) if is_batch else section(call_state(frame)),
-        context(*([state_counts(approval)] if is_batch else []), *origin(frame)),
+        *card_top(frame),
         *reviewers(frame),
         *(
             block

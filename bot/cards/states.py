@@ -205,6 +205,8 @@ def state_sentence(
     elif item.is_restored:
         tail = tail.replace(_STOPPED, _OLDER)
     tail = tail.replace(NOTHING_RAN, what_ran(item))
+    if item.is_standing:
+        tail = tail.removesuffix(" Waiting to run.").replace(NOTHING_RAN, "")
     if item.is_auto_approved:
         head = head.replace("*Approved*", "*Without review*")
     if item.is_question:
@@ -337,7 +339,7 @@ def needs(item: Item) -> Template:
     if item.cover is not None:
         return template("*No review needed*: a standing approval covers it")
     if item.tier.is_auto_approved:
-        return template("*Without review*")
+        return template("*No review needed*")
     if item.tier is Tier.DENY:
         return template("⛔ *Not allowed*")
     need = counted_votes(item).need

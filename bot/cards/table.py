@@ -33,14 +33,13 @@ from keyturn.bot.cards.listing import (
     one_line,
     state_text,
 )
-from keyturn.bot.cards.refs import calls_named, join_list, when
+from keyturn.bot.cards.refs import calls_named, when
 from keyturn.bot.cards.states import STATE_NAMES, counted_votes, without_tier
 from keyturn.bot.cards.warnings import homoglyph_warnings, unlimited
 from keyturn.bot.text import (
     ELLIPSIS,
     Plain,
     Template,
-    code,
     fit,
     joined,
     label,
@@ -55,24 +54,26 @@ from keyturn.gateway.approvals.invisible_characters import has_hidden
 from keyturn.gateway.approvals.precedents import Precedent, PrecedentKind, WindowTotal
 from keyturn.gateway.approvals.record import Approval, Item
 from keyturn.gateway.approvals.repeating import args_hash, doubled, other_calls
+from keyturn.gateway.metrics.report import short_duration
 from keyturn.gateway.policy.formats import Call, Total, total_of
 from keyturn.gateway.policy.windows import MICRO
 from keyturn.gateway.protocol.records import ItemState, Tier
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.sandbox.blockkit import limits
 
-TABLE_CHARS = 5_500
-"""Characters in all cells; the rest of the card's budget is for the text around it."""
+TABLE_CHARS = 5_200
+"""Characters in the heading and the arguments.
+
+Numbers and states do not count, so that the end of one call never cuts another.
+"""
 _STATUS = 18
 """Maximum length of a status."""
-_MARK = 3
-"""Maximum length of the sign before a number."""
 
 _CELLS = (LONGEST_ROW, 60, 40, 24, 12)
 """Cell lengths to try for a row that must be cut; the first that fits is used."""
-_MAX_ARGUMENTS = limits.TABLE_COLUMNS - 1
 _NAME = 40
-_STATE = "State seen"
+_STATE, _STATE_HEADING = "", "State seen"
+"""Key and heading of the last column; an argument's name is never shown as empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,44 +93,22 @@ def table_of(approval: Approval) -> Table:
     names = [*dict.fromkeys(name for row in values for name in row)]
     states = [state_text(item).replace("\n", " · ") for item in approval.items]
     if any(states):
-        names = [*names[: _MAX_ARGUMENTS - 1], _STATE]
-        # The state would hide an argument of that name; the call is then not whole.
+        names = [*names[: limits.TABLE_COLUMNS - 2], _STATE]
         values = [
-            {**row, _STATE: state} if _STATE not in row else row
-            for row, state in zip(values, states, strict=True)
+            {**row, _STATE: state} for row, state in zip(values, states, strict=True)
         ]
-    names = names[:_MAX_ARGUMENTS]
+    names = names[: limits.TABLE_COLUMNS - 1]
     heading = ("#", *map(_heading, names))
-    if any(states):
-        heading = (*heading[:-1], _STATE)
     # Blank means absent: an empty text has its quotes.
     texts = [[row.get(name) or " " for name in names] for row in values]
-    firsts = [_first(item) for item in approval.items]
-    # Pending calls get their room first, independently of the other calls' results.
-    ended = [
-        0 if item.is_pending else len(first) - len(str(item.index + 1))
-        for item, first in zip(approval.items, firsts, strict=True)
-    ]
-    lengths = [
-        _MARK + len(first) - status + sum(map(len, row))
-        for first, status, row in zip(firsts, ended, texts, strict=True)
-    ]
     free = TABLE_CHARS - sum(map(len, heading))
-    rooms = shares(free, lengths)
-    more = shares(free - sum(rooms), ended)
+    rooms = shares(free, [sum(map(len, row)) for row in texts])
     rows: list[tuple[str, ...]] = [heading]
     whole: set[int] = set()
-    for item, first, row, room in zip(
-        approval.items,
-        firsts,
-        texts,
-        map(sum, zip(rooms, more, strict=True)),
-        strict=True,
-    ):
-        cells = _cut(row, room - _MARK - len(first))
-        rows.append((first, *cells))
-        is_whole = _is_whole(item, values[item.index], names, states[item.index])
-        if cells == row and is_whole:
+    for item, row, room in zip(approval.items, texts, rooms, strict=True):
+        cells = _cut(row, room)
+        rows.append((_first(item), *cells))
+        if cells == row and _is_whole(item, values[item.index], names):
             whole.add(item.index)
     return Table(tuple(rows), frozenset(whole))
 
@@ -163,20 +142,12 @@ def _texts(item: Item) -> frozenset[str]:
 
 
 def _cut(texts: list[str], room: int) -> list[str]:
-    """Return cells with as much of these texts as fits.
-
-    If even the shortest cells do not fit, the last ones are dropped.
-    """
-    cells = texts
+    """Return cells with as much of these texts as fits."""
     for longest in _CELLS:
         cells = [_cell(text, longest) for text in texts]
         if sum(map(len, cells)) <= room:
             return cells
-    for place in reversed(range(len(cells))):
-        if sum(map(len, cells)) <= room:
-            break
-        cells[place] = ELLIPSIS
-    return cells
+    return [ELLIPSIS] * len(texts)
 
 
 def _cell(text: str, longest: int) -> str:
@@ -184,11 +155,9 @@ def _cell(text: str, longest: int) -> str:
     return fit(text, longest) if " " in text or len(text) <= longest else ELLIPSIS
 
 
-def _is_whole(
-    item: Item, row: Mapping[str, str], names: Sequence[str], state: str
-) -> bool:
+def _is_whole(item: Item, row: Mapping[str, str], names: Sequence[str]) -> bool:
     """Return whether a row without cuts shows every character of its call."""
-    is_whole = all(
+    is_shown = all(
         name in names
         and len(name) <= _NAME
         and (name == _STATE or is_short(name, text, LONGEST_ROW))
@@ -196,13 +165,14 @@ def _is_whole(
     )
     # Without quotes, a number would read as the string that the schema declares.
     texts = _texts(item) & item.args.keys()
-    is_whole &= all(isinstance(item.args[name], str) for name in texts)
-    return is_whole and (not state or row.get(_STATE) == state)
+    return is_shown and all(isinstance(item.args[name], str) for name in texts)
 
 
 def _heading(name: str) -> str:
     """Return the name of an argument, quoted if a fixed column has the same name."""
-    return fit(f'"{name}"' if name in {"#", _STATE} else name, _NAME)
+    if name == _STATE:
+        return _STATE_HEADING
+    return fit(f'"{name}"' if name in {"#", _STATE_HEADING} else name, _NAME)
 
 
 def _first(item: Item) -> str:
@@ -210,22 +180,17 @@ def _first(item: Item) -> str:
 
     In the first column, as a phone shows only three or four of them.
     """
-    number, status = str(item.index + 1), _status(item)
-    return f"{number} · {fit(status, _STATUS)}" if status else number
-
-
-def _status(item: Item) -> str:
-    """Return the state of a call in a word or two; "" while it is just pending."""
-    said = "" if item.is_pending else STATE_NAMES[item.state]
-    count = counted_votes(item)
-    if item.is_pending and item.tier is Tier.ESCALATE:
-        said = "escalated"
-    if item.is_pending and count.need > 1:
-        said = f"{count.have} of {count.need}"
-    if item.has_failed:
-        said = "failed"
-    edited = ["edited"] if item.edit is not None else []
-    return ", ".join([*([said] if said else []), *edited])
+    count, said = counted_votes(item), list[str]()
+    if not item.is_pending:
+        said.append("failed" if item.has_failed else STATE_NAMES[item.state])
+    elif count.need > 1:
+        said.append(f"{count.have} of {count.need}")
+    elif item.tier is Tier.ESCALATE:
+        said.append("escalated")
+    if item.edit is not None:
+        said.append("edited")
+    number = str(item.index + 1)
+    return f"{number} · {fit(', '.join(said), _STATUS)}" if said else number
 
 
 MAX_IN_HEADER = 60
@@ -236,58 +201,56 @@ _NO_EDITS: dict[int, JsonObject] = {}
 
 def totals_of(
     approval: Approval, edits: Mapping[int, JsonObject] = _NO_EDITS
-) -> list[Total]:
+) -> list[tuple[str, Total]]:
     """Return the totals that the policy permits, over the current arguments.
+
+    Each has a name: of its argument, and of its tool if the card has several tools.
 
     Args:
         approval: the calls to add up.
         edits: by index, the arguments of a person's edit.
     """
-    calls = [
-        Call(item.index, edits.get(item.index, item.args), item.redact)
-        for item in approval.items
-    ]
-    # An argument of several tools is added up for each tool, see below.
-    if len({item.tool for item in approval.items}) > 1:
-        return []
-    return [total_of(one, calls) for one in _named(approval.items)]
-
-
-def _named(items: Sequence[Item]) -> list[str]:
-    """Return the totals of calls; for several policies those that all of them name."""
-    return [one for one in items[0].totals if all(one in item.totals for item in items)]
-
-
-def total_text(total: Total) -> str:
-    """Return a total as a phrase: "€2,744.00 in total"."""
-    text = total.text()
-    if total.format == "number":
-        # A bare number needs the argument's name.
-        text = f"{total.name} {text}"
-    is_whole = not (total.hidden or total.without)
-    counted = "total" if is_whole else f"{len(total.numbers)} of them"
-    return f"{text} in {counted}"
+    tools: dict[str, list[Item]] = {}
+    for item in approval.items:
+        tools.setdefault(item.tool, []).append(item)
+    found: list[tuple[str, Total]] = []
+    for tool, items in tools.items():
+        calls = [
+            Call(one.index, edits.get(one.index, one.args), one.redact) for one in items
+        ]
+        # For several policies those that all of them name.
+        named = (
+            one
+            for one in items[0].totals
+            if all(one in other.totals for other in items)
+        )
+        totals = [total_of(one, calls) for one in named if len(items) > 1]
+        prefix = f"{fit(one_line(tool), _TOOL)}: " if len(tools) > 1 else ""
+        found += [(f"{prefix}{total.name}", total) for total in totals]
+    return found
 
 
 def header_total(approval: Approval) -> str:
     """Return the first total for a header; "" if there is none or it is long."""
-    first = next(iter(totals_of(approval)), None)
-    text = (
-        total_text(first).removesuffix(" in total") if first and first.numbers else ""
-    )
-    return text if len(text) <= MAX_IN_HEADER else ""
+    for name, total in totals_of(approval)[:1]:
+        # A bare number needs the argument's name.
+        text = f"{name} {total.text()}" if total.format == "number" else total.text()
+        text += f" in {len(total.numbers)} of them" if total.hidden or total.without else ""
+        is_of_all = len({item.tool for item in approval.items}) == 1
+        if is_of_all and total.numbers and len(text) <= MAX_IN_HEADER:
+            return text
+    return ""
 
 
-def sums(totals: Sequence[Total], indexes: AbstractSet[int]) -> str:
+def sums(totals: Sequence[tuple[str, Total]], indexes: AbstractSet[int]) -> str:
     """Return the sums of these calls by total, with the number of omitted calls."""
     parts: list[str] = []
-    for total in totals:
+    for name, total in totals:
         counted = indexes & {*total.numbers}
-        if not counted:
-            continue
-        left = len(indexes) - len(counted)
-        text = f"{total.name} {total.text(counted)}"
-        parts.append(f"{text} (without {left} of them)" if left else text)
+        if counted:
+            left = len(indexes) - len(counted)
+            without = f" (without {left} of them)" if left else ""
+            parts.append(f"{name} {total.text(counted)}{without}")
     return " · ".join(parts)
 
 
@@ -295,10 +258,10 @@ _REPEATED = (PrecedentKind.DONE, PrecedentKind.WAITING)
 _REASONS = 3
 _REASON = 120
 _CALLS = 80
-_TOTAL = 200
+_TOTAL = 120
+_TOTALS, _TOTALS_OF_FEW = 6, 3
+"""Maximum lines about totals, on a card with a table and without one."""
 _TOOL = 60
-_ROOM = 350
-"""Maximum characters of all lines about totals on a card without a table."""
 
 
 def is_remarkable(item: Item) -> bool:
@@ -314,7 +277,7 @@ def noticed(approval: Approval) -> frozenset[int]:
     These have a number far from the others, a stricter evaluation or another reason, an
     earlier or duplicate call, odd characters, or a warning.
     """
-    found = {index for total in totals_of(approval) for index in total.far}
+    found = {index for _, total in totals_of(approval) for index in total.far}
     found |= _stricter(approval)
     found |= {item.index for group in doubled(approval) for item in group}
     return frozenset(
@@ -374,56 +337,24 @@ def _stricter(approval: Approval) -> frozenset[int]:
 
 def totals(frame: Frame) -> list[Block]:
     """Return totals by state, and the calls that they omit."""
-    found = totals_of(frame.approval)
+    approval = frame.approval
     lines: list[Plain | Template] = []
-    for place, total in enumerate(found):
-        parts = _by_state(frame.approval, total)
+    for place, (name, total) in enumerate(totals_of(approval)):
+        parts = _by_state(approval, total)
         # The header has the first total, unless it is long; its parts are listed here.
-        is_in_header = place == 0 and bool(header_total(frame.approval))
+        is_in_header = place == 0 and bool(header_total(approval))
         if len(parts) > is_in_header:
-            lines.append(label(_whole(f"{total.name}: {' · '.join(parts)}")))
+            text = f"{name}: {' · '.join(parts)}"
+            # A number is never cut.
+            is_long = len(reveal(text)) > _TOTAL
+            text = fit(f"{name}: too long to show", _TOTAL) if is_long else text
+            lines.append(untrusted(text))
         if left := _left_out(total):
-            lines.append(
-                label(fit(f"Not in the total of {total.name}: {left}", _CALLS))
-            )
-    if not is_table(frame.approval):
-        lines = _fitting([*lines, *_of_tools(frame.approval)])
-    return notes(lines)
-
-
-def _fitting(lines: Sequence[Plain | Template]) -> list[Plain | Template]:
-    """Return the first of these lines that fit on a card without a table."""
-    left, shown = _ROOM, list[Plain | Template]()
-    for line in lines:
-        left -= len(reveal(line.text))
-        if left >= 0:
-            shown.append(line)
-    more = len(lines) - len(shown)
-    rest = [template("More about totals is not shown: {n}", n=more)] if more else []
-    return [*shown, *rest]
-
-
-def _of_tools(approval: Approval) -> list[Plain]:
-    """Return the totals of each tool with two calls, on a card with several tools."""
-    tools: dict[str, list[Item]] = {}
-    for item in approval.items:
-        tools.setdefault(item.tool, []).append(item)
-    lines: list[Plain] = []
-    for tool, items in tools.items() if len(tools) > 1 else ():
-        calls = [Call(item.index, item.args, item.redact) for item in items]
-        totals = [total_of(one, calls) for one in _named(items)]
-        lines += [
-            untrusted(_whole(f"{fit(one_line(tool), _TOOL)}: {total_text(total)}"))
-            for total in totals
-            if total.numbers and len(items) > 1
-        ]
-    return lines
-
-
-def _whole(text: str) -> str:
-    """Return a total; a number is never cut: a long one is replaced by a notice."""
-    name, _, _ = text.partition(": ")
-    return text if len(text) <= _TOTAL else f"{name}: too long to show"
+            lines.append(untrusted(fit(f"Not in the total of {name}: {left}", _TOTAL)))
+    most = _TOTALS if is_table(approval) else _TOTALS_OF_FEW
+    more = len(lines) - most
+    rest = [template("More about totals is not shown: {n}", n=more)] if more > 0 else []
+    return notes([*lines[:most], *rest])
 
 
 def _by_state(approval: Approval, total: Total) -> list[str]:
@@ -449,9 +380,9 @@ def _warnings(frame: Frame) -> list[Block]:
     mixed = [one.index for one in items if homoglyph_warnings(all_text(one))]
     without = [one.index for one in items if unlimited(one)]
     lines: list[Template | Plain] = []
-    for total in totals_of(frame.approval):
+    for name, total in totals_of(frame.approval):
         if total.far:
-            far = fit(f"{total.name} of {calls_named(total.far).text}", _CALLS)
+            far = fit(f"{name} of {calls_named(total.far).text}", _CALLS)
             said = f"⚠️ Far from the others: {far}; the median is {total.usual}."
             lines.append(label(said))
     for indexes, what in (
@@ -490,9 +421,7 @@ _MOST_REPEATED = 3
 _NAMES = 60
 _PAIR = 2
 _SAME = 140
-_TOTALS = 2
-_HOUR_MS = 3_600_000
-_MINUTE_MS = 60_000
+_WINDOWS = 2
 _WINDOW = 90
 
 _DONE: dict[ItemState, LiteralString] = {
@@ -572,40 +501,26 @@ def happened(precedent: Precedent) -> Template:
 
 
 def _line(approval: Approval, item: Item, precedent: Precedent) -> Template:
-    past = happened(precedent)
-    if precedent.args_hash == args_hash(item.tool, item.args):
-        said = template("*The same call* {past}", past=past)
-    else:
-        like = _like_it(item.past.same_by)
-        said = template("{like} {past} with other arguments", like=like, past=past)
+    said = template("*The same call* {past}", past=happened(precedent))
+    if precedent.args_hash != args_hash(item.tool, item.args):
+        like: LiteralString = (
+            "*A call with the same effect* {past} with other arguments"
+        )
+        said = template(like, past=happened(precedent))
     if not approval.is_batch:
         return template("⚠️ {said}", said=said)
     return template("⚠️ *Call {n}:* {said}", n=item.index + 1, said=said)
 
 
-def _like_it(same_by: tuple[str, ...]) -> Template:
-    names = [name.removeprefix("args.") for name in same_by]
-    try:
-        shown = [template("{name}", name=code(name)) for name in names]
-    except ValueError:  # a name that could be read as markup
-        shown = []
-    if not shown or sum(map(len, names)) > _NAMES:
-        return template("*A call with the same effect*")
-    return template("*A call with the same* {names}", names=join_list(shown))
-
-
 def _small_print(approval: Approval, item: Item) -> list[Template | Plain]:
-    done = other_calls(approval, item.past)
-    rejected = _rejected(item)
+    done, rejected = other_calls(approval, item.past), _rejected(item)
     parts: list[Template | Plain] = []
     if done and done[0].by:
         parts.append(_people(approval, done[0], "Approved"))
-    if len(done) > 1:
-        parts.append(label(f"{len(done)} times in all"))
     if rejected:
         parts.append(_people(approval, rejected[0], "Rejected before"))
     totals = [one for one in item.past.totals if one.others_micro]
-    return [*parts, *(_total(one) for one in totals[:_TOTALS])]
+    return [*parts, *(_total(one) for one in totals[:_WINDOWS])]
 
 
 def _elsewhere(approval: Approval, item: Item) -> tuple[Precedent, ...]:
@@ -633,9 +548,5 @@ def _total(total: WindowTotal) -> Plain:
     shown = f"{amount:,.2f}".removesuffix(".00")
     what = "other calls" if total.is_count else "in other calls"
     by = f"Same {total.by.removeprefix('args.')}, last" if total.by else "Last"
-    span = f"{total.within_ms / 60_000:g} min"
-    if total.within_ms < _MINUTE_MS:
-        span = f"{total.within_ms / 1000:g} s"
-    if total.within_ms >= _HOUR_MS:
-        span = f"{total.within_ms / _HOUR_MS:g} h"
+    span = short_duration(total.within_ms)
     return label(fit(f"{by} {span}: {shown} {what} ({total.window})", _WINDOW))

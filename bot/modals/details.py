@@ -31,7 +31,7 @@ from keyturn.bot.cards.buttons import (
     form_buttons,
     time_buttons,
 )
-from keyturn.bot.cards.call_rows import late_report, result_title
+from keyturn.bot.cards.call_rows import HIDDEN_CHARACTERS, late_report, result_title
 from keyturn.bot.cards.frame import Frame, is_table
 from keyturn.bot.cards.inquiries import ask_requester, inquiry_parts
 from keyturn.bot.cards.listing import (
@@ -256,10 +256,8 @@ def require_read(item: Item, state: State) -> None:
 
 
 def _odd(item: Item) -> list[Block]:
-    text = template(
-        "Hidden or look-alike characters are in this. Hidden ones are shown as ⟦U+…⟧."
-    )
-    found = [*([text] if is_misleading(item) else []), *sql_warnings(item)]
+    odd = [HIDDEN_CHARACTERS] if is_misleading(item) else []
+    found = [*odd, *sql_warnings(item)]
     return [warning(one) for one in found]
 
 

@@ -60,7 +60,7 @@ async def test_a_card_that_was_not_registered_is_found_and_not_posted_again(
     posts = calls(stack, POST)
     assert len([one for one in posts if not one.get("thread_ts")]) == 1
     # The plain card has no mentions.
-    is_mentioned = "More people are needed" in str(posts)
+    is_mentioned = "Your decision is needed too" in str(posts)
     assert is_mentioned is (kind == "plain" and not has_ended)
 
 

@@ -140,9 +140,10 @@ async def test_a_card_that_we_cannot_show_can_be_rejected_and_nothing_else(
 
         card = await stack.card(verdict, says("cannot be displayed"))
         assert not has_button(card, Action.APPROVE)
-        await stack.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.REJECT)
-        await stack.actor("U0ANA").wait_for_view()
-        await stack.actor("U0ANA").submit({"reason": "unreadable"})
+        ana = stack.actor("U0ANA")
+        await ana.click(CHANNEL, str(card["ts"]), Action.REJECT, chosen="Call 1")
+        await ana.wait_for_view()
+        await ana.submit({"reason": "unreadable"})
 
         assert (await stack.approval(verdict)).items[0].state is ItemState.REJECTED
 

@@ -34,7 +34,7 @@ def test_a_direct_message_shows_what_is_left_of_a_standing_approval() -> None:
 
     shown = json.dumps(standing_card(Frame(given, KEY, "T0", NOW)).blocks)
     now = json.dumps(standing_card(Frame(after, KEY, "T0", NOW)).blocks)
-    assert ("3 of 3 left" in shown, "2 of 3 left" in now) == (True, True)
+    assert ("3 of 3 calls left" in shown, "2 of 3 calls left" in now) == (True, True)
 
     assert (
         updater.next_call(QueueEntry(key="ap", approval="ap"), after, place) is not None

@@ -80,7 +80,7 @@ async def test_the_card_appears_when_the_bot_is_invited_without_a_restart(
         note = await told(stack, "cannot be posted")
         assert note["thread_ts"] == ts
         assert says("not_in_channel")(note)
-        assert says("It waits until")(note)
+        assert says("Expires")(note)
         await nothing_is_left(stack)
         assert await is_missed(stack, verdict)
         assert "card missing or outdated" in await home_of(stack, "U0ANA")
@@ -108,7 +108,7 @@ async def test_report_text_at_the_end_is_what_became_of_the_call(
         await stack.execute(verdict)
         stack.sandbox.control.advance(60)
 
-        await told(stack, "Approved and done")
+        await told(stack, "done 20")
         await nothing_is_left(stack)
 
         async def is_let_go() -> bool:
@@ -117,7 +117,7 @@ async def test_report_text_at_the_end_is_what_became_of_the_call(
         await eventually(is_let_go)
     everything = str(await stack.actor("U0DAN").messages(GENERAL))
     assert "Nothing is approved" not in everything
-    assert everything.count("Approved and done") <= 2, "text and blocks of one"
+    assert everything.count("done 20") <= 2, "text and blocks of one"
 
 
 async def test_a_card_that_a_person_deleted_is_posted_again_while_it_is_needed(

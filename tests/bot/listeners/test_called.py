@@ -63,6 +63,6 @@ async def test_without_a_card_others_are_called_to_the_home_tab(stack: Stack) ->
 
         await ring(stack, (await stack.approval(verdict)).id, TimerKind.ESCALATE)
 
-        told = says("It has no card yet")
+        told = says("on the Home tab")
         await stack.actor("U0ANA").message_with(GENERAL, told)
         await nothing_is_left(stack)

@@ -210,13 +210,13 @@ async def test_a_cut_off_call_asks_what_became_of_it_and_not_to_run_it_again(
 
         await cut_off(stack, verdict)
 
-        card = await message_of(stack, verdict, says("The agent does not wait"))
+        card = await message_of(stack, verdict, says("know whether this ran"))
         assert has_button(card, Action.RECONCILE_EXECUTED)
         assert not has_button(card, Action.RECONCILE_RERUN)
         await stack.actor("U0ANA").click(
             CHANNEL, str(card["ts"]), Action.RECONCILE_EXECUTED
         )
-        after = await message_of(stack, verdict, says("✅ Done"))
+        after = await message_of(stack, verdict, says("Without review*, done"))
         assert "it took effect" in shown(after)
         [item] = (await stack.approval(verdict)).items
         assert item.state is ItemState.EXECUTED

@@ -163,7 +163,7 @@ async def test_after_its_time_a_question_takes_no_answer(stack: Stack) -> None:
         assert "Expired" in str(view["blocks"])
         item = (await stack.approval(verdict)).items[0]
         assert item.state is ItemState.EXPIRED
-        await stack.card(verdict, says("Nobody answered in time"))
+        await stack.card(verdict, says("*Expired*"))
         told = await replied(stack, verdict, "U0DAN", "logs")
         assert "Expired" in told
 

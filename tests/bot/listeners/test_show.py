@@ -41,7 +41,7 @@ async def test_what_a_card_shows_finds_its_approval(stack: Stack) -> None:
             approval.id[:20],
         ):
             told = await answer(stack, "U0ANA", f"show {typed}", CHANNEL)
-            assert "needed for process_refund" in told
+            assert "Tool: `process_refund`." in told
             assert f"`{short}`" in told
             # In the reader's own time zone, as on the card.
             assert when(approval.expires_at_ms).text in told
@@ -60,7 +60,7 @@ async def test_an_ambiguous_short_id_names_the_whole_ids(stack: Stack) -> None:
 
         assert told.startswith(f"2 approvals have the id `{SAME}`.")
         assert all(f"`{approval}`" in told for approval in both)
-        assert one.startswith("Approval needed for process_refund")
+        assert one.startswith("⏳ *Approval needed*.")
 
 
 @pytest.mark.usefixtures("same_short_id")
@@ -73,7 +73,7 @@ async def test_what_a_person_may_not_read_makes_no_id_ambiguous(stack: Stack) ->
         told = await answer(stack, "U0EVE", f"show {SAME}", CHANNEL)
         hidden = await answer(stack, "U0EVE", f"show {secret.id}", CHANNEL)
 
-        assert "needed for process_refund" in told
+        assert "Tool: `process_refund`." in told
         assert "lonely" not in told
         assert "no such approval" in hidden
 

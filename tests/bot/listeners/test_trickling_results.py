@@ -77,12 +77,12 @@ async def test_a_failure_is_told_at_once_and_drawn_at_the_end(stack: Stack) -> N
         await trickle(stack, verdicts[:-1], failing={16})
 
         assert updates(stack, ts) == 1
-        assert await notes_with(stack, ts, "*Call 17:* ❌ Failed") == 1
+        assert await notes_with(stack, ts, "*Call 17:* ❌ *Approved*, but it failed") == 1
         await stack.execute(verdicts[-1])
 
         card = await stack.card(verdicts[0], says("98 done, 1 failed"))
         await stack.drawn(verdicts[0])
         assert updates(stack, ts) == 2
         text = readable(card["blocks"])
-        assert "1 *failed*, 98 done" in text
+        assert "98 done, 1 failed" in text
         assert "❌ 17. Refund 16.5 for order 78216 (failed: no funds)" in text

@@ -16,7 +16,6 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
-from enum import StrEnum
 from itertools import takewhile
 from typing import LiteralString, NamedTuple
 
@@ -103,10 +102,7 @@ _GAP = re.compile(r" {3}|[\n\t]")
 _BETWEEN = "  "
 # Between a name and its title.
 _TITLE = " ("
-_BRACKETS = re.compile(r"\([^()]*\)")
 _TEXT = "⟦text⟧"
-# Such as an address with a name, without characters that look like its end.
-_ELEMENT = re.compile(r"[^\s,]+(?: [^\s,]+)*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +141,7 @@ def boxes(
     short: list[tuple[str, str]] = []
     long: list[tuple[str, str]] = []
     for one in shown:
-        name, text = _heading(one, titles, preview), preview_value(one, preview)
+        name, text = _heading(one, titles, preview), _previewed(one, preview)
         is_beside = is_short(name, text) and not _is_preview_text(one, preview)
         (short if is_beside else long).append((name, text))
     width = min(_COLUMN, max((len(name) for name, _ in short), default=0))
@@ -193,25 +189,12 @@ def preview_name(name: str, preview: Preview | None) -> str:
     return reveal(_without_marks(_quoted(name))) if is_like_label else one_line(name)
 
 
-def preview_value(argument: Argument, preview: Preview | None) -> str:
-    """Return a value as a preview shows it: a list of texts without brackets.
-
-    Other values read as in any other call.
-    """
+def _previewed(argument: Argument, preview: Preview | None) -> str:
+    """Return a value for reading; a list in a preview, as of addresses, on one line."""
     is_part = preview is not None and argument.name in preview.labels
     if not is_part or argument.is_redacted or not isinstance(argument.value, list):
         return readable(argument)
-    found = [one for one in argument.value if isinstance(one, str)]
-    is_plain = len(found) == len(argument.value) and all(map(_ELEMENT.fullmatch, found))
-    if not found or not is_plain:
-        return readable(argument)
-    # Only trusted code writes marks, so one text with a comma does not look like a
-    # list.
-    end = f"⟦list of {len(found)}⟧"
-    line = f"{reveal(_without_marks(', '.join(found)))} {end}"
-    if is_short("", line):
-        return line
-    return f"{reveal(_without_marks(chr(10).join(found)))}\n{end}"
+    return _visible(json.dumps(argument.value, ensure_ascii=False))
 
 
 def all_text(item: Item) -> str:
@@ -251,23 +234,15 @@ def call_title(item: Item) -> str:
         return f"Allow similar calls of {one_line(item.bounds.tool)}"
     if item.description:
         return item.description
-    required = (item.args_schema or {}).get("required")
-    main_first = [
-        name
-        for name in argument_titles(item.args_schema)
-        if isinstance(required, list) and name in required
-    ]
+    order = [*argument_titles(item.args_schema)]
     shown_values: list[str] = []
-    for one in arguments(item.args, item.redact, order=main_first):
-        is_nested = isinstance(one.value, dict | list) and bool(one.value)
-        if is_nested or len(one.text) > _ACT_VALUE:
-            continue  # it is not shown, and takes long to write
-        name, text = one_line(one.name), readable(one)
-        if is_short(name, text) and len(text) <= _ACT_VALUE:
+    for one in arguments(item.args, item.redact, order=order):
+        # A longer one is not shown, and takes long to write.
+        text = readable(one) if len(one.text) <= _ACT_VALUE else one.text
+        if is_short(name := one_line(one.name), text, _ACT_VALUE):
             shown_values.append(f"{name} {text}")
-            # Later arguments are not rendered: they may be long.
-            if len(shown_values) == _ACT_VALUES:
-                break
+        if len(shown_values) == _ACT_VALUES:
+            break
     main = ", ".join(shown_values)
     return f"{one_line(item.tool)}: {main}" if main else one_line(item.tool)
 
@@ -333,14 +308,14 @@ def _is_preview_text(argument: Argument, preview: Preview | None) -> bool:
 
 def _titled(name: str, title: str, preview: Preview | None) -> str:
     """Return an argument's name with its title, distinct from any other name."""
+    shown = preview_name(name, preview)
     # A name that looks like a name with a title is quoted.
-    is_like_titled = _TITLE in name
-    plain = preview_name(name, preview)
-    shown = reveal(_without_marks(_quoted(name))) if is_like_titled else plain
+    if _TITLE in name:
+        shown = reveal(_without_marks(_quoted(name)))
     if not title:
         return shown
     # A title that closes its bracket could continue like the value.
-    if set("()") & set(_BRACKETS.sub("", title)):
+    if ")" in title:
         title = _quoted(title)
     return f"{shown}{_TITLE}{fit(_without_marks(title), _LONGEST_TITLE)})"
 
@@ -375,18 +350,13 @@ _BESIDE = 40
 """Unchanged characters that are shown on either side of a change."""
 
 
-class PartKind(StrEnum):
-    """The text that a part of a difference belongs to."""
-
-    SAME = "same"
-    REMOVED = "removed"
-    ADDED = "added"
-
-
 class Part(NamedTuple):
-    """A stretch of one or both texts, with hidden characters still hidden."""
+    """A stretch of one or both texts, with hidden characters still hidden.
 
-    kind: PartKind
+    ``sign`` is ``-`` if it was removed, ``+`` if it was added, and empty if it stayed.
+    """
+
+    sign: str
     text: str
 
 
@@ -401,9 +371,9 @@ def word_diff(before: str, after: str) -> tuple[Part, ...]:
     head = _alike(old, new)
     tail = _alike(old[head:][::-1], new[head:][::-1])
     middle = _compared(old[head : len(old) - tail], new[head : len(new) - tail])
-    first = Part(PartKind.SAME, "".join(old[:head]))
-    last = Part(PartKind.SAME, "".join(old[len(old) - tail :]))
-    return tuple(part for part in (first, *middle, last) if part.text)
+    last = "".join(old[len(old) - tail :])
+    parts = (Part("", "".join(old[:head])), *middle, Part("", last))
+    return tuple(part for part in parts if part.text)
 
 
 def shown_lines(parts: Sequence[Part]) -> list[tuple[bool, str]]:
@@ -418,26 +388,16 @@ def shown_lines(parts: Sequence[Part]) -> list[tuple[bool, str]]:
     """
     # Detected by the parts and not by the brackets: a text may contain a closing one.
     lines = [(False, "")]
-    for part, text in zip(parts, _shown_parts(parts), strict=True):
-        is_change = part.kind is not PartKind.SAME
-        first, *rest = text.split("\n")
-        was_changed, before = lines[-1]
-        lines[-1] = (was_changed or is_change, before + first)
-        lines += [(is_change, line) for line in rest]
-    return lines
-
-
-def _shown_parts(parts: Sequence[Part]) -> list[str]:
     last = len(parts) - 1
-    return [
-        _beside(part.text, is_first=place == 0, is_last=place == last)
-        if part.kind is PartKind.SAME
-        else f"⟦{_SIGNS[part.kind]}{_visible(part.text)}⟧"
-        for place, part in enumerate(parts)
-    ]
-
-
-_SIGNS = {PartKind.REMOVED: "-", PartKind.ADDED: "+"}
+    for place, (sign, text) in enumerate(parts):
+        shown = f"⟦{sign}{_visible(text)}⟧"
+        if not sign:
+            shown = _beside(text, is_first=place == 0, is_last=place == last)
+        first, *rest = shown.split("\n")
+        was_changed, before = lines[-1]
+        lines[-1] = (was_changed or bool(sign), before + first)
+        lines += [(bool(sign), line) for line in rest]
+    return lines
 
 
 def _alike(first: Sequence[str], second: Sequence[str]) -> int:
@@ -446,26 +406,22 @@ def _alike(first: Sequence[str], second: Sequence[str]) -> int:
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
-def _compared(old: Sequence[str], new: Sequence[str]) -> Iterable[Part]:
+def _compared(old: Sequence[str], new: Sequence[str]) -> list[Part]:
     if max(len(old), len(new)) > MAX_WORDS:
-        return _change(old, new)
+        return [Part("-", "".join(old)), Part("+", "".join(new))]
     found: list[Part] = []
-    removed, added = list[str](), list[str]()
+    removed = added = ""
     matcher = SequenceMatcher(None, old, new, autojunk=False)
     for kind, i, j, k, m in matcher.get_opcodes():
-        same = "".join(old[i:j]) if kind == "equal" else ""
-        if same and not same.isspace():
-            found += [*_change(removed, added), Part(PartKind.SAME, same)]
-            removed, added = [], []
+        before, after = "".join(old[i:j]), "".join(new[k:m])
+        if kind == "equal" and before.strip():
+            found += [Part("-", removed), Part("+", added), Part("", before)]
+            removed = added = ""
         else:
             # A blank between two changed words reads as part of the change.
-            removed += old[i:j]
-            added += new[k:m]
-    return [*found, *_change(removed, added)]
-
-
-def _change(old: Sequence[str], new: Sequence[str]) -> list[Part]:
-    return [Part(PartKind.REMOVED, "".join(old)), Part(PartKind.ADDED, "".join(new))]
+            removed += before
+            added += after
+    return [*found, Part("-", removed), Part("+", added)]
 
 
 def _beside(text: str, *, is_first: bool, is_last: bool) -> str:
@@ -479,7 +435,7 @@ def _beside(text: str, *, is_first: bool, is_last: bool) -> str:
 
 
 def _visible(text: str) -> str:
-    return reveal(text.replace("⟦", mark("⟦")))
+    return reveal(_without_marks(text))
 
 
 _SHORT = 30
@@ -498,13 +454,9 @@ def changes_of(
     item: Item, before: JsonObject, after: JsonObject, *, budget: int
 ) -> str:
     """Return the difference between two versions of an item's arguments."""
+    preview, formats = item.preview, _by_name(item.formats)
     return changes(
-        before,
-        after,
-        item.redact,
-        budget=budget,
-        preview=item.preview,
-        formats=_by_name(item.formats),
+        before, after, item.redact, budget=budget, preview=preview, formats=formats
     )
 
 
@@ -584,7 +536,7 @@ def _row(
     preview: Preview | None = None,
     form: str = "",
 ) -> str:
-    old, new = _shown(before, preview), _shown(after, preview)
+    old, new = _shown(before), _shown(after)
     written = tuple(_formatted(one, form) for one in (before, after))
     if all(written) and written[0] != written[1]:
         old, new = written
@@ -630,13 +582,13 @@ def _changed_words(
     if not (isinstance(before.value, str) and isinstance(after.value, str)):
         return []
     parts = word_diff(before.value, after.value)
-    same = sum(len(part.text) for part in parts if part.kind is PartKind.SAME)
+    same = sum(len(part.text) for part in parts if not part.sign)
     is_alike = 2 * same >= max(len(before.value), len(after.value))
     return shown_lines(parts) if is_alike else []
 
 
-def _shown(argument: Argument | None, preview: Preview | None = None) -> str:
-    return _MISSING if argument is None else preview_value(argument, preview)
+def _shown(argument: Argument | None) -> str:
+    return _MISSING if argument is None else readable(argument)
 
 
 def _marked(mark: str, text: str) -> str:

@@ -235,7 +235,9 @@ def header_total(approval: Approval) -> str:
     for name, total in totals_of(approval)[:1]:
         # A bare number needs the argument's name.
         text = f"{name} {total.text()}" if total.format == "number" else total.text()
-        text += f" in {len(total.numbers)} of them" if total.hidden or total.without else ""
+        text += (
+            f" in {len(total.numbers)} of them" if total.hidden or total.without else ""
+        )
         is_of_all = len({item.tool for item in approval.items}) == 1
         if is_of_all and total.numbers and len(text) <= MAX_IN_HEADER:
             return text

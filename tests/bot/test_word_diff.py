@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from keyturn.bot.cards.listing import (
     MAX_WORDS,
-    PartKind,
     changes,
     shown_lines,
     word_diff,
@@ -18,7 +17,7 @@ from keyturn.bot.cards.listing import (
 from keyturn.bot.text import reveal
 from tests.bot.strategies import hostile
 
-SAME, REMOVED, ADDED = PartKind
+SAME, REMOVED, ADDED = "", "-", "+"
 _words = st.lists(st.sampled_from(["a", "b", " ", "\n", "⟦+x⟧", "\u202e"])).map("".join)
 _texts = st.one_of(hostile, _words)
 
@@ -31,8 +30,8 @@ def told(before: str, after: str) -> str:
 def test_the_parts_give_both_texts_back(before: str, after: str) -> None:
     parts = word_diff(before, after)
 
-    assert "".join(part.text for part in parts if part.kind is not ADDED) == before
-    assert "".join(part.text for part in parts if part.kind is not REMOVED) == after
+    assert "".join(part.text for part in parts if part.sign != ADDED) == before
+    assert "".join(part.text for part in parts if part.sign != REMOVED) == after
     assert all(part.text for part in parts)
 
 
@@ -78,7 +77,7 @@ def test_unchanged_words_far_from_a_change_are_counted() -> None:
 def test_two_long_texts_are_one_change_and_take_no_time() -> None:
     before, after = ("a b " * MAX_WORDS, "b a " * MAX_WORDS)
 
-    kinds = [part.kind for part in word_diff(f"x {before}", f"y {after}")]
+    kinds = [part.sign for part in word_diff(f"x {before}", f"y {after}")]
 
     assert kinds == [REMOVED, ADDED, SAME]
 

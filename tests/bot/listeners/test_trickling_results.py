@@ -77,7 +77,9 @@ async def test_a_failure_is_told_at_once_and_drawn_at_the_end(stack: Stack) -> N
         await trickle(stack, verdicts[:-1], failing={16})
 
         assert updates(stack, ts) == 1
-        assert await notes_with(stack, ts, "*Call 17:* ❌ *Approved*, but it failed") == 1
+        assert (
+            await notes_with(stack, ts, "*Call 17:* ❌ *Approved*, but it failed") == 1
+        )
         await stack.execute(verdicts[-1])
 
         card = await stack.card(verdicts[0], says("98 done, 1 failed"))

@@ -55,7 +55,6 @@ class Action(StrEnum):
     FILTER_TOOL = "filter_tool"
     FILTER_AGENT = "filter_agent"
     FILTER_TIER = "filter_tier"
-    FILTER_MINE = "filter_mine"
     HOME_BACK = "home_back"
     HOME_NEXT = "home_next"
     CHECK_RIGHT = "check_right"

@@ -37,18 +37,25 @@ from keyturn.bot.cards.queue import (
     Group,
     HomeFilter,
     Page,
+    decidable_in_row,
     most_urgent,
     pending,
     whole_call,
     whole_line,
-    why_opened,
 )
 from keyturn.bot.cards.refs import places, short_ref, when, who
 from keyturn.bot.cards.reminders import reason
-from keyturn.bot.cards.states import approvals, counted_votes, still_needed
+from keyturn.bot.cards.states import (
+    SIGNS,
+    STATE_NAMES,
+    approvals,
+    counted_votes,
+    still_needed,
+)
 from keyturn.bot.cards.states import why as why_needed
 from keyturn.bot.ids import Action, Input, View
 from keyturn.bot.text import (
+    Plain,
     Template,
     fit,
     joined,
@@ -57,7 +64,7 @@ from keyturn.bot.text import (
     template,
     untrusted,
 )
-from keyturn.gateway.approvals.events import Event, EventName
+from keyturn.gateway.approvals.events import Event, state_after
 from keyturn.gateway.approvals.record import Approval, Item
 from keyturn.gateway.approvals.timing import ends
 from keyturn.gateway.protocol.records import ItemState, Person
@@ -94,8 +101,6 @@ def manual(place: str, command: str) -> list[Block]:
 ALL = "*"
 """The value of the option that filters nothing; no tool or agent has this name."""
 
-ON, OFF = "on", "off"
-
 FIRST = "first"
 """The value of the button that leads to the first page."""
 
@@ -107,14 +112,6 @@ def filter_row(page: Page, chosen: HomeFilter) -> list[Block]:
         *_menu(Action.FILTER_AGENT, "All agents", page.agents, chosen.agent),
         *_menu(Action.FILTER_TIER, "All tiers", page.tiers, chosen.tier),
     ]
-    if page.is_any_mine or chosen.is_mine:
-        menus.append(
-            button(
-                Action.FILTER_MINE,
-                label("Show all" if chosen.is_mine else "Only what I'm on"),
-                value=OFF if chosen.is_mine else ON,
-            )
-        )
     if not menus:
         return []
     # The block id contains the choice: Slack keeps a menu's selection while its id
@@ -190,7 +187,7 @@ AS_OF = "as_of"
 
 _INCOMPLETE = template(
     "This list may be incomplete: Slack did not say which user groups you are in. "
-    "Please open this tab again in a moment."
+    "Please try again in a moment."
 )
 _CUT: LiteralString = (
     "This list may be incomplete: only the {count} approvals that expire first were "
@@ -354,29 +351,26 @@ def _row(
     # Without the row's number: a new call above it must not invalidate a click, but a
     # change of the call must.
     name = "own" if is_own else "home"
-    opened = "" if is_own else why_opened(approval)
-    is_decided = not (is_own or opened)
+    is_decided = not is_own and decidable_in_row(approval) is not None
     reasons = why_needed(item)
     whole = whole_call(item) if is_decided else ()
     # Without a description by the policy the title would repeat the arguments of the
     # line.
     has_title = bool(item.description) or not (whole and whole_line(item))
     titles = [fit(_title(approval), _MAX_LINE_CHARS)] if has_title else []
+    small: list[Template | Plain] = [_facts(approval, item, why)]
+    if reasons:
+        small.append(label(fit(reasons, _MAX_REASON_CHARS)))
+    if not (is_own or is_decided):
+        to = "Open to answer" if item.is_question else "Open to decide"
+        small.append(label(to))
+    # The heading of a group names the agent of all its rows.
+    if names_agent:
+        small.append(untrusted(fit(approval.agent, _MAX_AGENT_CHARS)))
     return [
         # In a box: it may contain the agent's words, and runs of text are trusted.
         rich_text(*map(box, [*titles, *whole])),
-        context(
-            _facts(approval, item, why),
-            *([label(fit(reasons, _MAX_REASON_CHARS))] if reasons else []),
-            *([_why_opened(item, opened)] if opened else []),
-            # The heading of a group names the agent of all its rows.
-            *(
-                [untrusted(fit(approval.agent, _MAX_AGENT_CHARS))]
-                if names_agent
-                else []
-            ),
-            template("{id}", id=short_ref(approval.id)),
-        ),
+        context(*small, template("{id}", id=short_ref(approval.id))),
         actions(
             *_buttons(frame, item, is_decided=is_decided),
             block_id=f"{name}.{approval.id}.{approval.rev}",
@@ -395,19 +389,11 @@ def _title(approval: Approval) -> str:
 
 def _buttons(frame: Frame, item: Item, *, is_decided: bool) -> list[Block]:
     title = _title(frame.approval)
-    names = {Action.VIEW_ALL: "Full details"}
-    if is_decided:
-        names = {Action.APPROVE_ROW: "Approve", **names}
+    offered = [(Action.APPROVE_ROW, "Approve")] if is_decided else []
     return [
         frame.button(item.index, action, spoken=f"{name}: {title}")
-        for action, name in names.items()
+        for action, name in [*offered, (Action.VIEW_ALL, "Full details")]
     ]
-
-
-def _why_opened(item: Item, why: LiteralString) -> Template:
-    if item.is_question:
-        return template("*Open to answer*")
-    return template("*Open to decide:* " + why)
 
 
 def _facts(approval: Approval, item: Item, why: str) -> Template:
@@ -415,15 +401,15 @@ def _facts(approval: Approval, item: Item, why: str) -> Template:
 
     A missing or outdated card comes first, because then only this tab works.
     """
-    waiting = len(pending(approval))
+    waiting = pending(approval)
     count = counted_votes(item)
     facts: list[Template] = []
     if why:
         facts.append(template("⚠️ *card missing or outdated:* {why}", why=reason(why)))
-    if any(one.is_frozen for one in pending(approval)):
+    if any(one.is_frozen for one in waiting):
         facts.append(template("🧊 *frozen*"))
-    if waiting > 1:
-        facts.append(template("*{n} calls wait*", n=waiting))
+    if len(waiting) > 1:
+        facts.append(template("*{n} calls wait*", n=len(waiting)))
     elif count.need > 1 or count.have:
         votes, more = approvals(item), still_needed(item)
         facts.append(template("{votes}{more}", votes=votes, more=more))
@@ -431,13 +417,8 @@ def _facts(approval: Approval, item: Item, why: str) -> Template:
     if len(ends(approval)) > 1:
         said = "the first expires {at}"
     facts.append(template(said, at=when(approval.expires_at_ms)))
-    if approval.requester is None:
-        facts.append(template("requested by the agent"))
-    else:
-        by = who(approval.requester)
-        # The agent asks the question.
-        said = "asked for {who}" if item.is_question else "requested by {who}"
-        facts.append(template(said, who=by))
+    if approval.requester is not None:
+        facts.append(template("for {who}", who=who(approval.requester)))
     return joined(" · ", facts)
 
 
@@ -446,21 +427,6 @@ MAX_PAST = 20
 
 _LINE_CHARS = 160
 _WORDS_CHARS = 200
-
-_SAID: dict[EventName, LiteralString] = {
-    EventName.ITEM_AUTHORIZED: "🔑 approved by {who} {at} · {id}",
-    EventName.ITEM_VOTED: "🗳 approved by {who} {at}, more people needed · {id}",
-    EventName.ITEM_REJECTED: "🚫 rejected by {who} {at} · {id}",
-    EventName.ITEM_ANSWERED: "💬 answered by {who} {at} · {id}",
-    EventName.ITEM_RECONCILED: "🔎 reconciled by {who} {at} · {id}",
-}
-_IN_DOUBT: LiteralString = (
-    "❓ in doubt: nobody knows yet whether it ran · approval given {at} · {id}"
-)
-_BY_ITSELF: dict[EventName, LiteralString] = {
-    EventName.ITEM_EXPIRED: "⌛ expired {at}: nobody decided in time · {id}",
-    EventName.ITEM_WITHDRAWN: "↩ withdrawn {at} · {id}",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -504,9 +470,9 @@ def matches(event: Event, approval: Approval, words: str) -> bool:
 def past_blocks(past: Past) -> list[Block]:
     """Return a line for each decision, and notes about the list."""
     blocks = [_past_row(event, approval) for event, approval in past.rows]
-    # Decisions that could not be searched may match.
     if not blocks:
-        blocks.append(section(_nothing_found(past)))
+        blocks.append(section(template("No decision was found that you may read.")))
+    # Decisions that could not be searched may match.
     if past.is_cut:
         blocks.append(
             context(
@@ -516,16 +482,7 @@ def past_blocks(past: Past) -> list[Block]:
                 )
             )
         )
-    if not past.is_complete:
-        blocks.append(
-            context(
-                template(
-                    "This list may be incomplete: Slack did not say which user groups "
-                    "you are in. Please try again in a moment."
-                )
-            )
-        )
-    return blocks
+    return [*blocks, *([] if past.is_complete else [context(_INCOMPLETE)])]
 
 
 def past_modal(past: Past) -> Block:
@@ -557,21 +514,17 @@ def _past_row(event: Event, approval: Approval) -> Block:
 
 
 def _said(event: Event, item: Item | None) -> Template:
-    at, named = when(event.at_ms), short_ref(event.approval)
-    is_doubt = item is not None and item.state is ItemState.IN_DOUBT
-    if is_doubt and event.name is EventName.ITEM_AUTHORIZED:
-        return template(_IN_DOUBT, at=at, id=named)
+    """Return what was decided, by whom and when, and whether the effect is unknown."""
+    state = state_after(event.name, event.reason)
+    said = template("👍 one of several approvals")
+    if state is not None:
+        said = template(SIGNS[state] + " " + STATE_NAMES[state])
     team, _, user = event.actor.partition("/")
-    said = _SAID.get(event.name)
-    if said is None or not user:
-        alone = _BY_ITSELF.get(event.name, "decided {at} · {id}")
-        return template(alone, at=at, id=named)
-    return template(said, who=who(Person(team=team, user=user)), at=at, id=named)
-
-
-def _nothing_found(past: Past) -> Template:
-    if past.words:
-        return template("No decision matches your search.")
-    if past.is_mine:
-        return template("You have decided nothing that is still kept.")
-    return template("There is no decision that you may read.")
+    by = template("")
+    if user:
+        by = template(" by {who}", who=who(Person(team=team, user=user)))
+    at, named = when(event.at_ms), short_ref(event.approval)
+    parts = [template("{said}{by} {at}", said=said, by=by, at=at)]
+    if item is not None and item.state is ItemState.IN_DOUBT:
+        parts.append(template("❓ nobody knows yet whether it ran"))
+    return joined(" · ", [*parts, template("{id}", id=named)])

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import LiteralString, TypeAlias
 from unicodedata import category
 
 from keyturn.bot.cards.listing import (
@@ -21,8 +20,6 @@ from keyturn.bot.cards.listing import (
     one_line,
     state_text,
 )
-from keyturn.bot.cards.states import counted_votes
-from keyturn.gateway.approvals.precedents import PrecedentKind
 from keyturn.gateway.approvals.record import Approval, Item
 from keyturn.gateway.protocol.records import Record, Tier, Verb, join
 
@@ -43,9 +40,6 @@ _LINE_CHARS = 200
 _CALL_CHARS = 600
 _SEPARATOR = " · "
 
-_Why: TypeAlias = tuple[bool, LiteralString]
-"""Whether a call must be opened first for a reason, and the reason."""
-
 
 class HomeFilter(Record):
     """A person's filter of their queue; an empty text matches everything.
@@ -57,13 +51,12 @@ class HomeFilter(Record):
     tool: str = ""
     agent: str = ""
     tier: str = ""
-    is_mine: bool = False
     after: str = ""
 
     @property
     def is_set(self) -> bool:
         """Return whether the filter excludes anything."""
-        return bool(self.tool or self.agent or self.tier or self.is_mine)
+        return bool(self.tool or self.agent or self.tier)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +89,6 @@ class Page:
         matching_calls: number of them that match the filter.
         matching: number of approvals with matching calls.
         tools, agents, tiers: the filter's options.
-        is_any_mine: whether the person clicked "I'm on it" on one of them.
     """
 
     groups: tuple[Group, ...]
@@ -109,7 +101,6 @@ class Page:
     tools: tuple[str, ...] = ()
     agents: tuple[str, ...] = ()
     tiers: tuple[str, ...] = ()
-    is_any_mine: bool = False
 
     @property
     def approvals(self) -> list[Approval]:
@@ -122,7 +113,8 @@ class Page:
         for group in self.groups:
             shown = tuple(evaluated.get(one.id, one) for one in group.approvals)
             # The button above does not count a call that now has to be opened first.
-            alone = {item.id for one in shown if why_opened(one) for item in one.items}
+            opened = (one for one in shown if decidable_in_row(one) is None)
+            alone = {item.id for one in opened for item in one.items}
             together = tuple(item for item in group.together if item not in alone)
             groups.append(replace(group, approvals=shown, together=together))
         return replace(self, groups=tuple(groups))
@@ -131,8 +123,6 @@ class Page:
 def page_of(
     queue: Iterable[Approval],
     *,
-    now_ms: int,
-    user: str = "",
     chosen: HomeFilter | None = None,
     calls: Mapping[str, int] | None = None,
 ) -> Page:
@@ -140,15 +130,13 @@ def page_of(
 
     Args:
         queue: the person's pending approvals, in any order.
-        now_ms: the time.
-        user: the person.
         chosen: their filter; the last page if there are fewer pages.
         calls: number of pending calls by approval; by default all pending ones.
     """
     chosen = chosen or HomeFilter()
     waiting = most_urgent(queue)
     counts = {one.id: len(pending(one)) for one in waiting} | dict(calls or {})
-    matching = [one for one in waiting if _matches(one, chosen, user, now_ms)]
+    matching = [one for one in waiting if _matches(one, chosen)]
     start = _start(matching, chosen.after)
     end = start + ROWS
     return Page(
@@ -165,7 +153,6 @@ def page_of(
             str(tier)
             for tier in sorted(set(map(tier_of, waiting)), key=lambda tier: tier.rank)
         ),
-        is_any_mine=any(_is_acknowledged_by(one, user, now_ms) for one in waiting),
     )
 
 
@@ -240,56 +227,22 @@ def _has_sign(text: str) -> bool:
 def decidable_in_row(approval: Approval) -> Item | None:
     """Return the call of an approval that can be approved in its row, if any.
 
-    It is alone, shown whole, needs no reason and one gesture, and its card would add
-    nothing: no edit, warning, report, opinion or business state.
+    It is alone, shown whole, needs no reason, and its card would add nothing: no edit,
+    warning, report, opinion, precedent or business state.
     """
-    return None if why_opened(approval) else pending(approval)[0]
-
-
-def why_opened(approval: Approval) -> LiteralString:
-    """Return why a call must be opened before its approval; "" if its row suffices."""
-    waiting = pending(approval)
-    if len(waiting) != 1:
-        return "several calls"
-    found = (*_of_approval(approval, waiting[0]), *_of_call(waiting[0]))
-    for is_so, why in found:
-        if is_so:
-            return why
-    return ""
-
-
-def _of_approval(approval: Approval, item: Item) -> tuple[_Why, ...]:
-    """Return the reasons that concern the approval, whatever its row shows."""
-    has_words = bool(approval.remarks or approval.inquiries)
-    is_raised = item.tier is not Tier.APPROVE
-    return (
-        (approval.is_standing, "allows several calls"),
-        (item.is_question, "a question"),
-        (Verb.APPROVE not in item.allow, "cannot be approved as it is"),
-        (item.tier is Tier.DENY, "the policy no longer allows it"),
-        (is_raised and counted_votes(item).need > 1, "needs several people"),
-        (is_raised, "escalated"),
-        (Verb.APPROVE in item.requires_reason, "needs a reason"),
-        (has_words, "people wrote about it"),
+    item, *others = pending(approval)
+    has_words = approval.remarks or approval.inquiries
+    has_opinion = item.triage is not None and item.triage.rationale
+    is_changed = item.revoked or item.edit or item.original_args is not None
+    if others or has_words or has_opinion or is_changed or item.past.precedents:
+        return None
+    is_usual = not (approval.is_standing or item.is_question or state_text(item))
+    may_approve = (
+        Verb.APPROVE in item.allow and Verb.APPROVE not in item.requires_reason
     )
-
-
-def _of_call(item: Item) -> tuple[_Why, ...]:
-    """Return the parts of a call's card that do not fit in a row."""
-    kinds = {one.kind for one in item.past.precedents}
-    has_opinion = item.triage is not None and bool(item.triage.rationale)
-    return (
-        (item.revoked is not None, "its approval was taken back"),
-        (item.edit is not None, "edited"),
-        (item.original_args is not None, "its tool reads the arguments differently"),
-        # Only the card has the banner about an earlier equal call.
-        (bool(kinds - {PrecedentKind.WAITING}), "the same was asked before"),
-        (PrecedentKind.WAITING in kinds, "the same waits on another card"),
-        (has_opinion, "a model raised it"),
-        (bool(state_text(item)), "its card shows a state"),
-        (needs_a_look(item), "its card has a warning"),
-        (not whole_call(item), "too long for a row"),
-    )
+    if not (is_usual and may_approve and item.tier is Tier.APPROVE):
+        return None
+    return item if whole_call(item) and not needs_a_look(item) else None
 
 
 def _sort_key(approval: Approval) -> tuple[bool, int, int, int, int, str]:
@@ -359,15 +312,9 @@ def _tools(approval: Approval) -> tuple[str, ...]:
     return tuple(sorted({item.tool for item in pending(approval)}))
 
 
-def _matches(approval: Approval, chosen: HomeFilter, user: str, now_ms: int) -> bool:
+def _matches(approval: Approval, chosen: HomeFilter) -> bool:
     return (
         chosen.tool in {"", *_tools(approval)}
         and chosen.agent in {"", approval.agent}
         and chosen.tier in {"", str(tier_of(approval))}
-        and (not chosen.is_mine or _is_acknowledged_by(approval, user, now_ms))
     )
-
-
-def _is_acknowledged_by(approval: Approval, user: str, now_ms: int) -> bool:
-    said = approval.acknowledged
-    return said is not None and said.by.user == user and now_ms < said.until_ms

@@ -53,7 +53,7 @@ STATE_NAMES: dict[ItemState, LiteralString] = {
 UNREVIEWED_STATE_NAMES = STATE_NAMES | {_S.AUTHORIZED: "not started yet"}
 """The same for calls that the policy authorized without review."""
 
-SIGNS: dict[ItemState, str] = {
+SIGNS: dict[ItemState, LiteralString] = {
     _S.PENDING: "⏳",
     _S.AUTHORIZED: "🔑",
     _S.EXECUTING: "🔄",

@@ -19,7 +19,7 @@ from contextlib import suppress
 from typing import cast
 
 from keyturn.bot.blocks import Block
-from keyturn.bot.cards.home import AS_OF, FIRST, ON, home, manual, name_in
+from keyturn.bot.cards.home import AS_OF, FIRST, home, manual, name_in
 from keyturn.bot.cards.queue import HomeFilter, decidable_in_row, page_of
 from keyturn.bot.ids import Action
 from keyturn.bot.limits import PUBLISH
@@ -133,7 +133,7 @@ async def _published(
     # The hash from before the tab is made: a concurrent update is then newer.
     tab, before, now_ms = await tabs.tab(ctx.keys, user)
     found = await queue_of(ctx, user, read, is_glance=not is_requested)
-    view = await _view(ctx, user, tab, found, now_ms=now_ms)
+    view = await _view(ctx, tab, found, now_ms=now_ms)
     content = _content(view)
     if not is_requested and content == before.content:
         return True
@@ -160,13 +160,11 @@ async def _published(
 
 
 async def _view(
-    ctx: ListenerContext, user: str, tab: HomeTab, found: PersonQueue, *, now_ms: int
+    ctx: ListenerContext, tab: HomeTab, found: PersonQueue, *, now_ms: int
 ) -> Block:
     """Return a person's queue, and below it an explanation."""
     chosen = filter_of(tab)
-    page = page_of(
-        found.mine, now_ms=now_ms, user=user, chosen=chosen, calls=found.calls
-    )
+    page = page_of(found.mine, chosen=chosen, calls=found.calls)
     # Only the visible approvals are evaluated by the current policy, because each needs
     # the store.
     evaluated = {
@@ -217,7 +215,6 @@ _FILTERS: dict[Action, Callable[[HomeFilter, str], HomeFilter]] = {
     Action.FILTER_TOOL: lambda chosen, value: chosen.with_(tool=name_in(value)),
     Action.FILTER_AGENT: lambda chosen, value: chosen.with_(agent=name_in(value)),
     Action.FILTER_TIER: lambda chosen, value: chosen.with_(tier=name_in(value)),
-    Action.FILTER_MINE: lambda chosen, value: chosen.with_(is_mine=value == ON),
 }
 _MOST_OF_A_MARK = 200
 _TURNS = (Action.HOME_BACK, Action.HOME_NEXT)

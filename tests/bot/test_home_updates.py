@@ -134,23 +134,6 @@ async def test_a_filter_holds_while_the_tab_is_kept_up_to_date(stack: Stack) -> 
 
 
 @LOOKING
-async def test_what_i_am_on_can_be_listed_alone(stack: Stack) -> None:
-    async with stack.running():
-        verdicts = await waiting(stack, 2)
-        ana = await home(stack, shows="Waiting for you: 2")
-        card = await stack.card(verdicts[1])
-        await ana.click("C0APPROVALS", str(card["ts"]), Action.TAKE)
-        await shown(stack, "U0ANA", "Only what I'm on")
-
-        await ana.act_in_home(Action.FILTER_MINE)
-
-        await shown(stack, "U0ANA", "1 of 2 fit the filter.")
-        told = text_of(await ana.home())
-        assert "78201" in told
-        assert "78200" not in told
-
-
-@LOOKING
 async def test_a_tab_that_another_process_published_meanwhile_is_made_again(
     stack: Stack,
 ) -> None:

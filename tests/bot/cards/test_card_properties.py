@@ -95,7 +95,7 @@ def test_the_agents_own_words_are_only_ever_plain_text(text: str) -> None:
 @given(approvals(most=3), moments)
 def test_the_home_tab_is_accepted_and_tame(approval: Approval, now_ms: int) -> None:
     many = [approval.with_(id=f"{approval.id}{number}") for number in range(69)]
-    page = page_of(many[:60], now_ms=now_ms)
+    page = page_of(many[:60])
     view = home(page, own=many[60:], key=KEY, team=TEAM, now_ms=now_ms)
 
     assert validate_home(view) == []

@@ -41,7 +41,7 @@ async def test_history_names_who_decided_what_and_is_searched(stack: Stack) -> N
     assert everything.index("78201") < everything.index("78200"), "newest first"
     assert "78201" in one
     assert "78200" not in one
-    assert "No decision matches your search" in none
+    assert "No decision was found that you may read" in none
 
 
 async def test_mine_lists_what_a_person_decided_and_nobody_elses(stack: Stack) -> None:
@@ -52,7 +52,7 @@ async def test_mine_lists_what_a_person_decided_and_nobody_elses(stack: Stack) -
         by_ben = await answered(stack, "U0BEN", "mine")
 
     assert "approved by <@U0ANA>" in by_ana
-    assert "You have decided nothing that is still kept" in by_ben
+    assert "No decision was found that you may read" in by_ben
 
 
 async def test_who_may_not_read_an_approval_finds_no_decision_on_it(
@@ -65,7 +65,7 @@ async def test_who_may_not_read_an_approval_finds_no_decision_on_it(
         await chloe.act_in_home(Action.PAST)
 
         view = text_of(await chloe.wait_for_view())
-        assert "There is no decision that you may read" in view
+        assert "No decision was found that you may read" in view
         assert "78200" not in view
 
 

@@ -21,6 +21,7 @@ from keyturn.bot.text import (
     excerpt,
     fit,
     label,
+    spoken,
     template,
     untrusted,
 )
@@ -204,6 +205,11 @@ def context(*parts: Template | Plain) -> Block:
 def notes(parts: Sequence[Template | Plain]) -> list[Block]:
     """Return the parts as small print; empty without parts."""
     return [context(*parts)] if parts else []
+
+
+def said(sentence: Template, *more: Block) -> Message:
+    """Return a message that begins with a sentence, which is also its spoken text."""
+    return Message((section(sentence), *more), spoken(sentence))
 
 
 def divider() -> Block:

@@ -164,6 +164,17 @@ def parted(sentence: Template) -> tuple[str, Template]:
     return first, whole
 
 
+_MENTIONS = re.compile(r"<[@!][^>|]*>(?:(?:,| and) <[@!][^>|]*>)*")
+_DATE = re.compile(r"<!date[^>|]*\|([^>]*)>")
+
+
+def spoken(sentence: Template) -> str:
+    """Return a sentence as it is read aloud: without markup and signs, and no name."""
+    text = _MENTIONS.sub("somebody", _DATE.sub(r"\1", sentence.text))
+    text = re.sub(r"^\W+|[*`]", "", text)
+    return text[:1].upper() + text[1:]
+
+
 def user(user_id: str) -> Ref:
     """Mention a person by id (`U…`, `W…`)."""
     return Ref(f"<@{user_id}>")

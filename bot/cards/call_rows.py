@@ -15,7 +15,6 @@ from keyturn.bot.blocks import (
     link,
     mention,
     notes,
-    quote,
     rich_text,
     section,
     text_run,
@@ -32,7 +31,7 @@ from keyturn.bot.cards.frame import (
     text_budget,
 )
 from keyturn.bot.cards.inquiries import MOST_TEXT as INQUIRIES
-from keyturn.bot.cards.inquiries import ask_requester, inquiries
+from keyturn.bot.cards.inquiries import ask_requester, in_words, inquiries
 from keyturn.bot.cards.listing import (
     Listing,
     all_text,
@@ -92,7 +91,6 @@ from keyturn.gateway.protocol.records import (
 _ANSWERED = 1_000
 """Maximum characters of all answers on a card."""
 
-_NAME = 60
 _HEAD = 150
 """Characters of the line above each answer, with its author's name."""
 
@@ -107,13 +105,8 @@ def answered(frame: Frame) -> list[Block]:
         sentence = template("💬 *People answered the agent before:* see Full details.")
         return [context(sentence)]
     share = _ANSWERED // len(approval.answered) - _HEAD
-    blocks: list[Block] = []
-    for one in approval.answered:
-        # The name in plain text: a mention would notify its owner of the call.
-        name = untrusted(f"By {fit(one.by.name or one.by.user, _NAME)}")
-        head = template("💬 *Answered before*, {at}", at=when(one.at_ms))
-        blocks += [context(head, name), quote(one.text, share)]
-    return blocks
+    head = template("💬 *Answered before*")
+    return [block for one in approval.answered for block in in_words(head, one, share)]
 
 
 HIDDEN_CHARACTERS = template(

@@ -15,7 +15,7 @@ from keyturn.bot.cards.frame import Frame
 from keyturn.bot.cards.refs import join_list, short_ref
 from keyturn.bot.cards.states import batch_state, expires_each, status_sentence
 from keyturn.bot.ids import CARD_EVENT, Action
-from keyturn.bot.text import Ref, Template, code, joined, label, template
+from keyturn.bot.text import Ref, Template, code, joined, label, spoken, template
 from keyturn.gateway.approvals.record import Approval, Item
 from keyturn.gateway.protocol.records import Verb
 
@@ -45,8 +45,6 @@ def plain_card(frame: Frame) -> Message:
 
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
-_MENTIONS = re.compile(r"<[@!][^>|]*>(?:(?:,| and) <[@!][^>|]*>)*")
-_MOMENT = re.compile(r"<!date[^>|]*\|([^>]*)>")
 
 
 def card_sentence(approval: Approval) -> Template:
@@ -63,13 +61,6 @@ def card_sentence(approval: Approval) -> Template:
 def card_fallback(approval: Approval) -> str:
     """Return the sentence for a card."""
     return spoken(card_sentence(approval))
-
-
-def spoken(sentence: Template) -> str:
-    """Return a sentence as it is read aloud: without markup and signs, and no name."""
-    text = _MENTIONS.sub("somebody", _MOMENT.sub(r"\1", sentence.text))
-    text = re.sub(r"^\W+|[*`]", "", text)
-    return text[:1].upper() + text[1:]
 
 
 def tools_named(items: Sequence[Item]) -> Template:

@@ -9,8 +9,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import LiteralString
 
-from keyturn.bot.blocks import Block, Message, box, context, quote, rich_text, section
-from keyturn.bot.cards.fallbacks import spoken, tools_named
+from keyturn.bot.blocks import (
+    Block,
+    Message,
+    box,
+    context,
+    quote,
+    rich_text,
+    said,
+    section,
+)
+from keyturn.bot.cards.fallbacks import tools_named
 from keyturn.bot.cards.frame import is_table
 from keyturn.bot.cards.listing import diff
 from keyturn.bot.cards.refs import calls_named, when, who
@@ -23,7 +32,7 @@ from keyturn.bot.cards.states import (
     state_sentence,
     still_needed,
 )
-from keyturn.bot.text import Template, excerpt, joined, label, template
+from keyturn.bot.text import Template, excerpt, joined, label, spoken, template
 from keyturn.gateway.approvals.events import (
     BATCH_MEMBER,
     ENDS_DIFFER,
@@ -147,12 +156,12 @@ def thread_note(event: Event, approval: Approval) -> Message | None:
 
 def _extended(event: Event, approval: Approval) -> Message:
     until_ms = int(event.data.get("expires_at_ms", approval.expires_at_ms))
-    said: LiteralString = "⏳ {who} extended the deadline to {at}."
+    extended: LiteralString = "⏳ {who} extended the deadline to {at}."
     if ENDS_DIFFER in event.data:
         # The first one may be as it was: it had all the time that it can get.
-        said = "⏳ {who} extended the deadline. The first call expires {at}."
-    sentence = template(said, who=who(_actor(event)), at=when(until_ms))
-    return Message((section(sentence),), spoken(sentence))
+        extended = "⏳ {who} extended the deadline. The first call expires {at}."
+    sentence = template(extended, who=who(_actor(event)), at=when(until_ms))
+    return said(sentence)
 
 
 _PARTS: dict[str, LiteralString] = {
@@ -169,21 +178,18 @@ def _decided_together(event: Event) -> Message:
     """Say how many calls of a batch were decided at once, and how."""
     waiting = {*indexes_in(event.data.get("waiting", ""))}
     parts: list[Template] = []
-    for name, said in _PARTS.items():
+    for name, part in _PARTS.items():
         indexes = {*indexes_in(event.data.get(name, ""))}
         # The first of two people approves, and the call is not approved by that.
         if ended := indexes - waiting:
-            parts.append(template(said, n=len(ended)))
+            parts.append(template(part, n=len(ended)))
         if open_ := indexes & waiting:
-            parts.append(template(said + _NEEDS, n=len(open_)))
+            parts.append(template(part + _NEEDS, n=len(open_)))
     if left_out := len(indexes_in(event.data.get("left_out", ""))):
         parts.append(template("{n} need another look", n=left_out))
     # Without a name, which would subscribe that person to the thread.
     sentence = template("☑️ *Decided together:* {parts}.", parts=joined(" · ", parts))
-    blocks: list[Block] = [section(sentence)]
-    if event.reason:
-        blocks.append(quote(event.reason, _TEXT))
-    return Message(tuple(blocks), spoken(sentence))
+    return said(sentence, *([quote(event.reason, _TEXT)] if event.reason else []))
 
 
 _FIXED = {

@@ -6,17 +6,17 @@ details of a call have everything.
 
 from __future__ import annotations
 
-from keyturn.bot.blocks import Block, Message, context, notes, quote, section
+from keyturn.bot.blocks import Block, Message, context, notes, quote, said, section
 from keyturn.bot.cards.fallbacks import card_fallback
 from keyturn.bot.cards.frame import Frame
 from keyturn.bot.cards.refs import when, with_author
 from keyturn.bot.ids import Action
 from keyturn.bot.text import (
-    Plain,
     Ref,
     Template,
     fit,
     joined,
+    spoken,
     template,
     untrusted,
     user,
@@ -25,6 +25,7 @@ from keyturn.gateway.approvals.events import Event
 from keyturn.gateway.approvals.lifecycle import ApprovalState
 from keyturn.gateway.approvals.record import Approval, Inquiry
 from keyturn.gateway.approvals.waiting_changes import MAX_QUESTION, has_requester
+from keyturn.gateway.protocol.questions import Answered
 
 MOST_TEXT = 800
 """Characters that all of it takes on a card, at most."""
@@ -61,34 +62,33 @@ def inquiries(frame: Frame) -> list[Block]:
     if not approval.inquiries or approval.state is not ApprovalState.OPEN:
         return []
     newest = approval.inquiries[-1]
-    questions = [one for one in approval.inquiries if not one.is_reply]
+    state = template("💬 The requester has not replied yet.")
+    if newest.is_reply:
+        state = template("💬 The requester replied.")
     if approval.is_batch:
         # A batch has no room for their words.
-        sentence = template("💬 *The requester has not replied yet:* see Full details.")
-        if newest.is_reply:
-            sentence = template("💬 *The requester replied:* see Full details.")
-        return [context(sentence)]
+        return [context(joined(" ", [state, template("See Full details.")]))]
+    questions = [one for one in approval.inquiries if not one.is_reply]
     shown = [*questions[-1:], *([newest] if newest.is_reply else [])]
-    blocks = [block for one in shown for block in _shown(one)]
-    small: list[Template] = []
-    if not newest.is_reply:
-        small.append(template("The requester has not replied yet."))
+    small = [] if newest.is_reply else [state]
     if more := len(approval.inquiries) - len(shown):
         small.append(template("{n} more of these are in Full details.", n=more))
+    asked = template("💬 *Asked the requester*")
+    replied = template("💬 *The requester replied*")
+    blocks = [
+        block
+        for one in shown
+        for block in in_words(replied if one.is_reply else asked, one, _SHARE)
+    ]
     return [*blocks, *notes(small)]
 
 
-def _shown(one: Inquiry) -> list[Block]:
-    at = when(one.at_ms)
+def in_words(head: Template, one: Answered | Inquiry, most: int) -> list[Block]:
+    """Return what a person wrote, below their name and the time."""
     # The name in plain text: a mention would notify them when the card is posted again.
-    # Who the requester is stands at the top of the card.
-    asked: list[Template | Plain] = [
-        template("💬 *Asked the requester* {at}", at=at),
-        untrusted(f"By {fit(one.by.name or one.by.user, _NAME)}"),
-    ]
-    replied = template("💬 *The requester replied* {at}:", at=at)
-    head = [replied] if one.is_reply else asked
-    return [context(*head), quote(one.text, _SHARE)]
+    name = untrusted(f"By {fit(one.by.name or one.by.user, _NAME)}")
+    said = template("{head}, {at}", head=head, at=when(one.at_ms))
+    return [context(said, name), quote(one.text, most)]
 
 
 def inquiry_parts(approval: Approval, index: int) -> list[tuple[str, list[str]]]:
@@ -116,20 +116,13 @@ def asked_note(event: Event, approval: Approval, who: Ref) -> Message:
         "Reply in this thread and mention me. Reviewers see your reply on the card; "
         "it decides nothing."
     )
-    return Message(
-        (
-            section(lead),
-            quote(event.reason, _QUESTION),
-            context(untrusted(f"Asked by {fit(name, _NAME)}"), how),
-        ),
-        "A reviewer has a question for the requester.",
-    )
+    by = untrusted(f"Asked by {fit(name, _NAME)}")
+    return said(lead, quote(event.reason, _QUESTION), context(by, how))
 
 
 def replied_note(approval: Approval, askers: list[Ref]) -> Message:
     """Return the reply that tells those who asked that the requester has replied."""
     mentions = [template("{who}", who=one) for one in askers]
     sentence = template("💬 The requester replied. Please decide.")
-    said = joined(" ", [*mentions, sentence])
-    text = f"The requester replied. {card_fallback(approval)}"
-    return Message((section(said),), text)
+    text = f"{spoken(sentence)} {card_fallback(approval)}"
+    return Message((section(joined(" ", [*mentions, sentence])),), text)

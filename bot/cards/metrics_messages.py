@@ -16,6 +16,7 @@ from keyturn.bot.blocks import (
     header,
     line,
     rich_text,
+    said,
     section,
     text_run,
 )
@@ -96,7 +97,6 @@ each week.
 
 _DAYS_TITLE = "Calls of each day"
 _BAR = 20
-_MINUTE_MS = 60_000
 
 
 class Digest(Record):
@@ -187,20 +187,16 @@ def _digest(digest: Digest, *, has_chart: bool) -> Message:
         ),
         facts_block(shown),
     ]
-    has_calls = any(count for _, count in digest.days)
-    if has_calls:
+    if any(count for _, count in digest.days):
         is_drawn = has_chart and bool(digest.outcomes)
-        days = _chart if is_drawn else _bars
-        blocks.append(days(digest))
+        blocks.append(_chart(digest) if is_drawn else _bars(digest))
     if digest.tools:
         blocks.append(table_block(digest.tools))
     # Screen readers read this instead of the blocks; it contains only trusted words.
-    said = [
+    told = [
         f"{one.name}: {', '.join(filter(None, (one.rate, one.said)))}" for one in shown
     ]
-    if has_calls:
-        said.append(f"{_DAYS_TITLE}: {'; '.join(_said_of_days(digest))}")
-    return Message(tuple(blocks), f"The week's numbers. {'. '.join(said)}.")
+    return Message(tuple(blocks), f"The week's numbers. {'. '.join(told)}.")
 
 
 def _chart(digest: Digest) -> Block:
@@ -240,49 +236,35 @@ def bars(days: Sequence[tuple[str, int]]) -> str:
     )
 
 
-def _said_of_days(digest: Digest) -> Iterator[str]:
-    for (day, count), row in zip(digest.days, digest.outcomes, strict=True):
-        parts = zip(row, OUTCOMES, strict=True)
-        said = ", ".join(f"{part} {name.lower()}" for part, name in parts if part)
-        yield f"{_day(day)}: {count}" + (f" ({said})" if said else "")
-
-
 def _day(day: str) -> str:
     return f"{date.fromisoformat(day):%a %d}"
 
 
 def _alert(event: Event) -> Message:
     known = {key: int(value) for key, value in event.data.items()}
-    # For an alert about corrections the limit is a percentage, and is not read here.
-    limit_ms = known.get("limit_ms") or known["limit"] * _MINUTE_MS
-    is_exact = limit_ms % _MINUTE_MS == 0
-    limit = limit_ms // (_MINUTE_MS if is_exact else 1000)
-    unit: LiteralString = "minutes" if is_exact else "seconds"
     if event.reason == "corrected":
-        words = template(
-            "⚠️ *People correct the agents more often.* Of {decisions} decisions of the "
-            "last 24 hours, {corrected} were an edit or a rejection: more than "
-            "{limit} %.",
-            decisions=known["decisions"],
-            corrected=known["corrected"],
-            limit=known["limit"],
+        return said(
+            template(
+                "⚠️ *People correct the agents more often.* Of {decisions} decisions of "
+                "the last 24 hours, {corrected} were an edit or a rejection: more than "
+                "{limit} %.",
+                decisions=known["decisions"],
+                corrected=known["corrected"],
+                limit=known["limit"],
+            )
         )
-        text = "People correct the agents more often."
-    elif event.reason == "waiting":
-        words = template(
-            "⏰ *Calls wait too long.* {count} wait for longer than {limit} "
-            + unit
-            + ", "
-            "the first since {since}. The Home tab lists those that you can decide.",
+    limit_s = known["limit_ms"] // 1000 if "limit_ms" in known else known["limit"] * 60
+    is_exact = limit_s % 60 == 0
+    limit: LiteralString = "{limit} minutes" if is_exact else "{limit} seconds"
+    waits = template(limit, limit=limit_s // 60 if is_exact else limit_s)
+    if event.reason != "waiting":
+        return said(template("✅ No call waits for longer than {waits}.", waits=waits))
+    return said(
+        template(
+            "⏰ *Calls wait too long.* {count} wait for longer than {waits}, the first "
+            "since {since}. The Home tab lists those that you can decide.",
             count=known["count"],
-            limit=limit,
+            waits=waits,
             since=when(known["since"]),
         )
-        text = "Calls wait too long."
-    else:
-        words = template(
-            "✅ No call waits for longer than {limit} " + unit + " any more.",
-            limit=limit,
-        )
-        text = "No call waits too long any more."
-    return Message((section(words),), text)
+    )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import LiteralString
+
 from keyturn.bot.blocks import (
     Block,
     Message,
@@ -10,6 +12,7 @@ from keyturn.bot.blocks import (
     context,
     header,
     rich_text,
+    said,
     section,
 )
 from keyturn.bot.cards.frame import Frame
@@ -17,7 +20,7 @@ from keyturn.bot.cards.listing import call_title
 from keyturn.bot.cards.mentions import of_roles
 from keyturn.bot.cards.refs import when, who
 from keyturn.bot.ids import Action
-from keyturn.bot.text import Template, fit, joined, label, template
+from keyturn.bot.text import Template, fit, joined, label, spoken, template
 from keyturn.gateway.approvals.quality_checks import (
     APPROVED,
     NOTICED,
@@ -81,12 +84,8 @@ _WHAT_FOR = template(
 )
 
 _TITLE = 100
-
-_SAYS = {
-    False: template("🔍 *Spot check:* it was right."),
-    True: template("🔍 *Spot check:* it was *wrong*."),
-}
-"""The sentence for an answer, by whether the call was wrong."""
+_ASKED = template("🔍 *Spot check:* was this right?")
+_WORDS = {Action.CHECK_RIGHT: "right", Action.CHECK_WRONG: "wrong"}
 
 
 def spot_checks(frame: Frame, room: int = BLOCKS_IN_MESSAGE) -> list[Block]:
@@ -105,26 +104,22 @@ def spot_checks(frame: Frame, room: int = BLOCKS_IN_MESSAGE) -> list[Block]:
         blocks.append(context(_WHAT_FOR))
     check = approval.items[0].spot_check
     if not approval.is_batch and check is not None and check.by is not None:
-        said = _SAYS[check.answer == WRONG]
-        blocks.append(context(said, *_by(check)))
+        blocks.append(context(_answer(check)))
     return blocks
 
 
 def asked_note(approval: Approval, item: Item) -> Message:
     """Return the reply under a card that mentions the people who are asked."""
-    sentence = template("🔍 *Spot check:* was this right? Please answer on the card.")
     roles = item.spot_check.of if item.spot_check else ()
     whom = of_roles(roles, but=took_part(approval, item))
-    asked = section(whom.before(sentence))
-    blocks = (asked, *_title_of(approval, item))
-    return Message(blocks, "Spot check: was a call that ran right?")
+    sentence = joined(" ", [_ASKED, template("Please answer on the card.")])
+    blocks = (section(whom.before(sentence)), *_title_of(approval, item))
+    return Message(blocks, spoken(sentence))
 
 
 def answered_note(approval: Approval, item: Item, check: SpotCheck) -> Message:
     """Return the reply with a person's answer."""
-    said = joined(" ", [_SAYS[check.answer == WRONG], *_by(check)])
-    text = f"Spot check: a call that ran was {check.answer}."
-    return Message((section(said), *_title_of(approval, item)), text)
+    return said(_answer(check), *_title_of(approval, item))
 
 
 def _title_of(approval: Approval, item: Item) -> list[Block]:
@@ -134,19 +129,21 @@ def _title_of(approval: Approval, item: Item) -> list[Block]:
     return [rich_text(box(fit(call_title(item), _TITLE)))]
 
 
-def _by(check: SpotCheck) -> list[Template]:
-    if check.by is None:
-        return []
-    return [template("{who} {at}", who=who(check.by), at=when(check.at_ms))]
+def _answer(check: SpotCheck) -> Template:
+    found: LiteralString = "*wrong*" if check.answer == WRONG else "right"
+    by = template("")
+    if check.by is not None:
+        by = template(" ({who}, {at})", who=who(check.by), at=when(check.at_ms))
+    return template("🔍 *Spot check:* it was " + found + "{by}.", by=by)
 
 
 def _question(frame: Frame, item: Item) -> list[Block]:
     n = item.index + 1
-    nth = template("🔍 *Spot check of call {n}:* was it right?", n=n)
-    alone: Template = template("🔍 *Spot check:* was this right?")
-    is_batch = frame.approval.is_batch
+    asked = _ASKED
+    if frame.approval.is_batch:
+        asked = template("🔍 *Spot check of call {n}:* was it right?", n=n)
     return [
-        section(nth if is_batch else alone),
+        section(asked),
         actions(
             *(
                 frame.button(item.index, action, spoken=f"It was {word}: call {n}")
@@ -154,6 +151,3 @@ def _question(frame: Frame, item: Item) -> list[Block]:
             )
         ),
     ]
-
-
-_WORDS = {Action.CHECK_RIGHT: "right", Action.CHECK_WRONG: "wrong"}

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import LiteralString
 
 from keyturn.bot.blocks import Block, Message, context, notes, section
-from keyturn.bot.cards.fallbacks import card_fallback, spoken, tools_named
+from keyturn.bot.cards.fallbacks import card_fallback, tools_named
 from keyturn.bot.cards.mentions import (
     Mentions,
     escalation_mentions,
@@ -29,6 +29,7 @@ from keyturn.bot.text import (
     joined,
     label,
     link,
+    spoken,
     template,
     untrusted,
     user,

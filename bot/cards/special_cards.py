@@ -28,6 +28,7 @@ from keyturn.bot.blocks import (
     notes,
     quote,
     rich_text,
+    said,
     section,
 )
 from keyturn.bot.cards.approval import card_top, metadata, reviewers
@@ -258,10 +259,8 @@ def notification(frame: Frame) -> Message:
 
 def report_line(event: Event) -> Message:
     """Return the line under a notification about a report."""
-    blocks = [section(template("⚠️ Reported by {who}.", who=actor_ref(event.actor)))]
-    if event.reason:
-        blocks.append(quote(event.reason, _IN_THREAD))
-    return Message(tuple(blocks), "Someone reported a call that ran without review.")
+    by = template("⚠️ *Reported* by {who}.", who=actor_ref(event.actor))
+    return said(by, *([quote(event.reason, _IN_THREAD)] if event.reason else []))
 
 
 def many_ran(events: Sequence[Event], *, command: str = COMMAND) -> Message:
@@ -285,8 +284,7 @@ def many_ran(events: Sequence[Event], *, command: str = COMMAND) -> Message:
         failed=failed,
     )
     stop = label(f"To stop a tool, write {command} freeze tool NAME.")
-    blocks = (section(sentence), quote("\n".join(lines), _MANY), context(stop))
-    return Message(blocks, f"{len(ran)} more calls ran without review.")
+    return said(sentence, quote("\n".join(lines), _MANY), context(stop))
 
 
 def _other_runs(frame: Frame) -> list[Block]:

@@ -14,6 +14,7 @@ from keyturn.bot.text import (
     code,
     fit,
     joined,
+    spoken,
     template,
     untrusted,
 )
@@ -322,20 +323,12 @@ def _pending(approval: Approval, item: Item, *, now_ms: int) -> Template:
     return joined(" ", [have, *until])
 
 
-_PEOPLE: dict[int, LiteralString] = {
-    1: "one person",
-    2: "two people",
-    3: "three people",
-    4: "four people",
-    5: "five people",
-    6: "six people",
-}
 # The gateway's prefix before the words of a policy, or of a problem.
 _RAISED = re.compile(r"(?:Raised to [a-z]+(?:, and needs [^:]+)?|Needs [^:]+): ")
 
 
 def needs(item: Item) -> Template:
-    """Return the approvals that a call needs, such as "Needs two people"."""
+    """Return the approvals that a call needs, such as "Needs 2 people"."""
     if item.cover is not None:
         return template("*No review needed*: a standing approval covers it")
     if item.tier.is_auto_approved:
@@ -344,9 +337,8 @@ def needs(item: Item) -> Template:
         return template("⛔ *Not allowed*")
     need = counted_votes(item).need
     verb: LiteralString = "Needs " if item.is_pending else "Needed "
-    if need not in _PEOPLE:
-        return template("*" + verb + "{n} people*", n=need)
-    return template("*" + verb + _PEOPLE[need] + "*")
+    people: LiteralString = "one person" if need == 1 else "{n} people"
+    return template("*" + verb + people + "*", **({"n": need} if need > 1 else {}))
 
 
 def is_usual(item: Item) -> bool:
@@ -370,7 +362,7 @@ def because(words: Template, reasons: str, most: int) -> Template | Untrusted:
     """
     if not reasons:
         return words
-    return untrusted(f"{words.text.replace('*', '')}: {fit(reasons, most)}")
+    return untrusted(f"{spoken(words)}: {fit(reasons, most)}")
 
 
 def without_tier(reason: str) -> str:
@@ -380,8 +372,6 @@ def without_tier(reason: str) -> str:
 
 _MAX_NAMES = 3
 """Maximum roles and parts of a requirement in one line; the rest is "others"."""
-_MAX_NAME_CHARS = 32
-"""Maximum characters of a role's name."""
 
 
 def counted_votes(item: Item) -> Tally:
@@ -419,41 +409,40 @@ def still_needed(item: Item) -> Template:
     Before the first approval it is ", including 1 from senior".
     """
     count = counted_votes(item)
-    parts = list(count.lacking.items())
-    if not parts:
+    if not count.lacking:
         return template("")
+    # `Tally.lacking` joins the names of alternatives; a name has no space.
     lacking = [
-        template("{n} from {roles}", n=missing, roles=_roles(names))
-        for names, missing in parts[:_MAX_NAMES]
+        template("{n} from {roles}", n=missing, roles=_roles(names.split(" or ")))
+        for names, missing in count.lacking.items()
     ]
-    more = [template("others")] if parts[_MAX_NAMES:] else []
-    lack = joined(" and ", [*lacking, *more])
+    head: LiteralString = ", including "
     if count.have:
-        return template("; still needs {lack}", lack=lack)
-    is_all = sum(count.lacking.values()) >= count.need
-    head: LiteralString = ": " if is_all else ", including "
-    return template(head + "{lack}", lack=lack)
+        head = "; still needs "
+    elif sum(count.lacking.values()) >= count.need:
+        head = ": "
+    return template(head + "{lack}", lack=_few(" and ", lacking))
 
 
 def roles_of(requirement: Requirement) -> Template:
     """Name the roles whose holders may vote."""
-    return _roles(" or ".join(role.name for role in requirement.roles))
+    return _roles([role.name for role in requirement.roles])
 
 
-def _roles(names: str) -> Template:
+def _roles(names: Sequence[str]) -> Template:
     """Name one role, or several alternatives."""
-    # `Tally.lacking` joins names like this; a role's name has no space (`RoleName`).
-    roles = names.split(" or ")
-    named = [named_role(name) for name in roles[:_MAX_NAMES]]
-    more = [template("others")] if roles[_MAX_NAMES:] else []
-    return joined(" or ", [*named, *more])
+    return _few(" or ", [named_role(name) for name in names])
+
+
+def _few(separator: LiteralString, parts: Sequence[Template]) -> Template:
+    others = [template("others")] if parts[_MAX_NAMES:] else []
+    return joined(separator, [*parts[:_MAX_NAMES], *others])
 
 
 def named_role(name: str) -> Template:
-    """Name a role, cut to fit in a line of a card."""
-    shown = name if len(name) <= _MAX_NAME_CHARS else f"{name[: _MAX_NAME_CHARS - 2]}.."
+    """Name a role."""
     try:
-        return template("{role}", role=code(shown))
+        return template("{role}", role=code(name))
     except ValueError:
         return template("{role}", role=code("another-role"))
 

@@ -36,6 +36,7 @@ from keyturn.bot.text import fit, label, template, untrusted
 from keyturn.gateway.approvals.record import Approval, Item
 from keyturn.gateway.approvals.similar import Use, exact_micro, micro_text
 from keyturn.gateway.approvals.standing import bounds_of
+from keyturn.gateway.metrics.report import short_duration
 from keyturn.gateway.policy.rules import SimilarRule
 from keyturn.gateway.policy.standing import Chosen, Offer
 from keyturn.gateway.protocol.records import Verb
@@ -78,13 +79,11 @@ def view(frame: Frame, index: int, offer: Offer) -> Block:
             ),
             block_id=Input.LASTING.value,
         ),
-        input_block(
-            label("How many calls at most"),
-            number_input(
-                Input.USES.value, decimal=False, initial=str(_first_uses(rule))
-            ),
-            block_id=Input.USES.value,
-            hint=label(f"The policy allows up to {rule.uses}."),
+        _number(
+            Input.USES,
+            "How many calls at most",
+            str(_first_uses(rule)),
+            f"The policy allows up to {rule.uses}.",
         ),
         *_amounts(offer),
         *([reason_field()] if Verb.APPROVE in item.requires_reason else []),
@@ -111,16 +110,23 @@ def submitted(item: Item, offer: Offer, state: State) -> tuple[Chosen, str]:
         InvalidInputs: an input has no acceptable value.
     """
     errors: dict[str, str] = {}
-    uses = _whole(state, Input.USES)
-    if not 1 <= uses <= offer.rule.uses:
+    uses, rest = divmod(_amount(state, Input.USES) or 0, 10**6)
+    if rest or not 1 <= uses <= offer.rule.uses:
         errors[Input.USES.value] = f"Please write a number from 1 to {offer.rule.uses}."
     lasting = _lasting(state, offer.rule)
     if not lasting:
         errors[Input.LASTING.value] = "Please choose a time."
     each, total = 0, 0
     if offer.rule.sum:
-        each = _amount(state, Input.EACH, offer.rule, errors)
-        total = _amount(state, Input.TOTAL, offer.rule, errors)
+        most = offer.rule.total_micro
+        each, total = (
+            -1 if (found := _amount(state, name)) is None else found
+            for name in (Input.EACH, Input.TOTAL)
+        )
+        for name, found in ((Input.EACH, each), (Input.TOTAL, total)):
+            if not 0 <= found <= most:
+                wanted = f"Please write an amount from 0 to {micro_text(most)}."
+                errors[name.value] = wanted
         if not errors and each > total:
             errors[Input.EACH.value] = "This is more than all calls together may have."
     reason = text_of(state, Input.REASON)
@@ -140,15 +146,11 @@ def _free(rule: SimilarRule) -> list[Block]:
 
 
 def _times(rule: SimilarRule) -> list[tuple[str, str]]:
-    found = [(time, words) for time, words in _TIMES if time <= rule.within]
-    if all(time != rule.within for time, _ in found):
-        minutes = int(rule.within.total_seconds() // 60)
-        hours, rest = divmod(minutes, 60)
-        words = f"{hours} h {rest} min" if hours else f"{rest} min"
-        if not minutes:
-            words = f"{int(rule.within.total_seconds())} s"
-        found.append((rule.within, words))
-    return [(str(int(time.total_seconds())), words) for time, words in found]
+    """Return the times to choose from, in seconds and in words; the longest is last."""
+    found = {time: words for time, words in _TIMES if time <= rule.within}
+    longest = short_duration(int(rule.within.total_seconds() * 1000))
+    found.setdefault(rule.within, longest)
+    return [(str(int(time.total_seconds())), words) for time, words in found.items()]
 
 
 def _lasting(state: State, rule: SimilarRule) -> timedelta:
@@ -163,18 +165,13 @@ def _amounts(offer: Offer) -> list[Block]:
     if not rule.sum:
         return []
     name = fit(rule.sum.removeprefix("args."), _PATHS)
-    most = rule.total_micro
-    each = min(offer.each_micro, most)
+    each = min(offer.each_micro, rule.total_micro)
     # At most what calls of this size could use: people widen a narrow limit.
-    total = min(each * _first_uses(rule), most) or most
+    total = min(each * _first_uses(rule), rule.total_micro) or rule.total_micro
+    hint = f"The policy allows up to {micro_text(rule.total_micro)}."
     return [
-        _amount_input(Input.EACH, f"{name}: at most in one call", micro_text(each)),
-        _amount_input(
-            Input.TOTAL,
-            f"{name}: at most in all calls",
-            micro_text(total),
-            micro_text(most),
-        ),
+        _number(Input.EACH, f"{name}: at most in one call", micro_text(each), hint),
+        _number(Input.TOTAL, f"{name}: at most in all calls", micro_text(total), hint),
     ]
 
 
@@ -182,33 +179,13 @@ def _first_uses(rule: SimilarRule) -> int:
     return min(_USES, rule.uses)
 
 
-def _amount_input(name: Input, title: str, initial: str, most: str = "") -> Block:
-    hint = label(f"The policy allows up to {most}.") if most else None
-    return input_block(
-        label(title),
-        number_input(name.value, decimal=True, initial=initial),
-        block_id=name.value,
-        hint=hint,
-    )
+def _number(name: Input, title: str, initial: str, hint: str) -> Block:
+    number = number_input(name.value, decimal=name is not Input.USES, initial=initial)
+    return input_block(label(title), number, block_id=name.value, hint=label(hint))
 
 
-def _whole(state: State, name: Input) -> int:
-    """Return a whole number; 0 for any other input."""
-    whole, rest = divmod(_micro(state, name) or 0, 10**6)
-    return 0 if rest else whole
-
-
-def _amount(
-    state: State, name: Input, rule: SimilarRule, errors: dict[str, str]
-) -> int:
-    micro = _micro(state, name)
-    if micro is None or micro > rule.total_micro:
-        most = micro_text(rule.total_micro)
-        errors[name.value] = f"Please write an amount from 0 to {most}."
-    return micro or 0
-
-
-def _micro(state: State, name: Input) -> int | None:
+def _amount(state: State, name: Input) -> int | None:
+    """Return a number in millionths; None for any other input."""
     value = input_state(state, name).get("value")
     return exact_micro(value.strip()) if isinstance(value, str) else None
 

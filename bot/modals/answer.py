@@ -22,7 +22,7 @@ from keyturn.bot.ids import VALUE, View
 from keyturn.bot.modals.call_form import form
 from keyturn.bot.modals.form import BadInput, InvalidInputs, State, raw_value
 from keyturn.bot.modals.schema import Kind
-from keyturn.bot.text import Untrusted, chunks, fit, label, template, untrusted
+from keyturn.bot.text import Untrusted, chunks, label, reveal, template, untrusted
 from keyturn.gateway.protocol.questions import (
     MAX_ANSWER,
     SEPARATOR,
@@ -33,8 +33,6 @@ from keyturn.sandbox.blockkit import limits
 
 _OTHER = "other"
 _BOX = 2_900
-_UNCUT = 10_000
-"""Above the length of any question's text if all of its characters become marks."""
 _CHOOSE_OTHER = "Choose Other above, or leave this empty."
 _WRITE_OTHER = "Write your answer here, or choose another one above."
 _NO_COMMAS = "Please write it without commas: they separate your choices."
@@ -86,28 +84,15 @@ def _other_block(number: int) -> str:
 
 
 def _in_full(question: Question) -> list[Block]:
-    """Return the texts whose displayed form is too long for an input."""
-    parts: list[str] = []
-    if _is_cut(question.question, limits.INPUT_LABEL):
-        parts.append(question.question)
-    if _has_long_choice(question):
-        parts += [_numbered(question, place) for place in range(len(question.choices))]
-    whole = "\n".join(fit(part, _UNCUT) for part in parts)
-    texts = chunks(whole, _BOX) if parts else []
-    return [rich_text(box(text)) for text in texts]
-
-
-def _has_long_choice(question: Question) -> bool:
-    # Hidden characters are shown as marks, which lengthens a choice.
-    return any(_is_cut(choice, limits.OPTION) for choice in question.choices)
-
-
-def _is_cut(text: str, limit: int) -> bool:
-    return len(fit(text, _UNCUT)) > limit
-
-
-def _numbered(question: Question, place: int) -> str:
-    return f"{place + 1}. {question.choices[place]}"
+    """Return a question whole if its displayed form is too long for its input."""
+    is_cut = len(reveal(question.question)) > limits.INPUT_LABEL or any(
+        len(reveal(choice)) > limits.OPTION for choice in question.choices
+    )
+    if not is_cut:
+        return []
+    choices = [f"{place}. {one}" for place, one in enumerate(question.choices, 1)]
+    whole = reveal("\n".join([question.question, *choices]))
+    return [rich_text(box(text)) for text in chunks(whole, _BOX)]
 
 
 def _to_answer(number: int, question: Question) -> list[Block]:
@@ -147,12 +132,8 @@ def _other(number: int, question: Question) -> Block:
 
 
 def _options(question: Question) -> list[Block]:
-    # Cut choices get a number, which the full text above the input has, too.
-    has_numbers = _has_long_choice(question)
     return [
-        option(
-            untrusted(_numbered(question, place) if has_numbers else choice), str(place)
-        )
+        option(untrusted(choice), str(place))
         for place, choice in enumerate(question.choices)
     ]
 

@@ -30,8 +30,8 @@ from keyturn.bot.modals.form import InvalidInputs, State, choice_of, text_of
 from keyturn.bot.text import (
     Template,
     Untrusted,
+    code,
     fit,
-    joined,
     label,
     template,
     untrusted,
@@ -40,19 +40,11 @@ from keyturn.gateway.approvals.deciding import MAX_TEXT
 from keyturn.gateway.approvals.decisions import Reconcile
 from keyturn.gateway.approvals.record import Item
 from keyturn.gateway.approvals.waiting_changes import MAX_QUESTION
-from keyturn.gateway.protocol.records import Finding, Person, Tier, Verb
+from keyturn.gateway.protocol.records import Finding, Person, Verb
 
 _TITLE = 300
 _TOOL = 80
 _CALL = 1_200
-_TIERS: dict[Tier, LiteralString] = {
-    Tier.AUTO: "(tier *auto*)",
-    Tier.NOTIFY: "(tier *notify*)",
-    Tier.APPROVE: "(tier *approve*)",
-    Tier.ESCALATE: "(tier *escalate*)",
-    Tier.DENY: "(tier *deny*)",
-}
-
 REASONS = 200
 """Characters of the reasons in a heading; the details show them all."""
 
@@ -93,8 +85,11 @@ def _needs(frame: Frame, item: Item, *, is_full: bool) -> list[Block]:
     # policy, which is the least informative, and a long line is cut at its end.
     text = " · ".join((*item.reasons[1:], *item.reasons[:1])) if is_full else why(item)
     if is_full or not is_usual(item):
-        words = [needs(item), *([template(_TIERS[item.tier])] if is_full else [])]
-        said.append(because(joined(" ", words), text, REASONS))
+        words = needs(item)
+        if is_full:
+            tier = code(item.tier)
+            words = template("{words} (tier {tier})", words=words, tier=tier)
+        said.append(because(words, text, REASONS))
     return [context(*said)] if said else []
 
 

@@ -7,7 +7,7 @@ last page shows the result of each.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import LiteralString
@@ -34,9 +34,8 @@ from keyturn.bot.cards.frame import Frame
 from keyturn.bot.cards.listing import call_title, changes_of, one_line
 from keyturn.bot.cards.queue import whole_call, whole_line
 from keyturn.bot.cards.refs import calls_named
-from keyturn.bot.cards.states import frozen, status_sentence
+from keyturn.bot.cards.states import frozen
 from keyturn.bot.cards.table import (
-    cell_values,
     mark,
     noticed,
     same_calls,
@@ -142,7 +141,6 @@ def offered(approval: Approval) -> list[Item]:
 _LEAVE, _REJECT = "leave", "reject"
 _CHANGE = 300
 _EDITS_SHOWN = 20
-_MOVED_SHOWN = 5
 _NOTHING = "Nothing is chosen: tick a call, edit one, or reject the others."
 
 
@@ -162,7 +160,7 @@ def view(frame: Frame, choice: Choice) -> Block:
         *_same(approval, [item.index for item in shown]),
         *_moved_lines(frame, choice),
         *([each_alone(alone)] if alone else []),
-        *_boxes(shown, text=lambda item: _line_of(item, mark(item, found))),
+        *_boxes(shown, signs={item.index: mark(item, found) for item in shown}),
         *_rest(shown),
         *([_edit_menu(frame, editable)] if editable else []),
         *_edits(frame, choice),
@@ -220,12 +218,24 @@ def confirmation(frame: Frame, choice: Choice, *, is_again: bool = False) -> Blo
     note = template(
         "All or nothing: if one of these changed meanwhile, none is recorded."
     )
+    value = frame.value(None, View.CHOOSE_CONFIRM)
+    return _confirm(View.CHOOSE_CONFIRM, blocks, rejected, note, value)
+
+
+def _confirm(
+    view: View,
+    blocks: Sequence[Block],
+    rejected: Sequence[Item],
+    note: Template,
+    value: str,
+) -> Block:
+    """Return the last page; it asks for a reason if calls are rejected."""
     return modal(
         "Confirm",
         [*blocks, *(reason_inputs(rejected) if rejected else []), context(note)],
-        callback_id=View.CHOOSE_CONFIRM,
+        callback_id=view,
         submit="Submit decisions",
-        private_metadata=frame.value(None, View.CHOOSE_CONFIRM),
+        private_metadata=value,
     )
 
 
@@ -236,25 +246,16 @@ def _same(approval: Approval, indexes: Sequence[int]) -> list[Block]:
 def _moved_lines(
     frame: Frame, choice: Choice, *, is_again: bool = False
 ) -> list[Block]:
-    """List the calls that changed since the form was opened, with their state."""
+    """Name the calls that changed since the form was opened."""
     moved = choice.moved(frame.approval)
     if not (moved or is_again):
         return []
-    lines = [_moved_line(frame, item) for item in moved[:_MOVED_SHOWN]]
-    if more := len(moved) - len(lines):
-        lines.append(template("and {n} more", n=more))
-    kept = template(
-        "⚠️ The card has changed, so nothing is recorded yet. Changed calls are left "
-        "out; your other choices are kept."
-    )
-    return [section(joined("\n", [kept, *lines]))]
-
-
-def _moved_line(frame: Frame, item: Item) -> Template:
-    state = template("Changed: needs its own review.")
-    if not item.is_pending:
-        state = status_sentence(frame.approval, item, now_ms=frame.now_ms)
-    return template("*Call {n}:* {state}", n=item.index + 1, state=state)
+    said = [template("⚠️ The card has changed, so nothing is recorded yet.")]
+    if moved:
+        calls = calls_named(item.index for item in moved)
+        left = "Left out, because they changed: {calls}."
+        said.append(template(left, calls=calls))
+    return [section(joined(" ", [*said, template("Your other choices are kept.")]))]
 
 
 def _summary(choice: Choice, left: Iterable[int]) -> list[Block]:
@@ -291,6 +292,7 @@ def _total(approval: Approval, choice: Choice) -> list[Block]:
 
 
 _BOX = "calls."
+_NO_SIGNS: Mapping[int, str] = {}
 
 
 def _groups(items: Sequence[Item]) -> dict[int, list[Item]]:
@@ -309,33 +311,31 @@ def _boxes(
     items: Sequence[Item],
     *,
     above: Callable[[Sequence[Item]], list[Block]] = lambda _: [],
-    text: Callable[[Item], str],
+    signs: Mapping[int, str] = _NO_SIGNS,
 ) -> list[Block]:
     """Return a box for each call, in groups of ten.
 
     Args:
         items: the calls; their indexes name them.
         above: heading of a group of ten boxes.
-        text: label of a box.
+        signs: by index, a sign before a call.
     """
     # Stable ids: Slack keeps the ticks when an edit redraws the form.
-    return [
-        block
-        for place, group in _groups(items).items()
-        for block in (
-            *above(group),
-            input_block(
-                label(calls_named(item.index for item in group).text.capitalize()),
-                checkboxes(
-                    f"{_BOX}{place}",
-                    [option(untrusted(text(item)), str(item.index)) for item in group],
-                    are_ticked=True,
-                ),
-                block_id=f"{_BOX}{place}",
-                optional=True,
-            ),
-        )
-    ]
+    blocks: list[Block] = []
+    for place, group in _groups(items).items():
+        name = f"{_BOX}{place}"
+        options = [
+            option(
+                untrusted(signs.get(item.index, "") + (_line(item) or _titled(item))),
+                str(item.index),
+            )
+            for item in group
+        ]
+        calls = calls_named(item.index for item in group).text.capitalize()
+        boxes = checkboxes(name, options, are_ticked=True)
+        blocks += above(group)
+        blocks.append(input_block(label(calls), boxes, block_id=name, optional=True))
+    return blocks
 
 
 def _ticked(state: State, groups: Iterable[int]) -> set[int]:
@@ -353,12 +353,6 @@ def _ticked(state: State, groups: Iterable[int]) -> set[int]:
     return ticked
 
 
-def _line_of(item: Item, sign: str = "") -> str:
-    """Return a call's number and arguments, cut to fit in a box."""
-    text = " · ".join(f"{name} {text}" for name, text in cell_values(item).items())
-    return fit(f"{sign}{item.index + 1}. {text}", limits.OPTION)
-
-
 def _may_reject(waiting: Iterable[Item]) -> bool:
     return all(Verb.REJECT in item.allow for item in waiting)
 
@@ -367,17 +361,10 @@ def _rest(offered: Iterable[Item]) -> list[Block]:
     """Ask what to do with unticked calls; empty if none can be rejected."""
     if not _may_reject(offered):
         return []
-    choices = [
-        option(label("keep waiting"), _LEAVE),
-        option(label("reject"), _REJECT),
-    ]
-    return [
-        input_block(
-            label("Unticked calls"),
-            radio_buttons(Input.OTHERS.value, choices, initial=_LEAVE),
-            block_id=Input.OTHERS.value,
-        )
-    ]
+    choices = [option(label("keep waiting"), _LEAVE), option(label("reject"), _REJECT)]
+    name = Input.OTHERS.value
+    buttons = radio_buttons(name, choices, initial=_LEAVE)
+    return [input_block(label("Unticked calls"), buttons, block_id=name)]
 
 
 def _edit_menu(frame: Frame, items: Sequence[Item]) -> Block:
@@ -473,13 +460,9 @@ def review_form(items: Sequence[Item], review: Review, *, left_out: int) -> Bloc
         "open it from the list. You confirm on the next page."
     )
     missing = template(
-        "1 call is not in this list: it was decided, or needs its own review."
+        "Not in this list, because decided or in need of an own review: {n}.",
+        n=left_out,
     )
-    if left_out > 1:
-        missing = template(
-            "{n} are not in this list: each was decided, or needs its own review.",
-            n=left_out,
-        )
     return modal(
         "Review together",
         [
@@ -487,7 +470,7 @@ def review_form(items: Sequence[Item], review: Review, *, left_out: int) -> Bloc
             section(intro),
             *map(context, frozen(items)),
             *([context(missing)] if left_out else []),
-            *_boxes(items, above=_whole, text=_box_text),
+            *_boxes(items, above=_whole),
             *_rest(items),
         ],
         callback_id=View.REVIEW,
@@ -501,31 +484,14 @@ def review_confirmation(rejected: Sequence[Item], review: Review) -> Block:
     choice = review.choice
     left = {*range(len(review.calls))} - {*choice.approve, *choice.reject}
     note = template("You will see the result of each.")
-    why = reason_inputs(rejected) if rejected else []
-    return modal(
-        "Confirm",
-        [*_summary(choice, left), *why, context(note)],
-        callback_id=View.REVIEW_CONFIRM,
-        submit="Submit decisions" if choice.size > 1 else "Submit decision",
-        private_metadata=review.digest,
-    )
+    blocks = _summary(choice, left)
+    return _confirm(View.REVIEW_CONFIRM, blocks, rejected, note, review.digest)
 
 
 def results(found: Sequence[Result]) -> Block:
     """Return the list of results; calls that were not done come first."""
     count = Counter(one.came for one in found)
-    words = {
-        Came.APPROVED: template("*{n} approved*", n=count[Came.APPROVED]),
-        Came.REJECTED: template("*{n} rejected*", n=count[Came.REJECTED]),
-        Came.COUNTED: template(
-            "*{n} needs more people*"
-            if count[Came.COUNTED] == 1
-            else "*{n} need more people*",
-            n=count[Came.COUNTED],
-        ),
-        Came.NOT_DONE: template("*{n} not done*", n=count[Came.NOT_DONE]),
-    }
-    text = joined(" · ", [said for came, said in words.items() if count[came]])
+    text = " · ".join(f"{count[came]} {came}" for came in Came if count[came])
     open_ones = [one for one in found if one.came in {Came.NOT_DONE, Came.COUNTED}]
     open_ones.sort(key=lambda one: one.came is not Came.NOT_DONE)
     done = [one for one in found if one.came in {Came.APPROVED, Came.REJECTED}]
@@ -533,7 +499,7 @@ def results(found: Sequence[Result]) -> Block:
     return modal(
         "Recorded" if done or count[Came.COUNTED] else "Not done",
         [
-            section(text),
+            section(label(text)),
             *(_open_row(one) for one in open_ones),
             *([rich_text(box("\n".join(lines)))] if lines else []),
         ],
@@ -546,16 +512,15 @@ def _open_row(one: Result) -> Block:
     return context(what, *([one.sentence] if one.sentence else []))
 
 
-def _box_text(item: Item) -> str:
-    """Return the label of a box: the whole call, or its title."""
-    return fit(_line(item) or f"{item.index + 1}. {call_title(item)}", limits.OPTION)
-
-
 def _line(item: Item) -> str:
     """Return a call on one line for its box; "" if it does not fit."""
     line = whole_line(item)
     text = f"{item.index + 1}. {line}"
     return text if line and len(text) <= limits.OPTION else ""
+
+
+def _titled(item: Item) -> str:
+    return f"{item.index + 1}. {call_title(item)}"
 
 
 def _whole(group: Sequence[Item]) -> list[Block]:

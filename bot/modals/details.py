@@ -7,8 +7,7 @@ sealed for approval: the person who submits it has opened every page before.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import LiteralString
+from typing import LiteralString, NamedTuple
 
 from keyturn.bot.blocks import (
     Block,
@@ -65,8 +64,10 @@ MAX_PARTS = 80
 """Maximum boxes of a page: each has a title, and a view has at most 100 blocks."""
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+_AGENT_SAYS = "The agent's reason (not verified)"
+
+
+class Part(NamedTuple):
     """One box: a trusted title, and untrusted text below it."""
 
     title: str
@@ -93,9 +94,16 @@ def pages(approval: Approval, item: Item) -> tuple[tuple[Part, ...], ...]:
 
 
 def _parts(approval: Approval, item: Item) -> list[Part]:
-    if item.is_question:
-        return _parts_of_question(approval, item)
     ends = item.decision
+    if item.is_question:
+        answered = "Answer" if ends and ends.answers else "Why it was not answered"
+        return _of(
+            [
+                ("What the agent asks", [_asked(item)]),
+                (answered, [ends.text] if ends else []),
+                (_AGENT_SAYS, [approval.says]),
+            ]
+        )
     reasons = "\n".join(item.reasons)
     needed = f"Why it needs {'no ' if item.is_auto_approved else ''}review"
     call = "What runs if approved" if item.is_pending else "The call"
@@ -127,24 +135,12 @@ def _parts(approval: Approval, item: Item) -> list[Part]:
             "The agent's description of the call (not verified)",
             [item.agent_description],
         ),
-        ("The agent's reason (not verified)", [approval.says]),
+        (_AGENT_SAYS, [approval.says]),
         *[("Answered before", [with_author(one)]) for one in approval.answered],
         # Last: a new inquiry must not move pages that the person has read.
         *inquiry_parts(approval, item.index),
     ]
     return _of(sections)
-
-
-def _parts_of_question(approval: Approval, item: Item) -> list[Part]:
-    ends = item.decision
-    title = "Answer" if ends and ends.answers else "Why it was not answered"
-    return _of(
-        [
-            ("What the agent asks", [_asked(item)]),
-            (title, [ends.text] if ends else []),
-            ("The agent's reason (not verified)", [approval.says]),
-        ]
-    )
 
 
 def _asked(item: Item) -> str:
@@ -174,10 +170,8 @@ def _original(item: Item) -> str:
 
 def _split(title: str, text: str) -> list[Part]:
     texts = chunks(text, PART)
-    if len(texts) == 1:
-        return [Part(title, text)]
     return [
-        Part(f"{title}, part {number} of {len(texts)}", part)
+        Part(f"{title}, part {number} of {len(texts)}" if texts[1:] else title, part)
         for number, part in enumerate(texts, 1)
     ]
 
@@ -263,13 +257,13 @@ def _odd(item: Item) -> list[Block]:
 
 def _foot(frame: Frame, item: Item, number: int, of: int) -> Block:
     approval = frame.approval
-    return context(
-        *([template("Page {number} of {of}", number=number, of=of)] * (of > 1)),
-        template(
-            "{id} · version {version}", id=code(approval.id), version=approval.version
-        ),
-        template("{hash}", hash=code(item.action_hash)),
+    named = template(
+        "{id} · version {version} · {hash}",
+        id=code(approval.id),
+        version=approval.version,
+        hash=code(item.action_hash),
     )
+    return context(template("Page {number} of {of}", number=number, of=of), named)
 
 
 def _buttons(frame: Frame, item: Item, number: int, of: int) -> list[Block]:
@@ -278,12 +272,13 @@ def _buttons(frame: Frame, item: Item, number: int, of: int) -> list[Block]:
         offered.append(_turn(frame, item.index, number - 1, Action.PAGE_BACK))
     if number < of:
         offered.append(_turn(frame, item.index, number + 1, Action.PAGE_NEXT))
-    if number == of and frame.can_decide(item):
+        return button_row(offered)
+    if frame.can_decide(item):
         offered += [*form_buttons(frame, item), *allow_similar(frame, item)]
     # A call in a table has no buttons on the card.
-    if number == of and item.state is ItemState.IN_DOUBT and is_table(frame.approval):
+    if item.state is ItemState.IN_DOUBT and is_table(frame.approval):
         offered += findings(frame, item)
-    if number == of and item.index + 1 < len(frame.approval.items):
+    if item.index + 1 < len(frame.approval.items):
         following = item.index + 1
         spoken = f"View call {following + 1}"
         offered.append(

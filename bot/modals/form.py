@@ -26,10 +26,9 @@ from keyturn.bot.modals.form_fields import (
     Field,
     Path,
     RawValue,
-    field_inputs,
+    field_input,
     initial_value,
     is_redacted,
-    joined,
     lay_out,
     redacted_paths,
 )
@@ -40,7 +39,6 @@ from keyturn.bot.modals.schema import (
     is_carried,
     moment_text,
     path_label,
-    time_text,
 )
 from keyturn.bot.text import fit, label, untrusted
 from keyturn.gateway.approvals.editing import as_read
@@ -48,7 +46,7 @@ from keyturn.gateway.approvals.record import Item
 from keyturn.gateway.errors import BadJson
 from keyturn.gateway.protocol import digest, strict_json
 from keyturn.gateway.protocol.strict_json import JsonObject, tokens_of
-from keyturn.sandbox.blockkit.formats import clock, day, number
+from keyturn.sandbox.blockkit.formats import day, number
 
 MAX_BYTES = 200_000
 """Bytes for the inputs, of a view's 250 kB."""
@@ -97,11 +95,11 @@ def build_form(item: Item) -> Form:
     for field in lay_out(as_read(item)):
         kept = field
         if field.is_editable:
-            inputs = field_inputs(field)
+            block = field_input(field)
             # ASCII escapes make this an upper bound of Slack's count.
-            left -= len(json.dumps(inputs))
+            left -= len(json.dumps(block))
             if left > 0:
-                blocks += inputs
+                blocks.append(block)
             else:
                 kept = field.fixed(TOO_MANY)
         fields.append(kept)
@@ -126,7 +124,8 @@ def read_form(item: Item, state: State) -> SubmittedEdit:
         if not field.is_editable:
             continue
         try:
-            after = parsed_value(field, _found(state, field))
+            found = _held(state, field.block_id, field.plan.kind)
+            after = parsed_value(field, found)
         except BadInput as error:
             errors[field.block_id] = str(error)
             continue
@@ -184,17 +183,6 @@ def choice_of(state: State, block: Input) -> str:
         return str(raw_value(input_state(state, block), Kind.CHOICE) or "")
     except BadInput as error:
         raise InvalidInputs({block.value: str(error)}) from None
-
-
-def _found(state: State, field: Field) -> RawValue:
-    parts = field.parts
-    if not parts:
-        return _held(state, field.block_id, field.plan.kind)
-    typed = [
-        str(_held(state, field.part_id(place), field.plan.kind) or "")
-        for place in range(len(parts))
-    ]
-    return joined(parts, typed) or None
 
 
 def _held(state: State, block_id: str, kind: Kind) -> RawValue:
@@ -281,8 +269,6 @@ def raw_value(state: Mapping[str, object], kind: Kind) -> RawValue:
             return _options(state.get("selected_options")) or None
         case Kind.DATE:
             return _text(state.get("selected_date"))
-        case Kind.TIME:
-            return _text(state.get("selected_time"))
         case Kind.MOMENT:
             return _seconds(state.get("selected_date_time"))
         case _:
@@ -372,12 +358,6 @@ def _date(_: Field, text: str) -> str:
     return text
 
 
-def _time(field: Field, text: str) -> str:
-    if clock(text) is not None:
-        raise BadInput("Please choose a time.")
-    return time_text(text, _like(field))
-
-
 def _moment(field: Field, text: str) -> str:
     try:
         return moment_text(int(text), _like(field))
@@ -452,7 +432,6 @@ _READERS: dict[Kind, Callable[[Field, str], Value]] = {
     Kind.CHOICE: _at,
     Kind.LINES: _lines,
     Kind.DATE: _date,
-    Kind.TIME: _time,
     Kind.MOMENT: _moment,
     Kind.JSON: _json,
 }

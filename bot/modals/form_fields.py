@@ -7,10 +7,9 @@ the same when the form is submitted. Each input is filled with its current value
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import NamedTuple, assert_never, cast
+from typing import assert_never, cast
 
 from pydantic import JsonValue
 
@@ -33,9 +32,6 @@ from keyturn.bot.modals.schema import (
     Kind,
     Plan,
     Value,
-    clock_of,
-    is_carried,
-    is_plain,
     is_same,
     json_text,
     members,
@@ -54,69 +50,6 @@ from keyturn.gateway.approvals.record import Item
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.protocol.work import TooMuchWork, one_budget, spend
 from keyturn.sandbox.blockkit.limits import TYPED
-
-PART = 2_000
-"""Maximum length of a part, by Slack's count; it leaves room for additions."""
-
-# A longer word, as in a language without blanks, is cut itself.
-_WORD = re.compile(r"(\s*)(\S{1,500})")
-
-
-class Part(NamedTuple):
-    """A part of a text, and the blanks before it."""
-
-    before: str
-    text: str
-
-
-def parts_of(text: str) -> tuple[Part, ...]:
-    """Return the parts of a text without blanks at its ends; none if it has no parts.
-
-    Slack limits an input to 3,000 characters, and may drop blanks at the ends of a
-    value. So a text is cut at blanks, which are restored when its parts are joined, or
-    inside a very long word. A text whose parts would not all survive this is not split.
-
-    A text that fits in one input is one part. The same text always gives the same
-    parts.
-    """
-    if slack_length(text) <= TYPED:
-        return (Part("", text),)
-    words = [Part(*match.groups()) for match in _WORD.finditer(text)]
-    found: list[Part] = []
-    while words:
-        count = _fitting(words)
-        first, *more = words[:count]
-        found.append(Part(first.before, first.text + "".join(map("".join, more))))
-        words = words[count:]
-    can_be_typed = all(
-        slack_length(part.text) <= TYPED and is_plain(part.text) for part in found
-    )
-    return tuple(found) if can_be_typed else ()
-
-
-def joined(parts: Sequence[Part], typed: Iterable[str]) -> str:
-    """Join the submitted parts; an emptied part leaves no gap.
-
-    An untouched part keeps its exact text even if another one was changed.
-    """
-    text = ""
-    for part, found in zip(parts, typed, strict=True):
-        words = part.text if is_carried(part.text, found) else found
-        text += (part.before if text else "") + words if words else ""
-    return text
-
-
-def _fitting(words: Sequence[Part]) -> int:
-    """Return the number of words in a part: up to a line break if one is near."""
-    size, line_end = 0, 0
-    for place, (before, word) in enumerate(words):
-        if place and size > PART // 2 and "\n" in before:
-            line_end = place
-        size += slack_length(before) + slack_length(word)
-        if place and size > PART:
-            return line_end or place
-    return len(words)
-
 
 MAX_DEPTH = 4
 MAX_FIELDS = 60
@@ -158,16 +91,6 @@ class Field:
         """
         return f"field:{self.number}"
 
-    def part_id(self, place: int) -> str:
-        """Return the id of the input block of one of its parts, from 0."""
-        return f"{self.block_id}.{place}" if place else self.block_id
-
-    @property
-    def parts(self) -> tuple[Part, ...]:
-        """Return the parts of its text, each with an input; none without text."""
-        is_text = self.plan.kind is Kind.LONG_TEXT and isinstance(self.original, str)
-        return parts_of(str(self.original)) if is_text else ()
-
     @property
     def is_editable(self) -> bool:
         """Return whether it has an input."""
@@ -175,7 +98,7 @@ class Field:
 
     def fixed(self, why: str) -> Field:
         """Return the same field without an input."""
-        return replace(self, plan=Plan(Kind.FIXED), why_fixed=why)
+        return replace(self, why_fixed=why)
 
 
 def lay_out(item: Item) -> tuple[Field, ...]:
@@ -191,7 +114,7 @@ def lay_out(item: Item) -> tuple[Field, ...]:
             return _laid_out(item, redact)
     except TooMuchWork:
         return tuple(
-            Field(number, (name,), Plan(Kind.FIXED), value, is_required=True).fixed(
+            Field(number, (name,), Plan(Kind.JSON), value, is_required=True).fixed(
                 HIDDEN if is_redacted((name,), redact) else TOO_MANY
             )
             for number, (name, value) in enumerate(item.args.items())
@@ -213,10 +136,10 @@ def _laid_out(item: Item, redact: tuple[Path, ...]) -> tuple[Field, ...]:
             field = field.fixed(HIDDEN)
         elif not _has_room(field):
             field = field.fixed(TOO_LONG)
-        elif count + _inputs(field) > MAX_FIELDS:
+        elif count == MAX_FIELDS:
             field = field.fixed(TOO_MANY)
         # Only inputs count against the bound; read-only fields do not.
-        count += _inputs(field) if field.is_editable else 0
+        count += field.is_editable
         fields.append(field)
     return tuple(fields)
 
@@ -282,21 +205,17 @@ def _is_nested(schema: JsonValue, value: Value, path: Path, root: JsonObject) ->
     )
 
 
-def _inputs(field: Field) -> int:
-    return max(1, len(field.parts))
-
-
 def _has_room(field: Field) -> bool:
     value = field.original
     if isinstance(value, Absent):
         return True
-    if field.plan.kind is Kind.LONG_TEXT:
-        return bool(field.parts)
-    if field.plan.kind is Kind.LINES and isinstance(value, list):
-        return slack_length("\n".join(map(str, value))) <= TYPED
     if field.plan.kind is Kind.JSON:
         return json_text(value, max_length=TYPED) is not None
-    return True
+    text = "\n".join(map(str, value)) if isinstance(value, list) else str(value)
+    return field.plan.kind not in _TYPED or slack_length(text) <= TYPED
+
+
+_TYPED = {Kind.TEXT, Kind.LONG_TEXT, Kind.LINES}
 
 
 UNSET, NULL = "unset", "null"
@@ -307,40 +226,19 @@ TRUE, FALSE = "true", "false"
 RawValue = str | tuple[str, ...] | None
 """The state of an input; None for an empty one."""
 
-_SEVERAL = 2
 _LABEL = 150
 _HINT = 200
 
 
-def field_inputs(field: Field) -> list[Block]:
-    """Return the inputs of an editable field, prefilled with its current value.
-
-    Only a long text has several, one for each of its parts.
-    """
-    name, hint = path_label(field.path), _hint(field)
-    texts = [part.text for part in field.parts]
-    if len(texts) < _SEVERAL:
-        return [_input(field, field.block_id, name, _element(field), hint)]
-    return [
-        _input(
-            field,
-            field.part_id(place),
-            f"{fit(name, _LABEL - 20)} ({place + 1} of {len(texts)})",
-            text_input(VALUE, initial=text, multiline=True),
-            hint if place == 0 else "",
-        )
-        for place, text in enumerate(texts)
-    ]
-
-
-def _input(field: Field, block_id: str, name: str, element: Block, hint: str) -> Block:
+def field_input(field: Field) -> Block:
+    """Return the input of an editable field, prefilled with its current value."""
+    hint = _hint(field)
     return input_block(
-        untrusted(fit(name, _LABEL)),
-        element,
-        block_id=block_id,
+        untrusted(fit(path_label(field.path), _LABEL)),
+        _element(field),
+        block_id=field.block_id,
         hint=untrusted(fit(hint, _HINT)) if hint else None,
-        # Each part of a text may be emptied; whether all are is checked later.
-        optional=can_be_empty(field) or len(field.parts) >= _SEVERAL,
+        optional=can_be_empty(field),
     )
 
 
@@ -353,8 +251,6 @@ def _hint(field: Field) -> str:
         words = "One on each line."
     elif kind is Kind.MOMENT:
         words = f"Shown in your own time zone, sent in {zone_of(text) or 'UTC'}."
-    elif kind is Kind.TIME and zone_of(text):
-        words = f"In {zone_of(text)}, not in your own time zone."
     is_menu = kind in {Kind.FLAG, Kind.CHOICE}
     # An empty text and null differ for a tool.
     empty = "Empty means null." if field.plan.is_nullable and not is_menu else ""
@@ -414,8 +310,6 @@ def _written(value: JsonValue, kind: Kind) -> str | None:
             return json_text(value, max_length=TYPED)
         case list() if kind is Kind.LINES:
             return "\n".join(map(str, value))
-        case str() if kind is Kind.TIME:
-            return clock_of(value)
         case str() if kind is Kind.MOMENT:
             return str(seconds_of(value))
         case str():
@@ -429,7 +323,7 @@ def _option_index(value: JsonValue, field: Field) -> str:
     return str(next(at for at, option in enumerate(options) if is_same(value, option)))
 
 
-def _element(field: Field) -> Block:  # noqa: C901, PLR0911 - one return a kind
+def _element(field: Field) -> Block:  # noqa: PLR0911 - one return a kind
     before, kind = initial_value(field), field.plan.kind
     one = before if isinstance(before, str) else None
     match kind:
@@ -449,9 +343,6 @@ def _element(field: Field) -> Block:  # noqa: C901, PLR0911 - one return a kind
         case Kind.DATE:
             # Dates are ``YYYY-MM-DD``, as Slack returns them.
             return block_object("datepicker", action_id=VALUE, initial_date=one)
-        case Kind.TIME:
-            # Times are ``HH:mm``, as Slack returns them.
-            return block_object("timepicker", action_id=VALUE, initial_time=one)
         case Kind.MOMENT:
             # A moment is in Unix seconds; Slack shows it in each reader's time zone.
             at = int(one) if one else None
@@ -461,7 +352,7 @@ def _element(field: Field) -> Block:  # noqa: C901, PLR0911 - one return a kind
         case Kind.CHOICES:
             many = before if isinstance(before, tuple) else ()
             return multi_select(VALUE, _options(field), initial=many)
-        case Kind.JSON | Kind.FIXED:
+        case Kind.JSON:
             return text_input(
                 VALUE,
                 initial=one,

@@ -4,10 +4,10 @@ A value gets a specific input only if Slack can show and return it without loss;
 other gets a text box with validated JSON. The submitted form is validated against the
 tool's full schema, so a wrong choice here cannot let an invalid value through.
 
-The initial text of an input is lossless, with nothing hidden. A time or date-time is
-offered in a picker only if the picker gives exactly this text back: seconds are zero,
-and a date-time has an offset from UTC. Slack shows a date-time in the time zone of the
-person who reads it, so one without an offset cannot be shown.
+The initial text of an input is lossless, with nothing hidden. A date-time is offered in
+a picker only if the picker gives exactly this text back: seconds are zero, and it has
+an offset from UTC. Slack shows it in the time zone of the person who reads it, so one
+without an offset cannot be shown.
 """
 
 from __future__ import annotations
@@ -98,25 +98,14 @@ def path_label(path: tuple[str, ...]) -> str:
     )
 
 
-_TIME = re.compile(
-    r"(?P<clock>([01][0-9]|2[0-3]):[0-5][0-9])"
-    r"(?P<rest>(:00(\.0{1,6})?)?(Z|[+-][0-9]{2}:[0-9]{2})?)"
-)
 _ZONE = re.compile(r"(Z|[+-][0-9]{2}:[0-9]{2})\Z")
 # Limits of Slack's date-time picker: ten digits.
 _FIRST_S, _LAST_S = 1_000_000_000, 9_999_999_999
 _NEW = "Z"
-_SECONDS = ":00"
-
-
-def clock_of(text: str) -> str | None:
-    """Return the ``HH:mm`` of a time; None if a picker cannot show it."""
-    found = _TIME.fullmatch(text)
-    return found["clock"] if found else None
 
 
 def zone_of(text: str) -> str:
-    """Return the time zone of a time or date-time; "" for none.
+    """Return the time zone of a date-time; "" for none.
 
     UTC, or an offset from it, such as ``UTC+01:00``.
     """
@@ -124,12 +113,6 @@ def zone_of(text: str) -> str:
     if not found:
         return ""
     return "UTC" if found[0] == _NEW else f"UTC{found[0]}"
-
-
-def time_text(clock: str, like: str | None) -> str:
-    """Return a picker's time, in the format of the one that it replaces."""
-    found = _TIME.fullmatch(like) if like else None
-    return clock + (found["rest"] if found else _SECONDS)
 
 
 def seconds_of(text: str) -> int | None:
@@ -188,10 +171,8 @@ class Kind(StrEnum):
     CHOICES = "choices"
     LINES = "lines"
     DATE = "date"
-    TIME = "time"
     MOMENT = "moment"
     JSON = "json"
-    FIXED = "fixed"
 
 
 _KINDS = {
@@ -201,7 +182,7 @@ _KINDS = {
 }
 
 
-_FORMATS = {"date": Kind.DATE, "time": Kind.TIME, "date-time": Kind.MOMENT}
+_FORMATS = {"date": Kind.DATE, "date-time": Kind.MOMENT}
 _OF_CALENDAR = frozenset(_FORMATS.values())
 
 
@@ -367,8 +348,6 @@ def _shows(kind: Kind, value: Value, options: tuple[JsonValue, ...]) -> bool:
             is_shown = isinstance(value, str) and is_plain(value)
         case Kind.DATE:
             is_shown = isinstance(value, str) and day(value) is None
-        case Kind.TIME:
-            is_shown = isinstance(value, str) and clock_of(value) is not None
         case Kind.MOMENT:
             is_shown = isinstance(value, str) and seconds_of(value) is not None
         case Kind.LINES:

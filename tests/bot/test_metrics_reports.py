@@ -148,7 +148,7 @@ async def test_people_hear_once_that_calls_wait_too_long_and_when_none_does(
     assert "1 wait for longer than 5 minutes" in json.dumps(
         metrics_message(first).blocks
     )
-    assert "No call waits too long any more." in metrics_message(last).text
+    assert "No call waits for longer than" in metrics_message(last).text
 
 
 @pytest.mark.parametrize(("limit", "is_told"), [(49, True), (50, False)])

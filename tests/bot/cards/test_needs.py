@@ -63,7 +63,7 @@ def test_a_form_gives_no_reason_that_each_call_of_the_tool_has(form: object) -> 
 
     assert "to approve" not in plain
     assert LISTED not in plain + told
-    assert "Needs two people: a refund over 1000." in told
+    assert "Needs 2 people: a refund over 1000." in told
 
 
 def test_a_line_of_the_command_names_what_is_more_than_usual() -> None:
@@ -71,5 +71,5 @@ def test_a_line_of_the_command_names_what_is_more_than_usual() -> None:
 
     said = line(an_approval(usual, escalated.with_(requirement=TWO)))
 
-    assert "*Needs two people*. `" in said
+    assert "*Needs 2 people*. `" in said
     assert "to approve" not in line(an_approval(usual))

@@ -50,7 +50,7 @@ def test_everything_is_lifted_by_a_word_of_its_own() -> None:
     message = freeze_message(event)
 
     assert readable(message.blocks) == (
-        "m:🧊 *Frozen* by `cli/root`\nEverything\n"
+        "m:🧊 *Frozen* by `cli/root`.\nEverything\n"
         "~ Nothing starts, not even approved calls. To end the freeze, write: "
         "/approvals unfreeze everything\n"
     )

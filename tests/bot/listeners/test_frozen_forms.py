@@ -58,7 +58,7 @@ async def test_full_details_say_what_the_policy_asks_for_by_now(stack: Stack) ->
 
         _, page = await full_details(stack, call)
 
-        assert "Needs two people" in said(page)
+        assert "Needs 2 people" in said(page)
 
 
 async def test_the_form_with_a_box_for_each_call_says_that_they_are_frozen(

@@ -150,7 +150,7 @@ async def test_a_report_stands_on_the_message_in_its_thread_and_in_the_audit_log
         note = await eve.message_with(
             CHANNEL, lambda m: m["thread_ts"] == message["ts"] and m != message
         )
-        assert "Reported by <@U0EVE>" in shown(note)
+        assert "*Reported* by <@U0EVE>" in shown(note)
         assert_tame(note["blocks"], str(note["text"]))
         entries = await audit_entries(stack.store.conn, stack.keys)
         (event,) = [e for e in entries if e.name is EventName.APPROVAL_REPORTED]

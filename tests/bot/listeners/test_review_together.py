@@ -114,7 +114,7 @@ async def test_20_threads_with_one_call_each_are_reviewed_in_one_modal(
         assert text_of(page).count("*20 approved*") == 1
         assert before == [ItemState.PENDING] * COUNT
         assert await states(stack, verdicts) == [ItemState.AUTHORIZED] * COUNT
-        assert "*20 approved*" in told
+        assert "20 approved" in told
         entries = await audit_entries(stack.store.conn, stack.keys)
         decided = [one for one in entries if one.name is EventName.ITEM_AUTHORIZED]
         assert len({one.request_digest for one in decided}) == 1, "one gesture"
@@ -136,7 +136,7 @@ async def test_each_call_is_approved_rejected_or_left_as_its_box_says(
 
         found = await states(stack, verdicts)
         assert "*18 approved* · *2 rejected*" in text_of(page)
-        assert "*18 approved* · *2 rejected*" in told
+        assert "18 approved · 2 rejected" in told
         assert found[2] is found[19] is ItemState.REJECTED
         assert found.count(ItemState.AUTHORIZED) == COUNT - 2
         await ana.message_with(
@@ -170,7 +170,7 @@ async def test_what_ends_while_the_form_is_open_is_named_with_its_reason(
 
         told = await results(ana)
 
-        assert "*18 approved* · *2 not done*" in told
+        assert "18 approved · 2 not done" in told
         assert "Already approved by <@U0BEN>" in told
         assert "Already withdrawn" in told
         decision = (await stack.approval(verdicts[0])).items[0].decision

@@ -5,22 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from keyturn.bot.ids import Input
 from keyturn.bot.modals import edit
 from keyturn.bot.modals.form import build_form, errors_by_block, read_form
-from keyturn.bot.modals.form_fields import NULL, UNSET, field_inputs, joined, parts_of
-from keyturn.bot.modals.schema import is_plain, path_label, slack_length
+from keyturn.bot.modals.form_fields import NULL, TOO_LONG, UNSET, field_input
+from keyturn.bot.modals.schema import path_label
 from keyturn.gateway.approvals.record import Item
 from keyturn.sandbox.blockkit import validate_modal
-from keyturn.sandbox.blockkit.limits import TYPED
 from tests.bot.samples import a_refund, an_approval, an_item, frame
 from tests.bot.slack_state import State, chosen, refused, typed, untouched
 
 TEXT: Any = {"type": "string"}
-DATE, TIME = TEXT | {"format": "date"}, TEXT | {"format": "time"}
+DATE = TEXT | {"format": "date"}
 MOMENT = TEXT | {"format": "date-time"}
 NUMBER: Any = {"type": "number"}
 WHOLE: Any = {"type": "integer"}
@@ -73,10 +70,6 @@ def args_of(value: Any) -> Any:
         (TEXTS, ["a"], None, []),
         (TEXTS | {"type": ["array", "null"]}, ["a"], None, None),
         # A picked time is written like the one before.
-        (TIME, "14:30:00", "09:05", "09:05:00"),
-        (TIME, "14:30", "09:05", "09:05"),
-        (TIME, "14:30:00.000+01:00", "09:05", "09:05:00.000+01:00"),
-        (TIME, GONE, "09:05", "09:05:00"),
         (MOMENT, "2026-11-30T14:30:00Z", AT, "2026-11-30T15:30:00Z"),
         (MOMENT, "2026-11-30T15:30:00+01:00", AT, "2026-11-30T16:30:00+01:00"),
         (MOMENT, GONE, AT, "2026-11-30T15:30:00Z"),
@@ -218,69 +211,15 @@ def test_the_title_and_the_unit_of_an_argument_stand_under_its_input() -> None:
         call(9.5, NUMBER | words).with_(has_policy_schema=True)
     ).fields
 
-    (block,) = field_inputs(field)
-
-    hint: Any = block["hint"]
+    hint: Any = field_input(field)["hint"]
     assert hint["text"] == "Refund, EUR. Net"
 
 
-PARAGRAPH = "We are sorry that your order came late. " * 12
-LETTER = f"Dear Ana,\n\n{(PARAGRAPH.strip() + chr(10)) * 18}\nYours"
-OF_LETTER = call(LETTER, TEXT)
+def test_a_text_longer_than_an_input_stays_as_it_is_and_is_named() -> None:
+    item = call("We are sorry. " * 300 + "Yours", TEXT)
 
-
-def test_a_long_text_has_an_input_for_each_part_and_comes_back_whole() -> None:
-    state = opened(OF_LETTER)
-    first, second, *rest = parts_of(LETTER)
-
-    found = read_form(OF_LETTER, typed(state, "field:0.1", "Short."))
-
-    names = [name for name in state if name.startswith("field:")]
-    assert len(names) == len(parts_of(LETTER)) == 5
-    assert "x (2 of 5)" in str(build_form(OF_LETTER).blocks)
-    assert not read_form(OF_LETTER, state).changed
-    whole = first.text + second.before + "Short."
-    assert found.args["x"] == whole + "".join(one.before + one.text for one in rest)
-
-
-def test_an_emptied_part_leaves_no_gap_and_an_emptied_text_is_refused() -> None:
-    item = call("a " * 2_000 + "end", TEXT)
-    state = opened(item)
-
-    found = read_form(item, typed(state, X, None))
-    for name in [name for name in state if name.startswith("field:")]:
-        state = typed(state, name, None)
-
-    assert str(found.args["x"]).startswith("a a")
-    assert refused(read_form, item, state) == {X: "A value is needed here."}
-
-
-def test_parts_that_came_back_with_other_line_ends_stay_as_they_were() -> None:
-    state = opened(OF_LETTER)
-    for name in [name for name in state if name.startswith("field:")]:
-        text = str(state[name]["value"]["value"])
-        state = typed(state, name, text.replace("\n", "\r\n"))
-
-    found = str(read_form(OF_LETTER, typed(state, "field:0.4", "Yours")).args["x"])
-
-    assert not read_form(OF_LETTER, state).changed
-    assert found.startswith(LETTER[:6_000])
-    assert "\r" not in found
-
-
-@given(
-    st.lists(st.sampled_from(["word", "\n", " ", "\n\n", "é", "😀" * 900]), min_size=99)
-)
-def test_the_parts_of_a_text_give_it_back(pieces: list[str]) -> None:
-    text = ("".join(pieces) + "x " * 1_500).strip()
-    parts = parts_of(text)
-
-    if not parts:
-        assert not is_plain(text)
-        return
-    assert joined(parts, [part.text for part in parts]) == text
-    assert "".join(map("".join, parts)) == text
-    assert all(slack_length(part.text) <= TYPED for part in parts)
+    assert f"Stays as it is ({TOO_LONG}): x" in str(build_form(item).blocks)
+    assert not read_form(item, opened(item)).changed
 
 
 @pytest.mark.parametrize(

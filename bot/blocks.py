@@ -414,13 +414,19 @@ def select(
     placeholder: Plain | None = None,
 ) -> Block:
     """Make a menu to choose one of up to 100 options."""
+    menu = _one_of("static_select", action_id, options, initial)
+    return menu | ({"placeholder": _placeholder(placeholder)} if placeholder else {})
+
+
+def _one_of(
+    kind: str, action_id: str, options: Sequence[Block], initial: str | None
+) -> Block:
     offered = _distinct(options)
     return block_object(
-        "static_select",
+        kind,
         action_id=str(action_id),
         options=[*offered],
         initial_option=_one(offered, initial),
-        placeholder=_placeholder(placeholder),
     )
 
 
@@ -454,13 +460,7 @@ def radio_buttons(
     action_id: str, options: Sequence[Block], *, initial: str | None = None
 ) -> Block:
     """Make up to ten buttons; one can be chosen."""
-    offered = _distinct(options)
-    return block_object(
-        "radio_buttons",
-        action_id=str(action_id),
-        options=[*offered],
-        initial_option=_one(offered, initial),
-    )
+    return _one_of("radio_buttons", action_id, options, initial)
 
 
 def _distinct(options: Sequence[Block]) -> list[Block]:

@@ -233,8 +233,6 @@ _SKIN_TONES = frozenset(map(chr, range(0x1F3FB, 0x1F400)))
 _OF_EMOJI = frozenset([JOINER, STYLE, *map(chr, range(0xE0020, 0xE0080))])
 _HANGUL_PARTS = frozenset(map(chr, (*range(0x1160, 0x1200), *range(0xD7B0, 0xD7FC))))
 _SMALLEST_EXCERPT = 80
-_STRETCH = 256  # characters that are looked at together, from the end
-_LONGEST_STRETCH = 4 * _STRETCH
 _ENDS = ("\n", " \t", ",;&|")  # of a line, a word, a value in a list: best first
 _TAIL = 4  # one part in four of a cut excerpt is its end
 
@@ -325,8 +323,11 @@ def excerpt(text: str, limit: int) -> Excerpt:
     room = limit - len(_gap(total))
     head = _taken(whole, room - room // _TAIL)
     head = head[: _end([piece.shown for piece in whole], len(head))]
-    # From the end, for the same reason.
-    last = _taken(pieces_backwards(text), room // _TAIL + _LONGEST_LETTER)
+    # A character takes at least one of the room. The end must not begin in a letter.
+    start = total - room // _TAIL
+    while start < total and _is_inside(text, start):
+        start += 1
+    last = [*pieces(text[start:])][::-1]
     tail = _taken(last, room // _TAIL)
     tail = tail[: _end([piece.shown for piece in last], len(tail))][::-1]
     shown = sum(piece.length for piece in (*head, *tail))
@@ -354,18 +355,13 @@ def fit(text: str, limit: int) -> str:
         usual = reveal(text).translate(_ONE_LINE)
         if len(usual) <= limit:
             return usual or EMPTY
-    kept: list[_Piece] = []
-    size = 0
-    for length, shown in pieces(text):
-        kept.append(_Piece(length, shown.translate(_ONE_LINE)))
-        size += len(kept[-1].shown)
-        if size > limit:
-            # Once more from the start: the last pieces that fitted may have to give way
-            # to the ellipsis.
-            head = _taken(kept, limit - len(ELLIPSIS))
-            head = head[: _end([piece.shown for piece in kept], len(head))]
-            return "".join(piece.shown for piece in head) + ELLIPSIS
-    return "".join(piece.shown for piece in kept) or EMPTY
+    on_a_line = (_Piece(size, on_one_line(shown)) for size, shown in pieces(text))
+    kept = _taken(on_a_line, limit)
+    if sum(piece.length for piece in kept) == len(text):
+        return "".join(piece.shown for piece in kept) or EMPTY
+    head = _taken(kept, limit - len(ELLIPSIS))
+    head = head[: _end([piece.shown for piece in kept], len(head))]
+    return "".join(piece.shown for piece in head) + ELLIPSIS
 
 
 def _end(shown: Sequence[str], most: int) -> int:
@@ -424,29 +420,6 @@ def pieces(text: str) -> Iterator[_Piece]:
         yield _Piece(run.end() - run.start(), _run(run))
         start = run.end()
     yield from _letters(text[start:])
-
-
-def pieces_backwards(text: str) -> Iterator[_Piece]:
-    """Yield the pieces of a text from its end, the same that `pieces` yields."""
-    end = len(text)
-    for run in reversed([*_RUN.finditer(text)]):
-        yield from _letters_backwards(text[run.end() : end])
-        yield _Piece(run.end() - run.start(), _run(run))
-        end = run.start()
-    yield from _letters_backwards(text[:end])
-
-
-def _letters_backwards(text: str) -> Iterator[_Piece]:
-    end = len(text)
-    while end:
-        start = max(0, end - _STRETCH)
-        # A stretch must not begin inside a letter, or the pieces from the end would
-        # differ from those from the start. Bounded, since real letters are short: a
-        # megabyte of joiners must not be walked for one stretch.
-        while start and end - start < _LONGEST_STRETCH and _is_inside(text, start):
-            start -= 1
-        yield from reversed([*_letters(text[start:end])])
-        end = start
 
 
 def _run(run: re.Match[str]) -> str:

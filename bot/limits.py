@@ -92,12 +92,6 @@ class Limits:
 
     def wait_s(self, method: str, channel: str = "", *, keep: int = 0) -> float:
         """Return 0 if a call may go out now, else the seconds until it may."""
-        wait_s = self.free_at(method, channel, keep=keep) - self._clock()
-        # Rounding must not leave a caller waiting for the last billionth of a token.
-        return 0.0 if wait_s <= _NOTHING_S else wait_s
-
-    def free_at(self, method: str, channel: str = "", *, keep: int = 0) -> float:
-        """Return the time, past or future, from which a call may go out."""
         key, rate = self._key(method, channel), RATES.get(method, OTHERS)
         # A bucket never has more than its burst: a call with a reserve would wait for
         # ever in a small bucket.
@@ -105,7 +99,9 @@ class Limits:
         free_at = self._full_at.get(key, -math.inf) - spare * rate.refill_s
         # A Retry-After counts even if tokens are left: Slack also counts calls of other
         # processes with the same token.
-        return max(free_at, self._closed_until.get(key, free_at))
+        wait_s = max(free_at, self._closed_until.get(key, free_at)) - self._clock()
+        # Rounding must not leave a caller waiting for the last billionth of a token.
+        return 0.0 if wait_s <= _NOTHING_S else wait_s
 
     def take(self, method: str, channel: str = "", *, keep: int = 0) -> float:
         """Count a call if it may go out now; return what `wait_s` returns."""

@@ -52,10 +52,6 @@ class UserFacingError(Exception):
         super().__init__(self.message.text)
 
 
-class NoRecord(UserFacingError):
-    """The store has no approval with the id in the button."""
-
-
 def to_mrkdwn(message: UserText) -> str:
     """Return a sentence as the text of a message, in Slack's markup."""
     return (
@@ -223,7 +219,7 @@ class ListenerContext:
     async def require_member(
         self,
         who: tuple[str, str],
-        refusal: LiteralString,
+        refusal: LiteralString = "Only members of this workspace can do this.",
         *,
         asked: LiteralString = "who you are",
         fresh: bool = False,

@@ -7,7 +7,7 @@ about one thread of an agent share an entry, too. The module does no I/O.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import NamedTuple
@@ -22,14 +22,9 @@ NOTIFICATIONS_AT_ONCE = 5
 
 
 class OutboxQueue:
-    """All entries of one tenant, in queue order.
+    """All entries of one tenant, in queue order."""
 
-    Args:
-        clock: seconds, never going backwards.
-    """
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
+    def __init__(self) -> None:
         self._entries: dict[str, QueueEntry] = {}
         self._summaries: dict[str, QueueEntry] = {}
         # Notifications with separate messages, by channel.
@@ -96,7 +91,6 @@ class OutboxQueue:
         entry = self._entries.get(fresh.key)
         if entry is None:
             entry = self._entries[fresh.key] = fresh
-            entry.since = self._clock()
         # Counted: an event while Slack updates the card makes it due again afterwards.
         entry.wanted += 1
         entry.copy_due = None  # the card comes first
@@ -265,7 +259,6 @@ class QueueEntry:
             ``shown``.
         shown: number of changes that the card shows.
         may_wait: its calls only run, and a posted card is drawn at their end.
-        since: when it was queued or last worked on.
         not_before: earliest time of the next attempt.
         card_at: earliest time of the next attempt to post or update the card; its
             messages need not wait for that.
@@ -303,7 +296,6 @@ class QueueEntry:
     wanted: int = 0
     shown: int = 0
     may_wait: bool = False
-    since: float = 0.0
     not_before: float = 0.0
     card_at: float = 0.0
     refusals: int = 0

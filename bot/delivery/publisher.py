@@ -107,6 +107,7 @@ class Scheduler:
         step: makes that call. It receives the call whose token was taken, and returns
             the token if it makes another call or none.
         clock: seconds, monotonic.
+        looked_at: time of the last pass over the queue.
     """
 
     queue: OutboxQueue
@@ -116,6 +117,11 @@ class Scheduler:
     clock: Callable[[], float]
     running: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])
     changed: asyncio.Event = field(default_factory=asyncio.Event)
+    looked_at: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Begin now."""
+        self.looked_at = self.clock()
 
     async def run(self) -> None:
         """Start tasks until cancelled; `finish` waits for those that still run."""
@@ -128,6 +134,7 @@ class Scheduler:
     def start_due(self) -> float:
         """Start a task for each due entry; return the seconds until the next is due."""
         now, soonest = self.clock(), _MAX_SLEEP_S
+        self.looked_at = now
         spent = set[tuple[Call, int]]()
         for entry in self.queue.waiting():
             urgency = entry.urgency
@@ -140,7 +147,10 @@ class Scheduler:
                 break
             call = self.next_call(entry)
             if call is not None:
-                keep = _kept_for_cards(urgency, call)
+                # A new card is posted, and posts have a bucket for each channel.
+                # Updates have a separate bucket, which no new card needs.
+                is_post = call.method == POST and urgency is not Urgency.NEW_CARD
+                keep = _RESERVED if is_post else 0
                 if (call, keep) in spent:
                     continue
                 # Taken before the task starts. If the task took it, two tasks started
@@ -152,22 +162,9 @@ class Scheduler:
             self._start(entry, call)
         return soonest
 
-    def overdue_s(self) -> float:
-        """Return for how many seconds an entry has been due without being started."""
-        now, found_s = self.clock(), 0.0
-        free_at: dict[tuple[Call, int], float] = {}
-        for entry in self.queue:
-            at = max(entry.since, entry.due_at)
-            if entry.is_busy or now - at <= found_s:
-                continue
-            if (call := self.next_call(entry)) is not None:
-                keep = _kept_for_cards(entry.urgency, call)
-                if (call, keep) not in free_at:
-                    free_at[call, keep] = self.limits.free_at(*call, keep=keep)
-                at = max(at, free_at[call, keep])
-            if now - at > found_s and self._has_slot(entry.urgency):
-                found_s = now - at
-        return found_s
+    def stalled_s(self) -> float:
+        """Return for how many seconds entries have waited without a look at them."""
+        return self.clock() - self.looked_at if len(self.queue) else 0.0
 
     async def finish(self, grace_s: float) -> None:
         """Wait for running tasks; cancel those that take longer."""
@@ -198,20 +195,11 @@ class Scheduler:
     def _is_done(self, entry: QueueEntry, task: asyncio.Task[None]) -> None:
         self.running.discard(task)
         entry.is_busy = False
-        entry.since = self.clock()
         if not task.cancelled() and (error := task.exception()) is not None:
             log_failure(logger, error, "publisher.step_failed entry=%s", entry.key)
             entry.not_before = self.clock() + _FAILED_S
         self.queue.drop_done(entry)
         self.changed.set()
-
-
-def _kept_for_cards(urgency: Urgency, call: Call) -> int:
-    """Return the number of tokens that a call leaves for new cards."""
-    # A new card is posted, and posts have a bucket for each channel. Updates have a
-    # separate bucket, which no new card needs.
-    is_reserved = call.method == POST and urgency is not Urgency.NEW_CARD
-    return _RESERVED if is_reserved else 0
 
 
 async def wait_until_set(event: asyncio.Event, seconds: float) -> None:
@@ -318,7 +306,7 @@ class Publisher:
         """
         # Both are needed: a leader that hangs may have read the whole outbox, and
         # without a leader nothing is overdue in memory.
-        late_s = self._term.scheduler.overdue_s() if self._term else 0.0
+        late_s = self._term.scheduler.stalled_s() if self._term else 0.0
         if late_s > STALLED_S:
             return f"A message for Slack waits for {late_s:.0f} s and nobody sends it."
         unread_s = await self._outbox.unread_ms() / 1000
@@ -398,7 +386,7 @@ class Publisher:
                     # The policy decision may have changed while the card was posted.
                     happened.set()
 
-        queue = OutboxQueue(self._clock)
+        queue = OutboxQueue()
         self._collector.begin(queue)
         feed = Feed(
             queue,
@@ -434,7 +422,7 @@ class Publisher:
         checks = 0
         while checks < _CHECKS and not term.is_over:
             await asyncio.sleep(_WATCH_S)
-            late_s = term.scheduler.overdue_s()
+            late_s = term.scheduler.stalled_s()
             # Two checks in a row: after a pause of the process (SIGSTOP), everything is
             # overdue at the first check and running at the second.
             checks = checks + 1 if late_s > STALLED_S else 0

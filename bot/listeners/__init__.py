@@ -26,13 +26,7 @@ __all__ = [
 
 def listen(bolt: Bolt, ctx: ListenerContext) -> None:
     """Answer Slack's requests."""
-    router = Router(
-        ctx,
-        on_command=command.answer,
-        no_record=quality_checks.seeded_clicked,
-        no_record_of_form=quality_checks.seeded_submitted,
-    )
-    router.listen(bolt)
+    Router(ctx, on_command=command.answer).listen(bolt)
 
 
 # The bot stays up, and ``/readyz`` shows the problem.

@@ -168,7 +168,7 @@ async def _requester(ctx: ListenerContext, target: Target) -> Person:
 @on_action(Action.REPORT)
 async def _report(ctx: ListenerContext, clicked: Clicked) -> None:
     target = await verify_click(ctx, clicked, Action.REPORT)
-    reporter = await _member(ctx, clicked.who)
+    reporter = await ctx.require_member(clicked.who)
     if any(one.by.is_same(reporter.person) for one in target.approval.remarks):
         raise UserFacingError(_ALREADY)
     # The form is sealed for the first call; the report is about all of them.
@@ -178,7 +178,7 @@ async def _report(ctx: ListenerContext, clicked: Clicked) -> None:
 @on_submit(View.REPORT)
 async def _submit_report(ctx: ListenerContext, submitted: Submitted) -> AckBody:
     target = await verify_submission(ctx, submitted, View.REPORT)
-    reporter = await _member(ctx, submitted.who)
+    reporter = await ctx.require_member(submitted.who)
     reporter = reporter.with_(gesture=submitted.gesture)
     text = call_form.submitted_report(submitted.values)
     # The check before the form was opened saves typing; this one counts, since two
@@ -189,13 +189,6 @@ async def _submit_report(ctx: ListenerContext, submitted: Submitted) -> AckBody:
         "approval.reported approval=%s user=%s", target.approval.id, reporter.user
     )
     return {"response_action": "clear"}
-
-
-async def _member(ctx: ListenerContext, who: Who) -> Reviewer:
-    """Return a member of the workspace, who may report; raises `UserFacingError`."""
-    return await ctx.require_member(
-        who, "Only members of this workspace can report problems."
-    )
 
 
 @on_action(Action.FREEZE_TOOL)

@@ -24,7 +24,7 @@ from keyturn.bot.listener_context import (
     UserText,
     to_mrkdwn,
 )
-from keyturn.bot.listeners.reading import OUTSIDER, list_waiting, past_command, show
+from keyturn.bot.listeners.reading import list_waiting, past_command, show
 from keyturn.bot.listeners.router import AckBody
 from keyturn.bot.listeners.standing import list_standing
 from keyturn.bot.payload import Command
@@ -93,6 +93,7 @@ async def answer(ctx: ListenerContext, command: Command) -> AckBody:
     verb, rest = first_word(command.text)
     verb = verb.lower()
     if verb in _COMMANDS:
+        await ctx.require_member(command.who)
         said = await _COMMANDS[verb](ctx, command, rest)
         return said if isinstance(said, Mapping) else _answer(said)
     if verb not in {"", "help"}:
@@ -124,13 +125,12 @@ _TOO_LONG = template(
 )
 
 
-async def stats_command(ctx: ListenerContext, command: Command, _: str) -> AckBody:
+async def stats_command(ctx: ListenerContext, *_: object) -> AckBody:
     """Answer `/approvals stats` to a member: rates, waiting times, a table by tool.
 
     Raises:
         UserFacingError: explains a refusal.
     """
-    await ctx.require_member(command.who, OUTSIDER)
     since_ms = await ctx.now_ms() - DAYS * _DAY_MS
     try:
         async with asyncio.timeout(_WITHIN_S):
@@ -156,9 +156,6 @@ _DELEGATE_USAGE: LiteralString = (
     "Write `{command} delegate @colleague 4h` to let a colleague decide in your place "
     "for 4 hours, or `{command} delegate off` to end this."
 )
-_CANNOT_DELEGATE: LiteralString = (
-    "Only members of this workspace can delegate decisions."
-)
 
 
 async def delegate(ctx: ListenerContext, command: Command, rest: str) -> UserText:
@@ -167,7 +164,7 @@ async def delegate(ctx: ListenerContext, command: Command, rest: str) -> UserTex
     Raises:
         UserFacingError: explains a refusal.
     """
-    asker = await ctx.require_member(command.who, _CANNOT_DELEGATE)
+    asker = await ctx.require_member(command.who)
     owner = Person(team=ctx.team, user=command.user, name=asker.name)
     if rest.lower() == "off":
         await ctx.ensure_first(command)
@@ -219,7 +216,6 @@ _USAGE: LiteralString = (
     "or `{command} freeze everything REASON`. To end a freeze, write `unfreeze` in "
     "place of `freeze`."
 )
-_OUTSIDER: LiteralString = "Only members of this workspace can see what is frozen."
 
 Change = Callable[[FreezeScope, Reviewer, str], Awaitable[bool | Forbidden]]
 
@@ -235,9 +231,10 @@ async def freeze(ctx: ListenerContext, command: Command, rest: str) -> UserText:
     if not is_new:
         return label(f"{_named(scope)} is frozen already; nothing changed.")
     check = unknown_name(ctx.service.policy_now, ctx.config.agents, scope)
+    words = f"{scope.kind} {scope.name}" if scope.name else EVERYTHING
     said = (
         f"{_named(scope)} is frozen. Nothing starts, not even approved calls, until "
-        f"{ctx.config.command} unfreeze {_words(scope)}."
+        f"{ctx.config.command} unfreeze {words}."
     )
     return label(f"{said} {check}".strip())
 
@@ -257,13 +254,12 @@ def _ensure_spelled(ctx: ListenerContext, scope: FreezeScope) -> None:
         raise UserFacingError(label(said))
 
 
-async def list_freezes(ctx: ListenerContext, command: Command, _: str) -> AckBody:
+async def list_freezes(ctx: ListenerContext, *_: object) -> AckBody:
     """Return the frozen and paused scopes, with actors and reasons, for a member.
 
     Raises:
         UserFacingError: explains a refusal.
     """
-    await ctx.require_member(command.who, _OUTSIDER)
     freezes = await ctx.service.freezes.frozen()
     if not freezes:
         return {
@@ -312,41 +308,29 @@ def _read(rest: str, command: str) -> tuple[FreezeScope, str]:
     name = html.unescape(name.strip("`"))
     if kind.lower() not in {ScopeKind.AGENT.value, ScopeKind.TOOL.value} or not name:
         raise UserFacingError(template(_USAGE, command=slash_command(command)))
-    if len(name) > _LONGEST_NAME:
-        raise UserFacingError(
-            template(
-                "This name is too long: names have at most {most} characters. Nothing "
-                "was changed.",
-                most=_LONGEST_NAME,
-            )
-        )
+    _ensure_short(name, _LONGEST_NAME)
     return FreezeScope(kind=ScopeKind(kind.lower()), name=name), _reason_in(why)
 
 
 def _reason_in(text: str) -> str:
     # Slack escapes & < > in typed text.
     reason = html.unescape(text.strip())
-    if len(reason) > MAX_REASON:
-        raise UserFacingError(
-            template(
-                "This reason is too long: please use at most {most} characters. "
-                "Nothing was changed.",
-                most=MAX_REASON,
-            )
-        )
+    _ensure_short(reason, MAX_REASON)
     return reason
 
 
+def _ensure_short(text: str, most: int) -> None:
+    if len(text) > most:
+        said: LiteralString = (
+            "Nothing was changed: names have at most {name} characters, and reasons "
+            "{reason}."
+        )
+        limits = {"name": _LONGEST_NAME, "reason": MAX_REASON}
+        raise UserFacingError(template(said, **limits))
+
+
 def _named(scope: FreezeScope) -> str:
-    return f"The {scope.kind} {_shown(scope)}" if scope.name else "Everything"
-
-
-def _words(scope: FreezeScope) -> str:
-    return f"{scope.kind} {_shown(scope)}" if scope.name else EVERYTHING
-
-
-def _shown(scope: FreezeScope) -> str:
-    return fit(scope.name, _LONGEST_NAME)
+    return f"The {scope.kind} {scope.name}" if scope.name else "Everything"
 
 
 _OnCommand = Callable[[ListenerContext, Command, str], Awaitable[UserText | AckBody]]

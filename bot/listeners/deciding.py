@@ -249,10 +249,9 @@ async def _reconcile(ctx: ListenerContext, clicked: Clicked) -> UserText | None:
     action = Action(clicked.action_id)
     target = await verify_click(ctx, clicked, action)
     outcome = await decide(ctx, target, Reconcile(finding=FOUND[action]), clicked)
-    if clicked.view_id:
-        # The event updates the card, but not a modal.
-        return outcome_text(outcome, now_ms=target.now_ms)
-    return outcome_reply(outcome, now_ms=target.now_ms)
+    # The event updates the card, but not a modal.
+    reply = outcome_text if clicked.view_id else outcome_reply
+    return reply(outcome, now_ms=target.now_ms)
 
 
 @on_action(Action.RECONCILE_NOTE)
@@ -292,33 +291,20 @@ async def _turn(ctx: ListenerContext, clicked: Clicked) -> UserText | None:
 async def _approve_last_page(ctx: ListenerContext, submitted: Submitted) -> AckBody:
     target = await verify_submission(ctx, submitted, View.DETAILS)
     details.require_read(target.item, submitted.values)
-    await require_every_page(ctx, target, submitted.user)
-    if Verb.APPROVE in target.item.requires_reason:
-        return await replace_form(ctx, submitted, target, call_form.approval_form)
-    outcome = await decide(ctx, target, Approve(), submitted)
-    if is_reason_invalid(outcome):
-        return await replace_form(ctx, submitted, target, call_form.approval_form)
-    return form_reply(outcome, now_ms=target.now_ms)
-
-
-async def record_page(
-    ctx: ListenerContext, target: Target, user: str, number: int
-) -> None:
-    """Record that a person was shown a page, counted from 1."""
-    approval, index = target.approval, target.item.index
-    await ctx.service.store.read_pages.opened_page(
-        target.keys,
-        approval.id,
-        reader=_reader(target, user),
-        page=number - 1,
-        pages=page_count(approval, index),
-    )
+    if not await _has_opened(ctx, target, submitted.user):
+        raise UserFacingError(_READ_PAGES)
+    if Verb.APPROVE not in target.item.requires_reason:
+        outcome = await decide(ctx, target, Approve(), submitted)
+        # Invalid if only the current policy requires a reason.
+        if not is_reason_invalid(outcome):
+            return form_reply(outcome, now_ms=target.now_ms)
+    return await replace_form(ctx, submitted, target, call_form.approval_form)
 
 
 async def record_view(
     ctx: ListenerContext, target: Target, clicked: Clicked, number: int
 ) -> None:
-    """Record that a person was shown a page of a call, and write an audit entry."""
+    """Record that a person was shown a page of a call, counted from 1."""
     user, team = clicked.who
     pages = page_count(target.approval, target.item.index)
     viewed = approval_event(
@@ -331,7 +317,13 @@ async def record_view(
     # Before it counts: every person who may approve after seeing all of it has an
     # entry.
     await ctx.service.store.audit(target.keys).append(viewed)
-    await record_page(ctx, target, user, number)
+    await ctx.service.store.read_pages.opened_page(
+        target.keys,
+        target.approval.id,
+        reader=_reader(target, user),
+        page=number - 1,
+        pages=pages,
+    )
 
 
 async def open_first_page(
@@ -367,12 +359,6 @@ async def has_seen_all(ctx: ListenerContext, target: Target, user: str) -> bool:
     # when a form is opened and when it is submitted, on every bot.
     is_long = needs_full_view(target.approval, target.item.index)
     return not is_long or await _has_opened(ctx, target, user)
-
-
-async def require_every_page(ctx: ListenerContext, target: Target, user: str) -> None:
-    """Refuse a person who has not opened every page; raises `UserFacingError`."""
-    if not await _has_opened(ctx, target, user):
-        raise UserFacingError(_READ_PAGES)
 
 
 async def _has_opened(ctx: ListenerContext, target: Target, user: str) -> bool:

@@ -36,7 +36,6 @@ from keyturn.gateway.protocol.records import Person, Verb
 from keyturn.gateway.service.people.queue import MAX_OF_PERSON, MAX_QUEUE, PastDecisions
 from keyturn.gateway.store.records.atomic_write import Loaded
 
-OUTSIDER: LiteralString = "Only members of this workspace can see waiting approvals."
 _NOT_FOUND = template(
     "There is no such approval that you can see here. Try again in the channel of the "
     "card."
@@ -83,7 +82,6 @@ async def list_waiting(ctx: ListenerContext, command: Command, _: str) -> AckBod
     Raises:
         UserFacingError: explains a refusal.
     """
-    await ctx.require_member(command.who, OUTSIDER)
     queue, here = await queue_of(ctx, command.user), await waiting(ctx)
     found = {one.id: one for one in (*queue.mine, *queue.own)}
     for loaded in here:
@@ -115,7 +113,6 @@ async def show(ctx: ListenerContext, command: Command, rest: str) -> AckBody:
     Raises:
         UserFacingError: explains a refusal.
     """
-    await ctx.require_member(command.who, OUTSIDER)
     typed = rest.strip("` ").lower()
     which = slash_command(ctx.config.command)
     if not typed:
@@ -192,7 +189,6 @@ async def past_command(
     Raises:
         UserFacingError: explains a refusal.
     """
-    await ctx.require_member(command.who, OUTSIDER)
     found = await _past(
         ctx, command.user, words, is_mine=is_mine, channel=command.channel
     )

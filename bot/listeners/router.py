@@ -29,7 +29,6 @@ from keyturn.bot.ids import Action, View, chosen
 from keyturn.bot.ingress import Delivery, deadline
 from keyturn.bot.listener_context import (
     ListenerContext,
-    NoRecord,
     UserFacingError,
     UserText,
     to_mrkdwn,
@@ -212,10 +211,11 @@ def _add(table: dict[str, T], names: Sequence[str], listener: T) -> T:
 async def _chosen_in_menu(ctx: ListenerContext, clicked: Clicked) -> UserText | None:
     """Handle an action chosen in a menu as a click on its button."""
     name, value = chosen(clicked.value)
-    chosen_one = clicked.model_copy(update={"action_id": name, "value": value})
     # A value that names the menu would recurse without end.
-    listener = _unknown_click if name == Action.MORE else _CLICKS.get(name)
-    return await (listener or _unknown_click)(ctx, chosen_one)
+    if name == Action.MORE:
+        return await _unknown_click(ctx, clicked)
+    changed = {"action_id": name, "value": value}
+    return await _handle(ctx, clicked.model_copy(update=changed))
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,14 +225,10 @@ class Router:
     Attributes:
         ctx: the dependencies of each listener.
         on_command: answers the slash command; only its author sees the reply.
-        no_record: answers clicks about an unknown approval, which raise `NoRecord`.
-        no_record_of_form: the same for forms.
     """
 
     ctx: ListenerContext
     on_command: OnCommand
-    no_record: OnClick
-    no_record_of_form: OnSubmit
 
     def listen(self, bolt: Bolt) -> None:
         """Register with Bolt for all clicks, modals, commands and events."""
@@ -247,7 +243,7 @@ class Router:
     async def _command(self, body: Json, delivery: Delivery) -> BoltResponse:
         asked = Command.read(body, delivery.digest)
         try:
-            reply = await guarded(lambda: self.on_command(self.ctx, asked), delivery)
+            reply = await guarded(partial(self.on_command, self.ctx, asked), delivery)
         except UserFacingError as error:
             reply = {"text": to_mrkdwn(error.message)}
         return _json({"response_type": "ephemeral", **reply})
@@ -267,7 +263,7 @@ class Router:
     async def _click(self, body: Json, delivery: Delivery) -> BoltResponse:
         click = Clicked.read(body, delivery.digest)
         try:
-            message = await guarded(lambda: self._handled(click), delivery)
+            message = await guarded(partial(_handle, self.ctx, click), delivery)
         except UserFacingError as error:
             message = error.message
             if message == UNCONFIRMED:
@@ -288,7 +284,7 @@ class Router:
                 # this person or another one, and None if it was lost and is written
                 # only now.
                 again = replace(delivery, until_s=deadline())
-                said = await guarded(lambda: self._handled(click), again)
+                said = await guarded(partial(_handle, self.ctx, click), again)
             except UserFacingError as error:
                 message = error.message
                 if message in _PASSING:
@@ -301,7 +297,8 @@ class Router:
     async def _submit(self, body: Json, delivery: Delivery) -> BoltResponse:
         submitted = Submitted.read(body, delivery.digest)
         try:
-            reply = await guarded(lambda: self._submitted(submitted), delivery)
+            handle = _FORMS.get(submitted.callback_id, _unknown_form)
+            reply = await guarded(partial(handle, self.ctx, submitted), delivery)
         except UserFacingError as error:
             # On top: the form keeps its text, and can be submitted again.
             view = notice("Not done", error.message)
@@ -310,19 +307,9 @@ class Router:
             reply = {"response_action": "errors", "errors": error.errors}
         return _json(reply)
 
-    async def _handled(self, click: Clicked) -> UserText | None:
-        handle = _CLICKS.get(click.action_id, _unknown_click)
-        try:
-            return await handle(self.ctx, click)
-        except NoRecord:
-            return await self.no_record(self.ctx, click)
 
-    async def _submitted(self, submitted: Submitted) -> AckBody:
-        handle = _FORMS.get(submitted.callback_id, _unknown_form)
-        try:
-            return await handle(self.ctx, submitted)
-        except NoRecord:
-            return await self.no_record_of_form(self.ctx, submitted)
+async def _handle(ctx: ListenerContext, click: Clicked) -> UserText | None:
+    return await _CLICKS.get(click.action_id, _unknown_click)(ctx, click)
 
 
 async def _unknown_click(ctx: ListenerContext, clicked: Clicked) -> UserText | None:

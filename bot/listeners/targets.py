@@ -17,13 +17,9 @@ from keyturn.bot.cards.frame import Frame
 from keyturn.bot.cards.reminders import reason
 from keyturn.bot.cards.reply_texts import outcome_text
 from keyturn.bot.ids import Action, BadSeal, Sealed, View, unseal, verify
-from keyturn.bot.listener_context import (
-    ListenerContext,
-    NoRecord,
-    UserFacingError,
-    UserText,
-)
+from keyturn.bot.listener_context import ListenerContext, UserFacingError, UserText
 from keyturn.bot.listeners.router import AckBody
+from keyturn.bot.listeners.seeded_answers import refuse_seeded, seeded
 from keyturn.bot.listeners.usable_copy import is_usable_copy
 from keyturn.bot.payload import Clicked, Submitted
 from keyturn.bot.text import label, template
@@ -88,7 +84,8 @@ class Target:
     """A verified target of a click or form, in the current version.
 
     ``index`` is None for the batch as a whole; ``purpose`` is the valid use of the
-    seal. ``staged`` is the data bound to the submitted modal.
+    seal. ``staged`` is the data bound to the submitted modal. ``is_seeded``: it is a
+    seeded defect, which can be read but not decided.
     """
 
     loaded: Loaded
@@ -96,6 +93,7 @@ class Target:
     purpose: str
     keys: Keys
     staged: str = ""
+    is_seeded: bool = False
 
     @property
     def approval(self) -> Approval:
@@ -140,6 +138,9 @@ async def verify_click(ctx: ListenerContext, clicked: Clicked, purpose: str) -> 
         UserFacingError: explains why this click does not count.
     """
     target = await verify_seal(ctx, sealed_value(ctx, clicked), purpose)
+    if target.is_seeded:
+        await refuse_seeded(ctx, target.loaded, clicked, purpose)
+        return target
     await verify_place(ctx, clicked, target)
     return await of_member(ctx, target)
 
@@ -224,10 +225,11 @@ async def verify_seal(ctx: ListenerContext, sealed: Sealed, *purposes: str) -> T
     Raises:
         UserFacingError: the value is forged, or the record has changed.
     """
-    loaded = await ctx.service.read(sealed.approval)
+    found = await ctx.service.read(sealed.approval)
+    loaded = found or await seeded(ctx, sealed.approval)
     keys = ctx.service.store.keys_of_approval(sealed.approval)
     if loaded is None or keys is None:
-        raise NoRecord(outcome_text(Unknown(), now_ms=0))
+        raise UserFacingError(outcome_text(Unknown(), now_ms=0))
     approval, now_ms = loaded.approval, loaded.now_ms
     # Before the MAC: the content of a replaced version is not kept, so its MAC cannot
     # be checked. Nothing is decided, and the sentence describes the newest card.
@@ -247,7 +249,7 @@ async def verify_seal(ctx: ListenerContext, sealed: Sealed, *purposes: str) -> T
     if not proven:
         logger.warning("click.refused why=bad_seal approval=%s", approval.id)
         raise UserFacingError(_NOT_OURS)
-    return Target(loaded, sealed.index, proven[0], keys)
+    return Target(loaded, sealed.index, proven[0], keys, is_seeded=found is None)
 
 
 async def of_member(ctx: ListenerContext, target: Target) -> Target:
@@ -261,7 +263,7 @@ async def of_member(ctx: ListenerContext, target: Target) -> Target:
     approval_id, index = approval_of(target.item.id)
     loaded = await ctx.service.read(approval_id)
     if loaded is None:
-        raise NoRecord(outcome_text(Unknown(), now_ms=0))
+        raise UserFacingError(outcome_text(Unknown(), now_ms=0))
     return replace(target, loaded=loaded, index=index)
 
 
@@ -279,6 +281,8 @@ async def decide(
         decision: the reviewer's decision.
         interaction: the click or submitted form, with person and signed request.
     """
+    if target.is_seeded:
+        await refuse_seeded(ctx, target.loaded, interaction, target.purpose)
     reviewer, voters = await ctx.deciders_of(*interaction.who, target.item)
     outcome = await ctx.service.decide(
         target.click(interaction.digest, displayed(ctx, target)),

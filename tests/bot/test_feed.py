@@ -42,7 +42,7 @@ async def no_list(*_: str) -> None:
 
 
 def feed_of(outbox: Outbox) -> tuple[OutboxQueue, Feed]:
-    queue = OutboxQueue(lambda: 0.0)
+    queue = OutboxQueue()
     return queue, Feed(
         queue,
         outbox,
@@ -133,7 +133,7 @@ async def test_cards_beyond_what_fits_in_memory_wait_in_the_index(
     monkeypatch.setattr(publisher, "MOST_ENTRIES", 4)
     monkeypatch.setattr(publisher, "_BLOCK_MS", 1)
     opened = [f"a{number}" for number in range(10)]
-    queue = OutboxQueue(lambda: 0.0)
+    queue = OutboxQueue()
     asked, index, left = list[int](), list[str](), list[Event]()
 
     async def missing(limit: int) -> Sequence[str]:

@@ -74,7 +74,7 @@ def test_slack_never_has_to_refuse_a_storm(method: str, channel: str) -> None:
 
 
 def test_news_hurries_a_topic_that_waits_and_none_that_fails() -> None:
-    queue = OutboxQueue(Hands().now)
+    queue = OutboxQueue()
     queue.add(event("ap1", EventName.APPROVAL_OPENED))
     (entry,) = queue
     entry.not_before = 50.0

@@ -42,7 +42,7 @@ class Stand:
     asked: list[str] = field(default_factory=list[str])
 
     def __post_init__(self) -> None:
-        self.queue = OutboxQueue(self.clock)
+        self.queue = OutboxQueue()
         # No bound method: a copy of the limits would copy all of this.
         self.limits = Limits(lambda: self.now)
         self.scheduler = Scheduler(
@@ -109,7 +109,7 @@ async def test_600_topics_that_are_due_are_all_worked_on(stand: Stand) -> None:
 
     running.cancel()
     assert len(stand.started) == 600
-    assert stand.scheduler.overdue_s() == 0
+    assert stand.scheduler.stalled_s() == 0
 
 
 async def test_what_needs_another_call_is_not_behind_those_that_wait_for_a_limit(

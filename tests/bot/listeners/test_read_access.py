@@ -49,7 +49,7 @@ async def test_guests_and_strangers_are_refused_calmly(stack: Stack, user: str) 
 
         for words in ("list", f"show {approval}"):
             told = await answer(stack, user, words, CHANNEL)
-            assert told == "Only members of this workspace can see waiting approvals."
+            assert told == "Only members of this workspace can do this."
 
 
 async def test_a_silent_slack_makes_nobody_a_guest(stack: Stack) -> None:

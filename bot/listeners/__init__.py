@@ -10,7 +10,6 @@ from keyturn.bot.listeners import (
     deciding,
     home_tab,
     messages,
-    quality_checks,
     reading,
     standing,
 )
@@ -20,7 +19,7 @@ from keyturn.bot.web import text_at
 
 __all__ = [
     "card_actions", "choosing", "command", "deciding", "home_tab", "listen", "messages",
-    "quality_checks", "reading", "standing",
+    "reading", "standing",
 ]  # fmt: skip
 
 

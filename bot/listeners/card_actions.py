@@ -2,6 +2,7 @@
 
 More time, I'm on it, and a question to the requester are about pending calls. Report
 and Freeze tool are about a call that ran without review, Try again about a failed run.
+A spot check asks, by two buttons, whether a call was right.
 """
 
 from __future__ import annotations
@@ -213,6 +214,38 @@ async def _freeze(ctx: ListenerContext, clicked: Clicked) -> UserText | None:
         "The tool is frozen: nothing starts, not even approved calls. A message in "
         "the channel names the command that ends the freeze."
     )
+
+
+@on_action(Action.CHECK_RIGHT, Action.CHECK_WRONG)
+async def _answer_check(ctx: ListenerContext, clicked: Clicked) -> UserText | None:
+    action = Action(clicked.action_id)
+    target = await verify_click(ctx, clicked, action)
+    check = target.item.spot_check
+    roles = check.of if check else ()
+    user, team = clicked.who
+    checks = ctx.service.spot_checks
+    groups = checks.usergroups(*roles)
+    # Not fresh: it decides nothing, so an answer of Slack that is a minute old
+    # suffices.
+    reviewer = await ctx.reviewers.resolve(
+        user, user_team=team, groups=groups, fresh=False
+    )
+    why = await checks.answer(
+        target.approval.id,
+        target.item.index,
+        reviewer.with_(gesture=clicked.gesture),
+        is_right=action is Action.CHECK_RIGHT,
+    )
+    logger.info(
+        "spot_check.answered answer=%s refused=%s approval=%s user=%s",
+        action,
+        bool(why),
+        target.approval.id,
+        user,
+    )
+    if why:
+        raise UserFacingError(label(why))
+    return template("Recorded, thank you.")
 
 
 @on_action(Action.TRY_AGAIN)

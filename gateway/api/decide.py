@@ -9,39 +9,11 @@ from functools import partial
 
 from keyturn.gateway.api.person_tokens import PersonTokens
 from keyturn.gateway.api.refusals import Refusal
-from keyturn.gateway.approvals.decisions import (
-    Approve,
-    Changed,
-    Click,
-    Decided,
-    Decision,
-    Edit,
-    Expired,
-    Forbidden,
-    Invalid,
-    Outcome,
-    Reject,
-    Repeated,
-    Respond,
-    Reviewer,
-    Stale,
-    TooSoon,
-    Unknown,
-    Voted,
-)
+from keyturn.gateway.approvals import decisions
 from keyturn.gateway.approvals.record import Approval, Item
 from keyturn.gateway.errors import SettingsError
+from keyturn.gateway.protocol import http_problems
 from keyturn.gateway.protocol.http_api import DecideQuestion, DecideReply
-from keyturn.gateway.protocol.http_problems import (
-    EXPIRED,
-    INVALID,
-    MALFORMED,
-    NOT_ALLOWED,
-    NOT_FOUND,
-    PEOPLE_DECIDE,
-    SETTLED,
-    STALE,
-)
 from keyturn.gateway.protocol.work import aside
 from keyturn.gateway.service.decide.reviews import ReviewService
 from keyturn.gateway.service.run.approval_readings import missing_of, view_of
@@ -64,7 +36,7 @@ class Decisions:
     tokens: PersonTokens
     reviews: ReviewService
 
-    async def reviewer(self, token: str) -> Reviewer:
+    async def reviewer(self, token: str) -> decisions.Reviewer:
         """Return the reviewer of a token.
 
         Raises:
@@ -75,7 +47,11 @@ class Decisions:
         return await self.tokens.reviewer(token)
 
     async def decide(
-        self, approval_id: str, asked: DecideQuestion, by: Reviewer, token: str
+        self,
+        approval_id: str,
+        asked: DecideQuestion,
+        by: decisions.Reviewer,
+        token: str,
     ) -> DecideReply:
         """Decide or vote on one call; the audit log gets a hash of the token.
 
@@ -85,9 +61,9 @@ class Decisions:
         """
         loaded = await self.reviews.read(approval_id)
         if loaded is None or loaded.approval.id != approval_id:
-            raise _refusal(Unknown())
+            raise _refusal(decisions.Unknown())
         item = _item(loaded.approval, asked.call)
-        click = Click(
+        click = decisions.Click(
             approval=approval_id,
             index=item.index,
             version=asked.expected_version,
@@ -99,19 +75,19 @@ class Decisions:
                 click, _decision(asked), by, voters=self._voters
             )
         except SettingsError as error:
-            raise Refusal(PEOPLE_DECIDE, str(error)) from error
+            raise Refusal(http_problems.PEOPLE_DECIDE, str(error)) from error
         return await aside(partial(_reply, outcome), [item.action])
 
-    async def _voters(self, item: Item) -> Sequence[Reviewer]:
+    async def _voters(self, item: Item) -> Sequence[decisions.Reviewer]:
         return [self.tokens.known(vote.by.user) for vote in item.votes]
 
 
 def people_decide() -> Refusal:
     """Return the refusal for requests without a person's token."""
-    return Refusal(PEOPLE_DECIDE, _IN_SLACK)
+    return Refusal(http_problems.PEOPLE_DECIDE, _IN_SLACK)
 
 
-def _decision(asked: DecideQuestion) -> Decision:
+def _decision(asked: DecideQuestion) -> decisions.Decision:
     """Return the decision in a request.
 
     Raises:
@@ -121,36 +97,39 @@ def _decision(asked: DecideQuestion) -> Decision:
     has_words = bool(asked.message or asked.answers)
     if (asked.modified_args is not None) is not is_edit or has_words > is_response:
         raise Refusal(
-            MALFORMED,
+            http_problems.MALFORMED,
             "'modified_args' is for an edit, 'message' and 'answers' for a response.",
         )
     match asked.decision:
         case "approve":
-            return Approve(reason=asked.reason)
+            return decisions.Approve(reason=asked.reason)
         case "edit":
-            return Edit(args=asked.modified_args or {}, reason=asked.reason)
+            return decisions.Edit(args=asked.modified_args or {}, reason=asked.reason)
         case "reject":
-            return Reject(reason=asked.reason)
+            return decisions.Reject(reason=asked.reason)
         case "respond":
-            return Respond(message=asked.message, answers=asked.answers)
+            return decisions.Respond(message=asked.message, answers=asked.answers)
 
 
 def _item(approval: Approval, call: str) -> Item:
     # The one item of a standing approval is not a call. People give them in Slack.
     items = () if approval.is_standing else approval.items
     if not call and len(items) > 1:
-        raise Refusal(INVALID, "This approval has several calls; name one in 'call'.")
+        raise Refusal(
+            http_problems.INVALID,
+            "This approval has several calls; name one in 'call'.",
+        )
     for item in items:
         if call in {"", item.id}:
             return item
-    raise Refusal(NOT_FOUND, "There is no such call in this approval.")
+    raise Refusal(http_problems.NOT_FOUND, "There is no such call in this approval.")
 
 
-def _reply(outcome: Outcome) -> DecideReply:
+def _reply(outcome: decisions.Outcome) -> DecideReply:
     match outcome:
-        case Decided():
+        case decisions.Decided():
             return DecideReply(outcome="decided", approval=view_of(outcome.approval))
-        case Voted():
+        case decisions.Voted():
             return DecideReply(
                 outcome="voted",
                 have=outcome.have,
@@ -158,40 +137,43 @@ def _reply(outcome: Outcome) -> DecideReply:
                 missing=missing_of(outcome.approval.items[outcome.index]),
                 approval=view_of(outcome.approval),
             )
-        case TooSoon():
+        case decisions.TooSoon():
             return DecideReply(outcome="again", approval=view_of(outcome.approval))
         case _:
             raise _refusal(outcome)
 
 
-def _refusal(outcome: Outcome) -> Refusal:  # noqa: PLR0911 - one for each outcome
+def _refusal(outcome: decisions.Outcome) -> Refusal:  # noqa: PLR0911 - one for each outcome
     match outcome:
-        case Repeated():
+        case decisions.Repeated():
             return Refusal(
-                STALE,
+                http_problems.STALE,
                 "A call with the same effect was approved since you read this one; "
                 "read it again, and decide again if it should run as well.",
             )
-        case Stale():
+        case decisions.Stale():
             return Refusal(
-                SETTLED, f"This call does not wait any more: it is {outcome.state}."
+                http_problems.SETTLED,
+                f"This call does not wait any more: it is {outcome.state}.",
             )
-        case Changed():
+        case decisions.Changed():
             return Refusal(
-                STALE,
+                http_problems.STALE,
                 f"You read version {outcome.seen_version}, or another action, and this "
                 f"is version {outcome.version}; read it again and decide about that.",
             )
-        case Expired():
-            return Refusal(EXPIRED, "The time to decide is over; nothing ran.")
-        case Forbidden():
-            return Refusal(NOT_ALLOWED, outcome.reason)
-        case Invalid():
+        case decisions.Expired():
+            return Refusal(
+                http_problems.EXPIRED, "The time to decide is over; nothing ran."
+            )
+        case decisions.Forbidden():
+            return Refusal(http_problems.NOT_ALLOWED, outcome.reason)
+        case decisions.Invalid():
             parts = [
                 f"{at or 'The whole'}: {why}" for at, why in outcome.errors.items()
             ]
-            return Refusal(INVALID, " ".join(parts))
-        case Unknown():
-            return Refusal(NOT_FOUND, "There is no such approval.")
+            return Refusal(http_problems.INVALID, " ".join(parts))
+        case decisions.Unknown():
+            return Refusal(http_problems.NOT_FOUND, "There is no such approval.")
         case _:
             raise AssertionError(f"{outcome.kind} is an answer")

@@ -26,30 +26,13 @@ from keyturn.gateway.errors import (
     NotVerified,
     SettingsError,
 )
-from keyturn.gateway.protocol import http_api, port, strict_json
+from keyturn.gateway.protocol import http_api, port, strict_json, wire
 from keyturn.gateway.protocol.port import Gateway
 from keyturn.gateway.protocol.public_keys import parse_public_key
 from keyturn.gateway.protocol.receipts import SKEW_S, Receipt, check_time, read_receipt
 from keyturn.gateway.protocol.records import EditRecord, Result, RunRef
 from keyturn.gateway.protocol.run_context import attempt_of, one_write
 from keyturn.gateway.protocol.strict_json import JsonObject
-from keyturn.gateway.protocol.wire import (
-    AgentNote,
-    CallBegun,
-    CallEnd,
-    CallOutcome,
-    CallProgress,
-    Claimed,
-    ClaimReply,
-    ClaimRequest,
-    EditsKnown,
-    LateReport,
-    Refused,
-    Turn,
-    TurnRef,
-    Verdict,
-    check_texts,
-)
 from keyturn.gateway.setting_forms import is_name
 
 logger = logging.getLogger(__name__)
@@ -92,8 +75,8 @@ class ClaimReceipts:
         self._lock = threading.Lock()
 
     def verified(
-        self, reply: ClaimReply, request: ClaimRequest, now_s: float
-    ) -> ClaimReply:
+        self, reply: wire.ClaimReply, request: wire.ClaimRequest, now_s: float
+    ) -> wire.ClaimReply:
         """Return the answer to a claim, or a refusal if its receipt does not prove it.
 
         The audience is not compared: it names the service that runs the effect, which
@@ -104,7 +87,7 @@ class ClaimReceipts:
             request: the claim.
             now_s: seconds since 1970.
         """
-        if not self._keys or not isinstance(reply, Claimed):
+        if not self._keys or not isinstance(reply, wire.Claimed):
             return reply
         try:
             receipt, digest = read_receipt(reply.receipt, self._keys)
@@ -139,9 +122,11 @@ class ClaimReceipts:
         return user == attempt
 
 
-def _refused(request: ClaimRequest, reason: str, told: str = NOT_PROVEN) -> Refused:
+def _refused(
+    request: wire.ClaimRequest, reason: str, told: str = NOT_PROVEN
+) -> wire.Refused:
     logger.error("claim.unproven reason=%s item=%s", reason, request.item_id)
-    return Refused(reason=told)
+    return wire.Refused(reason=told)
 
 
 _UNUSABLE: JsonObject = {"$ref": "urn:keyturn:not-json"}
@@ -171,12 +156,12 @@ class HttpGateway:
         """Show the URL without the key."""
         return f"HttpGateway({self.connection.url!r})"
 
-    async def submit(self, turn: Turn) -> tuple[Verdict, ...]:
+    async def submit(self, turn: wire.Turn) -> tuple[wire.Verdict, ...]:
         """Evaluate the calls of a turn; see `Gateway.submit`."""
-        check_texts(turn)
+        wire.check_texts(turn)
         return await self.connection.ask(http_api.SUBMIT, _with_schemas_of_json(turn))
 
-    async def claim(self, request: ClaimRequest) -> ClaimReply:
+    async def claim(self, request: wire.ClaimRequest) -> wire.ClaimReply:
         """Ask to run a call; see `Gateway.claim`.
 
         Raises:
@@ -190,11 +175,12 @@ class HttpGateway:
         except NotAllowed as error:
             # Such as a missing item, which the in-process gateway also answers with a
             # reply.
-            return Refused(reason=str(error))
+            return wire.Refused(reason=str(error))
         # A receipt has a time of the gateway's clock; this process has no store.
         now_s = time.time()  # noqa: TID251 - the same
         verified = self._receipts.verified(reply, request, now_s)
-        if isinstance(reply, Claimed) and verified == Refused(reason=OUT_OF_TIME):
+        is_late = verified == wire.Refused(reason=OUT_OF_TIME)
+        if isinstance(reply, wire.Claimed) and is_late:
             await self._wait_for_clock(request.item_id, reply.fence)
         return verified
 
@@ -241,19 +227,19 @@ class HttpGateway:
         """Return True: the gateway reads the lease from each request."""
         return True
 
-    async def report_progress(self, progress: CallProgress) -> CallBegun:
+    async def report_progress(self, progress: wire.CallProgress) -> wire.CallBegun:
         """Ask to run a call without a record; see `Gateway.report_progress`."""
         return await self.connection.ask(http_api.REPORT_PROGRESS, progress)
 
-    async def ended(self, end: CallEnd) -> None:
+    async def ended(self, end: wire.CallEnd) -> None:
         """Report how a call ended; see `Gateway.ended`."""
         await self.connection.ask(http_api.ENDED, end)
 
-    async def outcomes(self, ref: TurnRef) -> tuple[CallOutcome, ...]:
+    async def outcomes(self, ref: wire.TurnRef) -> tuple[wire.CallOutcome, ...]:
         """Return the outcomes of the calls of a message; see `Gateway.outcomes`."""
         return await self.connection.ask(http_api.OUTCOMES, ref)
 
-    async def supersede(self, ref: TurnRef) -> None:
+    async def supersede(self, ref: wire.TurnRef) -> None:
         """Supersede waiting calls of a turn; see `Gateway.supersede`."""
         await self.connection.ask(http_api.SUPERSEDE, ref)
 
@@ -262,19 +248,21 @@ class HttpGateway:
         question = http_api.History(run=run, within=within)
         return await self.connection.ask(http_api.HISTORY, question)
 
-    async def edits_known(self, ref: TurnRef, edits: Mapping[str, str]) -> EditsKnown:
+    async def edits_known(
+        self, ref: wire.TurnRef, edits: Mapping[str, str]
+    ) -> wire.EditsKnown:
         """Return the edits that were really made; see `Gateway.edits_known`."""
         question = http_api.EditsQuestion(ref=ref, edits=dict(edits))
         return await self.connection.ask(http_api.EDITS_KNOWN, question)
 
     async def late_reports(
-        self, ref: TurnRef, item_ids: Collection[str]
-    ) -> tuple[LateReport, ...]:
+        self, ref: wire.TurnRef, item_ids: Collection[str]
+    ) -> tuple[wire.LateReport, ...]:
         """Return the late reports of executors; see `Gateway.late_reports`."""
         question = http_api.LateReportsQuestion(ref=ref, item_ids=tuple(item_ids))
         return await self.connection.ask(http_api.LATE_REPORTS, question)
 
-    async def note(self, agent: str) -> AgentNote:
+    async def note(self, agent: str) -> wire.AgentNote:
         """Return the tools for the system prompt; see `Gateway.note`."""
         return await self.connection.ask(
             http_api.NOTE, http_api.NoteQuestion(agent=agent)
@@ -285,7 +273,7 @@ class HttpGateway:
         await self.connection.aclose()
 
 
-def _with_schemas_of_json(turn: Turn) -> Turn:
+def _with_schemas_of_json(turn: wire.Turn) -> wire.Turn:
     """Replace schemas that are not JSON with an unusable schema.
 
     The gateway then disables edits, as it does in its process.

@@ -45,18 +45,6 @@ from keyturn.gateway.errors import (
     SettingsError,
 )
 from keyturn.gateway.protocol import http_api, run_context
-from keyturn.gateway.protocol.http_api import (
-    AnswersQuestion,
-    LeaseQuestion,
-    LeaseRef,
-    LeaseReply,
-    LeaseVerb,
-    PendingCall,
-    RunFacts,
-    RunQuestion,
-    SettleQuestion,
-    Withdrawal,
-)
 from keyturn.gateway.protocol.port import Gateway
 from keyturn.gateway.protocol.records import RunRef
 from keyturn.gateway.resume import program_runs
@@ -171,15 +159,15 @@ class RemoteThreads(Threads):
         """
         async with held(partial(self.lease_step, run)) as lease:
             with run_context.under_lease(
-                lambda: LeaseRef(run, lease.token, lease.fence).text
+                lambda: http_api.LeaseRef(run, lease.token, lease.fence).text
             ):
                 yield lease
 
     async def lease_step(
-        self, run: RunRef, verb: LeaseVerb, token: str, above: int = 0
-    ) -> LeaseReply:
+        self, run: RunRef, verb: http_api.LeaseVerb, token: str, above: int = 0
+    ) -> http_api.LeaseReply:
         """Take, keep, renumber or release the right to run a thread."""
-        question = LeaseQuestion(run=run, verb=verb, token=token, above=above)
+        question = http_api.LeaseQuestion(run=run, verb=verb, token=token, above=above)
         return await self._connection.ask(http_api.LEASE, question)
 
     @override
@@ -193,7 +181,7 @@ class RemoteThreads(Threads):
         questions = questions_of(pending)
         if not questions:
             return Answers()
-        question = AnswersQuestion(run=run, questions=questions, wait_s=wait_s)
+        question = http_api.AnswersQuestion(run=run, questions=questions, wait_s=wait_s)
         ask = self._connection.ask
         try:
             answered = await ask(http_api.ANSWERS, question, wait_s=wait_s)
@@ -210,31 +198,35 @@ class RemoteThreads(Threads):
     @override
     async def ends(self, run: RunRef) -> None:
         """See `Threads.ends`."""
-        await self._connection.ask(http_api.SUPERSEDE_RUN, RunQuestion(run=run))
+        await self._connection.ask(
+            http_api.SUPERSEDE_RUN, http_api.RunQuestion(run=run)
+        )
 
     @override
     async def settle(
         self, run: RunRef, asked: Collection[str], *, is_finished: bool
     ) -> None:
         """Report a resting thread's questions; its other waiting calls are ended."""
-        question = SettleQuestion(
+        question = http_api.SettleQuestion(
             run=run, asked=frozenset(asked), is_finished=is_finished
         )
         await self._connection.ask(http_api.SETTLE, question)
 
-    async def pending(self, run: RunRef) -> tuple[PendingCall, ...]:
+    async def pending(self, run: RunRef) -> tuple[http_api.PendingCall, ...]:
         """Return the calls of a run that wait for reviewers, oldest first."""
-        return await self._connection.ask(http_api.PENDING, RunQuestion(run=run))
+        return await self._connection.ask(
+            http_api.PENDING, http_api.RunQuestion(run=run)
+        )
 
     async def withdraw(
         self, run: RunRef, item_ids: Collection[str] | None = None
     ) -> tuple[str, ...]:
         """End waiting calls of a run; return the ids of the ended calls."""
         ids = None if item_ids is None else tuple(item_ids)
-        question = Withdrawal(run=run, item_ids=ids)
+        question = http_api.Withdrawal(run=run, item_ids=ids)
         return await self._connection.ask(http_api.WITHDRAW, question)
 
-    async def remember(self, facts: RunFacts) -> None:
+    async def remember(self, facts: http_api.RunFacts) -> None:
         """Report a thread's origin and its requester, who cannot approve its calls."""
         await self._connection.ask(http_api.REMEMBER, facts)
 

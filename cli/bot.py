@@ -59,4 +59,4 @@ async def _bot(command: CommandContext, *, insecure_dev: bool) -> None:
             def ready() -> None:
                 console.good(f"The bot serves workspace {team}.")
 
-            await until_stopped(policy.reload, store, ready=ready)
+            await until_stopped(store, ready=ready)

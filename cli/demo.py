@@ -164,7 +164,7 @@ async def _show(
             "approve it as Ana, then switch to Chloé, who got it as a direct message."
         )
         typer.echo("Ctrl+C stops everything; open cards will still be there.")
-        await until_stopped(demo.stack.keyturn.reload, demo.stack.keyturn.store)
+        await until_stopped(demo.stack.keyturn.store)
     typer.echo("\nStopped. Run `make demo` or `keyturn demo` again to continue.")
 
 

@@ -49,4 +49,4 @@ async def _gateway(command: CommandContext, *, insecure_dev: bool) -> None:
             if url:
                 console.good(f"Agents in other processes reach it at {url}.")
 
-        await until_stopped(keyturn.reload, keyturn.store, ready=say)
+        await until_stopped(keyturn.store, ready=say)

@@ -1,7 +1,7 @@
 """Early SIGHUP handling: only a closed terminal ends the process.
 
 A supervisor sends SIGHUP to make a service reload its files, possibly right after the
-process has started. A service that is still starting has not read them yet.
+process has started. A changed policy is read anyway.
 """
 
 from __future__ import annotations

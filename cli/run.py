@@ -77,7 +77,7 @@ async def _run(command: CommandContext, *, insecure_dev: bool) -> None:
             if stack.api_url:
                 console.good(f"Agents in other processes reach it at {stack.api_url}.")
 
-        await until_stopped(keyturn.reload, keyturn.store, ready=say)
+        await until_stopped(keyturn.store, ready=say)
 
 
 async def _run_in_sandbox(command: CommandContext, port: int) -> None:
@@ -109,4 +109,4 @@ async def _run_in_sandbox(command: CommandContext, port: int) -> None:
             f"KEYTURN_DATA_DIR={settings.data_dir / 'sandbox'} keyturn …"
         )
         console.note("Ctrl+C stops everything.")
-        await until_stopped(demo.stack.keyturn.reload, demo.stack.keyturn.store)
+        await until_stopped(demo.stack.keyturn.store)

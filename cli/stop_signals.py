@@ -1,4 +1,4 @@
-"""Run a service until SIGINT or SIGTERM; reload on SIGHUP.
+"""Run a service until SIGINT or SIGTERM.
 
 A running tool gets time to end. After the first Ctrl+C the terminal shows what the
 process waits for, and a second Ctrl+C ends it immediately.
@@ -14,7 +14,6 @@ from contextlib import suppress
 from typing import Any
 
 from keyturn.cli.console import printable
-from keyturn.cli.hang_ups import has_terminal
 from keyturn.cli.hanging_threads import leave_threads
 from keyturn.gateway.background import GRACE_S
 from keyturn.gateway.store.store import Store
@@ -63,18 +62,13 @@ class _Starting:
 
 
 async def until_stopped(
-    reload: Callable[[], None],
-    store: Store | None = None,
-    *,
-    ready: Callable[[], object] = lambda: None,
+    store: Store | None = None, *, ready: Callable[[], object] = lambda: None
 ) -> None:
     """Return at the first SIGINT or SIGTERM, so that everything can close in order.
 
     The second SIGINT ends the process, even while it closes.
 
     Args:
-        reload: called at SIGHUP, with which operators make a service reload its files.
-            SIGHUP after a closed terminal stops the process instead.
         store: stops the process when it has failed for good.
         ready: called once the signal handlers are installed. A program that was started
             in the background ignores SIGINT until then.
@@ -99,18 +93,6 @@ async def until_stopped(
     # In addition to the loop's handler, which still runs: this one also works while a
     # tool blocks the loop.
     signal.signal(signal.SIGINT, interrupted)
-    # Under nohup, a process outlives its terminal.
-    ends_with_terminal = has_terminal() and (
-        signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN
-    )
-
-    def hung_up() -> None:
-        if ends_with_terminal and not has_terminal():
-            stopped.set()
-        else:
-            reload()
-
-    loop.add_signal_handler(signal.SIGHUP, hung_up)
     # After the handlers are set: a script may wait for this line and then immediately
     # send SIGINT.
     ready()

@@ -205,11 +205,6 @@ class Keyturn(Program):
         """Wait for running threads, then close everything; approvals stay open."""
         await self._stack.aclose()
 
-    def reload(self) -> None:
-        """Read the policy file again and log the result; a change needs no call."""
-        if isinstance(self._policy, PolicyFile):
-            self._policy.reload()
-
     def _notify(self, change: ThreadChange) -> None:
         if self._runs is not None:
             self._runs.notify(change)

@@ -68,7 +68,6 @@ class PolicyFile:
         self._source = source
         # Each is the text, or the problem of reading it.
         self._evaluated = self._standing = (source.read(), "")
-        self._is_asked = False
         self._policy = self._load(*self._evaluated)
         # A pipe can be read only once, and would block a second reader.
         self._is_followed = source.path.is_file()
@@ -76,10 +75,6 @@ class PolicyFile:
     def __call__(self) -> Policy:
         """Return the policy in force."""
         return self._policy
-
-    def reload(self) -> None:
-        """Parse the file again at the next looks, even if it has not changed."""
-        self._is_asked = True
 
     def look(self) -> Change | None:
         """Look at the file once, and apply it if it is a policy; blocks on the disk.
@@ -96,10 +91,10 @@ class PolicyFile:
         # Compared by content: the precision of a time stamp depends on the file system,
         # and a link may be changed to another file.
         is_still, self._standing = found == self._standing, found
-        if not is_still or (found == self._evaluated and not self._is_asked):
+        if not is_still or found == self._evaluated:
             return None
         # Before loading: a refused file is refused once and not each second.
-        self._is_asked, self._evaluated = False, found
+        self._evaluated = found
         was = self._policy.digest
         try:
             policy = self._load(*found)

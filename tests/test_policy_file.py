@@ -115,16 +115,6 @@ def test_a_mended_file_is_told_even_when_it_says_what_it_said(path: Path) -> Non
     assert change == Change(was=policy().digest, now=policy().digest)
 
 
-def test_who_asks_for_a_reload_hears_of_an_unchanged_file_too(path: Path) -> None:
-    policy = opened(path)
-    assert policy.look() is None
-
-    policy.reload()
-
-    assert policy.look() == Change(was=policy().digest, now=policy().digest)
-    assert policy.look() is None
-
-
 def test_the_policy_inside_the_settings_is_followed(tmp_path: Path) -> None:
     path = tmp_path / "keyturn.yml"
     inline = "policy:\n  version: 1\n  tools: {{pay: {{tier: {}}}}}\n"

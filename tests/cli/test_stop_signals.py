@@ -1,4 +1,4 @@
-"""A running command reads its policy again at SIGHUP, and ends with its terminal."""
+"""A running command bears SIGHUP, and ends with its terminal."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ WAITING = """
 import asyncio, fcntl, signal, sys, termios, time
 from pathlib import Path
 from types import SimpleNamespace
+from keyturn.cli.hang_ups import end_only_with_terminal
 from keyturn.cli.hanging_threads import end_soon
 from keyturn.cli.stop_signals import serve, until_stopped
 
@@ -52,7 +53,7 @@ async def main():
     if "importing" in sys.argv:
         note("waiting")
         time.sleep(600)
-    await until_stopped(lambda: note("again"), store, ready=lambda: note("waiting"))
+    await until_stopped(store, ready=lambda: note("waiting"))
     await asyncio.to_thread(note, "closed")
     if "working" in sys.argv:
         await asyncio.sleep(600)
@@ -62,6 +63,7 @@ if "terminal" in sys.argv:
 # What the tests themselves were started with is inherited.
 is_ignored = "nohup" in sys.argv
 signal.signal(signal.SIGHUP, signal.SIG_IGN if is_ignored else signal.SIG_DFL)
+end_only_with_terminal()
 if "background" in sys.argv:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 serve(main())
@@ -96,25 +98,20 @@ async def there(path: Path) -> None:
     await eventually(is_there)
 
 
-async def test_a_service_is_asked_to_read_its_policy_again(tmp_path: Path) -> None:
+async def test_a_service_bears_a_hang_up_without_a_terminal(tmp_path: Path) -> None:
     process = await waiting(tmp_path)
 
-    for _ in range(2):
-        process.send_signal(signal.SIGHUP)
-        await there(tmp_path / "again")
-        (tmp_path / "again").unlink()
+    process.send_signal(signal.SIGHUP)
+    process.send_signal(signal.SIGHUP)
     process.send_signal(signal.SIGTERM)
 
     assert await asyncio.wait_for(process.wait(), timeout=30) == 0
     assert (tmp_path / "ended").exists()
 
 
-@pytest.mark.parametrize(
-    ("words", "comes", "does_not"),
-    [((), "ended", "again"), (("nohup",), "again", "ended")],
-)
+@pytest.mark.parametrize("words", [(), ("nohup",)])
 async def test_a_process_ends_with_its_terminal_unless_it_shall_outlive_it(
-    tmp_path: Path, words: tuple[str, ...], comes: str, does_not: str
+    tmp_path: Path, words: tuple[str, ...]
 ) -> None:
     terminal, end = pty.openpty()
     process = await waiting(tmp_path, "terminal", *words, stdin=end)
@@ -122,11 +119,10 @@ async def test_a_process_ends_with_its_terminal_unless_it_shall_outlive_it(
 
     os.close(terminal)
 
-    await there(tmp_path / comes)
-    assert not (tmp_path / does_not).exists()
-    if process.returncode is None:
-        process.kill()
-    await process.wait()
+    if words:
+        process.send_signal(signal.SIGTERM)
+    await there(tmp_path / "ended")
+    assert await process.wait() == 0
 
 
 IMPORTED = """

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from keyturn.bot.blocks import Message
-from keyturn.bot.cards.channel_messages import RUN_TEXTS, agent_answer
+from keyturn.bot.cards.channel_messages import agent_answer
 from keyturn.bot.cards.reminders import escalation, reminder
 from keyturn.bot.ids import CARD_EVENT, Action, View, chosen
 from keyturn.cli.demo_stack import (
@@ -288,16 +288,15 @@ class DemoContext:
         self.say("agent.said", text=words)
         return words
 
-    async def run_shown(self, event: EventName) -> str:
-        """Wait until the outage message has an event's text; return its ts."""
-        wanted = RUN_TEXTS[event]
+    async def run_shown(self, event: EventName, words: str) -> str:
+        """Wait until the outage message begins with these words; return its ts."""
 
         def is_it(message: JsonObject) -> bool:
             is_reply = message.get("thread_ts") == self.asked_at
-            return is_reply and message["text"] == wanted
+            return is_reply and str(message["text"]).startswith(words)
 
         shown = await self.ana.message_with(CHANNEL, is_it, STEP_TIMEOUT_S)
-        self.say(event.value, shown=wanted)
+        self.say(event.value, shown=shown["text"])
         return str(shown["ts"])
 
     def check(self, words: str, *said: str, refunds: list[object]) -> None:

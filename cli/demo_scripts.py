@@ -157,10 +157,10 @@ async def outage(context: DemoContext) -> None:
     context.say("model.away")
     await context.click(ts, Action.APPROVE, approval, 0)
     await context.reached(approval, {0: ItemState.EXECUTED})
-    waiting = await context.run_shown(EventName.RUN_WAITING)
+    waiting = await context.run_shown(EventName.RUN_WAITING, "The run waits")
     context.outage.unlink()
     context.say("model.back")
-    ended = await context.run_shown(EventName.RUN_RESUMED)
+    ended = await context.run_shown(EventName.RUN_RESUMED, "The run continued")
     expect(waiting == ended, "The outage was reported in more than one message.")
     context.check(await context.final_message(), "899", refunds=[899])
 

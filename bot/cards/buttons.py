@@ -40,11 +40,6 @@ BY_VERB: dict[Verb, Action] = {
 
 _SHOWN = 600
 _TOOL = 80
-_SPOKEN = {
-    Verb.RESPOND: "Answer the agent with your words instead of running call {n}",
-    Verb.EDIT: "Edit call {n}, with your words as the reason",
-    Verb.REJECT: "Reject call {n}, with your words as the reason",
-}
 
 
 def offer(
@@ -76,7 +71,7 @@ def offer(
             )
             blocks.append(context(nth, untrusted(fit(item.tool, _TOOL))))
         made = [
-            frame.button(index, action, spoken=_SPOKEN[verb].format(n=index + 1))
+            frame.button(index, action)
             for verb, action in BY_VERB.items()
             if verb in verbs
         ]
@@ -192,7 +187,6 @@ def approve_all(frame: Frame) -> Block:
         None,
         Action.APPROVE_ALL,
         text=f"Approve all {len(waiting)}",
-        spoken=f"Approve all {len(waiting)} waiting calls",
         confirm=confirm(
             label(f"Approve {len(waiting)} calls?"),
             label(" ".join([*same, *_summed(frame, waiting, once)])),
@@ -213,13 +207,6 @@ def _summed(frame: Frame, waiting: Sequence[Item], once: str) -> list[str]:
         f"All {len(waiting)} run as shown{once}{in_total}.",
         *([warned] if marked else []),
     ]
-
-
-def reject_all(frame: Frame) -> Block:
-    """Return the button that opens a form to reject every pending call of a batch."""
-    waiting = sum(item.is_pending for item in frame.approval.items)
-    spoken = f"Reject all {waiting} waiting calls"
-    return frame.button(None, Action.REJECT_ALL, spoken=spoken)
 
 
 def open_call(frame: Frame) -> Block:

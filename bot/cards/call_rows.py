@@ -48,7 +48,6 @@ from keyturn.bot.cards.states import (
     MAX_ACT,
     TRIAGE_TITLE,
     because,
-    counted_votes,
     is_just_waiting,
     is_usual,
     needs,
@@ -77,11 +76,10 @@ from keyturn.gateway.approvals.evidence import original_text
 from keyturn.gateway.approvals.invisible_characters import has_hidden
 from keyturn.gateway.approvals.lifecycle import ApprovalState
 from keyturn.gateway.approvals.precedents import Past
-from keyturn.gateway.approvals.quorum import asks_more, tally
+from keyturn.gateway.approvals.quorum import asks_more
 from keyturn.gateway.approvals.record import Approval, Item, is_collected
 from keyturn.gateway.approvals.repeating import doubled
 from keyturn.gateway.protocol.records import (
-    ItemState,
     Person,
     Result,
     Tier,
@@ -121,12 +119,6 @@ _OBSERVATIONS = 2
 _LABEL_CHARS = 40
 """Maximum characters of one note's label."""
 _WORDS = {Verb.REJECT: "Reason:", Verb.RESPOND: "Answer to the agent:"}
-_REVOKED: LiteralString = "↩ *The approval was taken back* {at}."
-_HEADS: dict[ItemState, LiteralString] = {
-    ItemState.WITHDRAWN: "↩ *It was withdrawn* {at}.",
-    ItemState.LAPSED: "↩ *The approval ended* {at}.",
-}
-_RESTORED: LiteralString = "⚠️ *Restored from an older copy* {at}."
 
 
 def needs_full_view(approval: Approval, index: int) -> bool:
@@ -175,23 +167,13 @@ def _taken(item: Item, share: TextBudget) -> int:
     No room is reserved for rare notes: that would shorten every call on every card for
     the sake of a few.
     """
-    noted = len(item.observations[-_OBSERVATIONS:])
-    if item.edit is not None:
-        noted += 1
-    if item.triage or item.result or item.late_result or item.decision:
-        noted += 1
-    if item.is_pending and state_text(item):
-        noted += 1
-    taken = share.title + noted * (share.text + 2 * _LABEL_CHARS)
-    if item.edit is not None:
-        taken += share.change + _LABEL_CHARS
-    if item.original_args is not None:
-        taken += share.note + _LABEL_CHARS
-    if item.revoked is not None:
-        taken += 2 * (share.note + _LABEL_CHARS)
-    if _has_link(item, share):
-        taken += len(item.link) + _LABEL_CHARS
-    return taken
+    texts = len(item.observations[-_OBSERVATIONS:]) + 2 * (item.edit is not None)
+    texts += any((item.triage, item.result, item.late_result, item.decision))
+    texts += item.is_pending and bool(state_text(item))
+    small = (item.original_args is not None) + 2 * (item.revoked is not None)
+    taken = share.title + texts * (share.text + 2 * _LABEL_CHARS)
+    taken += small * (share.note + _LABEL_CHARS)
+    return taken + (len(item.link) + _LABEL_CHARS) * _has_link(item, share)
 
 
 def call_row(frame: Frame, item: Item, shown: Listing) -> list[Block]:
@@ -257,7 +239,7 @@ def call_box(frame: Frame, item: Item, shown: Listing) -> Block:
         parts.append(
             line(bold(label("Edited by ")), _person(item.edit.by), text_run(label(":")))
         )
-        parts.append(box(diff(item, budget=frame.budget.change)))
+        parts.append(box(diff(item, budget=frame.budget.text)))
         parts += _quoted("Why:", item.edit.reason, frame)
     if item.decision is not None and item.decision.verb in _WORDS:
         parts += _quoted(_WORDS[item.decision.verb], item.decision.text, frame)
@@ -359,13 +341,11 @@ def _raised(frame: Frame, item: Item) -> Template | None:
     first = item.floor
     if first is None or not item.is_pending or frame.approval.is_batch:
         return None  # a row of a batch has room only for requirements and reasons
-    if item.tier is first.tier and not asks_more(item.requirement, first.requirement):
+    is_same = item.tier is first.tier
+    if is_same and not asks_more(item.requirement, first.requirement):
         return None
     if item.tier is Tier.DENY:
         return needs(item)
-    need = counted_votes(item).need
-    if need > tally(first.requirement, (), item.action_hash).need:
-        return template("⬆ *Needs {n} people now*", n=need)
     return template("⬆ *Needs more now than when it was asked*")
 
 
@@ -386,14 +366,14 @@ def _revoked(frame: Frame, item: Item) -> list[Template | Label | Plain]:
     revoked = item.revoked
     if revoked is None or not (item.is_pending or revoked.is_final):
         return []
-    head = _HEADS.get(item.state, _REVOKED)
-    if revoked.is_restored and item.is_pending:
-        head = _RESTORED
-    sentence = template(head, at=when(revoked.at_ms))
+    taken_back = template(
+        "↩ *The approval was taken back* {at}.", at=when(revoked.at_ms)
+    )
     why = label(fit(revoked.reason, frame.budget.note))
     reading = fit(reading_text(item), frame.budget.note)
     says = [untrusted(f"The agent says: {reading}")] if reading_text(item) else []
-    return [sentence, why, *says]
+    # The state of a call that ended says when.
+    return [*([taken_back] if item.is_pending else []), why, *says]
 
 
 def call_state(frame: Frame) -> Template:
@@ -464,7 +444,7 @@ def batch_footer(frame: Frame) -> list[Block]:
         if is_row and len(alone) < len(waiting):
             offered.append(frame.button(None, Action.CHOOSE))
         if is_row and all(Verb.REJECT in item.allow for item in waiting):
-            offered.append(buttons.reject_all(frame))
+            offered.append(frame.button(None, Action.REJECT_ALL))
     rare = ask_requester(frame, None) + buttons.time_buttons(frame, is_in_full=False)
     if is_row:
         offered.append(buttons.open_call(frame))

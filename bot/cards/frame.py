@@ -9,17 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal, LiteralString, NamedTuple
+from typing import Literal, LiteralString
 
 from keyturn.bot.blocks import TEXT_BUDGET, Block, button, option, select
 from keyturn.bot.cards.listing import call_title
 from keyturn.bot.ids import Action, seal
-from keyturn.bot.text import Plain, fit, label, untrusted
+from keyturn.bot.text import Plain, label, untrusted
 from keyturn.gateway.approvals.gestures import MAX_ITEMS
 from keyturn.gateway.approvals.record import Approval, Item, is_collected
 from keyturn.gateway.approvals.timing import is_late, is_over
 from keyturn.gateway.protocol.records import ItemState
-from keyturn.sandbox.blockkit import limits
 
 TABLE_FROM = MAX_ITEMS + 1
 """Minimum number of calls of one tool that are shown as a table instead of rows."""
@@ -39,50 +38,39 @@ _TOTALS = 500
 """Characters for totals on the card of a few calls: lines, and a button's question."""
 
 
-class _Face(NamedTuple):
-    """A button's text, its text for screen readers, and its colour.
-
-    ``{call}`` is replaced by the number and the title of the call.
-    """
-
-    text: LiteralString
-    spoken: LiteralString
-    style: Literal["primary", "danger"] | None = None
-
-
-_FACES = {
-    Action.APPROVE: _Face("Approve", "Approve{call}", "primary"),
-    Action.EDIT: _Face("Edit", "Edit{call}"),
-    Action.REJECT: _Face("Reject", "Reject{call}", "danger"),
-    Action.RESPOND: _Face("Respond", "Respond instead of{call}"),
-    Action.ALLOW_SIMILAR: _Face("Allow similar…", "Approve and allow similar{call}"),
-    Action.VIEW_ALL: _Face("Full details", "Full details{call}"),
-    Action.RECONCILE_EXECUTED: _Face("", "It took effect{call}"),
-    Action.RECONCILE_RERUN: _Face("", "Run again{call}", "danger"),
-    Action.RECONCILE_SKIP: _Face("", "Leave{call}"),
-    Action.RECONCILE_NOTE: _Face("Add a note…", "Add a note{call}"),
-    Action.APPROVE_ALL: _Face("Approve all", "Approve all", "primary"),
-    Action.REJECT_ALL: _Face("Reject all…", "Reject all", "danger"),
-    Action.CHOOSE: _Face("Choose…", "Choose what to approve, edit and reject"),
-    Action.TAKE: _Face("I'm on it", "Tell the others that you are looking"),
-    Action.EXTEND: _Face("More time", "Give everyone half as much time again"),
-    Action.ASK_REQUESTER: _Face("Ask the requester…", "Ask the requester a question"),
-    Action.ANSWER: _Face("Answer", "Answer the agent", "primary"),
-    Action.SKIP: _Face(
-        "Skip", "Skip the question; the agent continues without an answer"
-    ),
-    Action.REVOKE: _Face(
-        "Revoke", "Revoke: similar calls need approval again", "danger"
-    ),
-    Action.USES: _Face("Uses", "List the covered calls"),
-    Action.REPORT: _Face("Report", "Report a problem"),
-    Action.FREEZE_TOOL: _Face("Freeze tool", "Freeze the tool"),
-    Action.CHECK_RIGHT: _Face("It was right", "It was right"),
-    Action.CHECK_WRONG: _Face("It was wrong", "It was wrong"),
-    Action.APPROVE_ROW: _Face("Approve", "Approve{call}"),
-    Action.RESPOND_WORDS: _Face("Respond", ""),
-    Action.EDIT_WORDS: _Face("Edit", ""),
-    Action.REJECT_WORDS: _Face("Reject", "", "danger"),
+_TEXTS: dict[Action, LiteralString] = {
+    Action.APPROVE: "Approve",
+    Action.APPROVE_ALL: "Approve all",
+    Action.APPROVE_ROW: "Approve",
+    Action.EDIT: "Edit",
+    Action.EDIT_WORDS: "Edit",
+    Action.REJECT: "Reject",
+    Action.REJECT_ALL: "Reject all…",
+    Action.REJECT_WORDS: "Reject",
+    Action.RESPOND: "Respond",
+    Action.RESPOND_WORDS: "Respond",
+    Action.ALLOW_SIMILAR: "Allow similar…",
+    Action.VIEW_ALL: "Full details",
+    Action.RECONCILE_NOTE: "Add a note…",
+    Action.CHOOSE: "Choose…",
+    Action.TAKE: "I'm on it",
+    Action.EXTEND: "More time",
+    Action.ASK_REQUESTER: "Ask the requester…",
+    Action.ANSWER: "Answer",
+    Action.SKIP: "Skip",
+    Action.REVOKE: "Revoke",
+    Action.REPORT: "Report",
+    Action.FREEZE_TOOL: "Freeze tool",
+    Action.CHECK_RIGHT: "It was right",
+    Action.CHECK_WRONG: "It was wrong",
+}
+_PRIMARY = {Action.APPROVE, Action.APPROVE_ALL, Action.ANSWER}
+_DANGER = {
+    Action.REJECT,
+    Action.REJECT_ALL,
+    Action.REJECT_WORDS,
+    Action.RECONCILE_RERUN,
+    Action.REVOKE,
 }
 
 
@@ -97,14 +85,12 @@ class TextBudget:
     Attributes:
         title: the policy's description.
         row: all parts of a row that depend on the call.
-        change: the diff of an edit.
-        text: each text by a person or tool; a row has at most two.
+        text: each text by a person or tool, and each edit.
         note: each small note: reasons, warnings, a button's question.
     """
 
     title: int
     row: int
-    change: int
     text: int
     note: int
 
@@ -166,34 +152,39 @@ class Frame:
         action: Action,
         *,
         text: str = "",
-        spoken: str = "",
         is_primary: bool = False,
         confirm: Block | None = None,
     ) -> Block:
         """Return a button about one call, or the whole card, sealed for its action.
 
+        Screen readers read its text and the call.
+
         Args:
             index: of the call.
-            action: what the button does; `_FACES` has its texts and its colour.
+            action: what the button does.
             text: other words on the button, trusted except for names of tools.
-            spoken: other words for screen readers.
             is_primary: whether it is the main button of its row.
             confirm: the question that has to be answered first.
         """
-        face = _FACES.get(action, _Face("", "", None))
-        name = "" if index is None else self._call_name(index)
-        spoken = (spoken or face.spoken).replace("{call}", name)
+        text = text or _TEXTS[action]
+        style: Literal["primary", "danger"] | None = None
+        if is_primary or action in _PRIMARY:
+            style = "primary"
+        elif action in _DANGER:
+            style = "danger"
         return button(
             action,
-            untrusted(text or face.text),
+            untrusted(text),
             value=self.value(index, action),
-            style="primary" if is_primary else face.style,
-            accessibility_label=untrusted(fit(spoken, limits.BUTTON)),
+            style=style,
+            accessibility_label=untrusted(text + self._call_name(index)),
             confirm=confirm,
         )
 
-    def _call_name(self, index: int) -> str:
+    def _call_name(self, index: int | None) -> str:
         """Return the call for screen readers: " 2: Refund €23.00"."""
+        if index is None:
+            return ""
         nth = f" {index + 1}" if self.approval.is_batch else ""
         return f"{nth}: {call_title(self.approval.items[index])}"
 
@@ -232,7 +223,6 @@ def text_budget(approval: Approval) -> TextBudget:
     return TextBudget(
         title=max(MIN_EXCERPT, free * 6 // 100),
         row=free,
-        change=max(MIN_EXCERPT, free * 18 // 100),
         text=max(MIN_EXCERPT, free * 12 // 100),
         note=MIN_EXCERPT if is_batch else 2 * MIN_EXCERPT,
     )

@@ -25,10 +25,10 @@ from keyturn.bot.cards.listing import diff
 from keyturn.bot.cards.refs import calls_named, when, who
 from keyturn.bot.cards.states import (
     FINDINGS,
+    approvals,
     approvers,
     counted_votes,
     is_own_edit,
-    so_far,
     state_sentence,
     still_needed,
 )
@@ -262,7 +262,7 @@ def _voted(event: Event, item: Item) -> Template:
     approved = template(
         "👍 {who} approved: {votes}{more}.",
         who=who(item.votes[-1].by),
-        votes=so_far(item),
+        votes=approvals(item),
         more=still_needed(item),
     )
     gone: LiteralString = "{who} can no longer decide, so that vote no longer counts."

@@ -372,7 +372,8 @@ def _row(
         rich_text(*map(box, [*titles, *whole])),
         context(*small, template("{id}", id=short_ref(approval.id))),
         actions(
-            *_buttons(frame, item, is_decided=is_decided),
+            *([frame.button(item.index, Action.APPROVE_ROW)] if is_decided else []),
+            frame.button(item.index, Action.VIEW_ALL),
             block_id=f"{name}.{approval.id}.{approval.rev}",
         ),
     ]
@@ -385,15 +386,6 @@ def _title(approval: Approval) -> str:
         return call_title(waiting[0])
     tools = sorted({one_line(item.tool) for item in waiting})
     return f"{len(waiting)} calls: {', '.join(tools)}"
-
-
-def _buttons(frame: Frame, item: Item, *, is_decided: bool) -> list[Block]:
-    title = _title(frame.approval)
-    offered = [(Action.APPROVE_ROW, "Approve")] if is_decided else []
-    return [
-        frame.button(item.index, action, spoken=f"{name}: {title}")
-        for action, name in [*offered, (Action.VIEW_ALL, "Full details")]
-    ]
 
 
 def _facts(approval: Approval, item: Item, why: str) -> Template:

@@ -85,7 +85,6 @@ _WHAT_FOR = template(
 
 _TITLE = 100
 _ASKED = template("🔍 *Spot check:* was this right?")
-_WORDS = {Action.CHECK_RIGHT: "right", Action.CHECK_WRONG: "wrong"}
 
 
 def spot_checks(frame: Frame, room: int = BLOCKS_IN_MESSAGE) -> list[Block]:
@@ -145,9 +144,7 @@ def _question(frame: Frame, item: Item) -> list[Block]:
     return [
         section(asked),
         actions(
-            *(
-                frame.button(item.index, action, spoken=f"It was {word}: call {n}")
-                for action, word in _WORDS.items()
-            )
+            frame.button(item.index, Action.CHECK_RIGHT),
+            frame.button(item.index, Action.CHECK_WRONG),
         ),
     ]

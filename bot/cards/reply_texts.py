@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import LiteralString, assert_never
 
 from keyturn.bot.cards.refs import when, who
-from keyturn.bot.cards.states import STATE_NAMES, so_far, still_needed, what_ran
+from keyturn.bot.cards.states import STATE_NAMES, approvals, still_needed, what_ran
 from keyturn.bot.cards.table import happened
 from keyturn.bot.text import Label, Template, joined, label, template
 from keyturn.gateway.approvals.decisions import (
@@ -97,7 +97,7 @@ def _voted(outcome: Voted) -> Template:
         return template("Your change is recorded. Someone else has to approve it.")
     return template(
         "Your approval is recorded: {votes}{more}.",
-        votes=so_far(item),
+        votes=approvals(item),
         more=still_needed(item),
     )
 

@@ -203,15 +203,8 @@ def _standing_buttons(frame: Frame, item: Item, *, is_whole: bool) -> list[Block
         return [_uses(frame)] if frame.approval.uses else []
     if frame.is_late:
         return []
-    reject = frame.button(
-        0, Action.REJECT, spoken="Reject: similar calls still need approval"
-    )
-    approve = frame.button(
-        0,
-        Action.APPROVE,
-        text="Allow",
-        spoken="Allow similar calls within these limits",
-    )
+    reject = frame.button(0, Action.REJECT)
+    approve = frame.button(0, Action.APPROVE, text="Allow")
     # People must not allow calls that the card does not show.
     return [approve, reject] if is_whole and item.tier is not Tier.DENY else [reject]
 
@@ -299,12 +292,7 @@ def _other_runs(frame: Frame) -> list[Block]:
         section(more),
         quote(text, _OTHERS),
         actions(
-            frame.button(
-                others[0].index,
-                Action.VIEW_ALL,
-                text="View the other calls",
-                spoken="View the calls that are not on this card",
-            )
+            frame.button(others[0].index, Action.VIEW_ALL, text="View the other calls")
         ),
     ]
 
@@ -347,7 +335,6 @@ def _freeze(frame: Frame, item: Item, *, is_only: bool) -> Block:
         item.index,
         Action.FREEZE_TOOL,
         text="" if is_only else f"Freeze {fit(item.tool, _TOOL)}",
-        spoken=f"Freeze the tool of call {item.index + 1}",
         confirm=confirm(
             label("Freeze the tool?"),
             label("No agent can start the tool until someone ends the freeze."),

@@ -120,17 +120,9 @@ _NOT_KNOWN: LiteralString = "We don't know whether it ran before."
 
 def frozen(items: Sequence[Item]) -> list[Template]:
     """Explain that pending calls cannot be approved, because of a freeze."""
-    count = sum(item.is_pending and item.is_frozen for item in items)
-    if not count:
+    if not any(item.is_pending and item.is_frozen for item in items):
         return []
-    if len(items) == 1:
-        return [template("🧊 *Frozen*: approve after the freeze ends.")]
-    return [
-        template(
-            "🧊 *Frozen*: {n} of the calls can be approved after the freeze ends.",
-            n=count,
-        )
-    ]
+    return [template("🧊 *Frozen:* approve after the freeze ends.")]
 
 
 def what_ran(item: Item | Stale) -> LiteralString:
@@ -390,17 +382,8 @@ def approvals(item: Item) -> Template:
     have, need = counted_votes(item).have, counted_votes(item).need
     if have < need:
         return template("*{have} of {need} approvals*", have=have, need=need)
-    if have == 1:
-        return template("*1 approval*")
-    return template("*{have} approvals*", have=have)
-
-
-def so_far(item: Item) -> Template:
-    """Return "1 of 2", or "2 so far" if the number is met and a role is missing."""
-    count = counted_votes(item)
-    if count.have < count.need or count.is_met:
-        return template("{have} of {need}", have=count.have, need=count.need)
-    return template("{have} so far", have=count.have)
+    noun: LiteralString = "approval" if have == 1 else "approvals"
+    return template("*{have} " + noun + "*", have=have)
 
 
 def still_needed(item: Item) -> Template:

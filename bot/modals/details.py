@@ -279,11 +279,7 @@ def _buttons(frame: Frame, item: Item, number: int, of: int) -> list[Block]:
     if item.state is ItemState.IN_DOUBT and is_table(frame.approval):
         offered += findings(frame, item)
     if item.index + 1 < len(frame.approval.items):
-        following = item.index + 1
-        spoken = f"View call {following + 1}"
-        offered.append(
-            frame.button(following, Action.VIEW_ALL, text="Next call", spoken=spoken)
-        )
+        offered.append(frame.button(item.index + 1, Action.VIEW_ALL, text="Next call"))
     return button_row(offered)
 
 

@@ -55,7 +55,7 @@ async def test_the_last_page_names_the_call_that_somebody_decided_and_keeps_the_
         assert await ana.submit({Input.REASON: "already refunded"}) == {}
 
         page = await last_page(ana, "The card has changed")
-        assert "*Call 8:* 🔑 *Approved* by <@U0BEN>" in page
+        assert "because they changed: call 8." in page
         assert "*53 approved* · *1 edited* · *1 rejected*" in page
         approval = await stack.approval(first)
         assert [item.index for item in approval.items if not item.is_pending] == [7]
@@ -87,7 +87,7 @@ async def test_a_call_that_somebody_else_edited_is_left_out_of_the_choice(
 
         assert await ana.submit({}) == {}
 
-        page = await last_page(ana, "*Call 8:* Changed: needs its own review")
+        page = await last_page(ana, "because they changed: call 8.")
         assert "*55 approved* · *1 still waiting*" in page
         assert await ana.submit({}) == {}
         approval = await stack.approval(first)

@@ -440,12 +440,10 @@ def reconcile_answer(item: Item, word: wire.FindingWord) -> wire.ReconcileAnswer
 
 def found_by_people(item: Item) -> wire.ReconcileAnswer | None:
     """Return the finding, unless the executor's result replaces it."""
-    result = item.result
-    if item.finding is Finding.EXECUTED and not (result and result.ok):
-        return reconcile_answer(item, "executed")
-    if item.finding is Finding.SKIP and result is None:
-        return reconcile_answer(item, "skip")
-    return None
+    result, is_skipped = item.result, item.finding is Finding.SKIP
+    is_replaced = result is not None and (result.ok or is_skipped)
+    runs_again = item.finding is Finding.RERUN
+    return None if is_replaced or runs_again else last_finding(item)
 
 
 def last_finding(item: Item) -> wire.ReconcileAnswer | None:

@@ -260,14 +260,8 @@ def _usage(policy: Policy, keys: Keys, call: WaitingCall) -> CallUsage:
     item = call.item
     if item.bounds is not None:
         return CallUsage()
-    return usage_of(
-        policy,
-        keys,
-        item.ctx,
-        item.tool,
-        call.args,
-        requester=call.requester,
-    )
+    requester = call.requester
+    return usage_of(policy, keys, item.ctx, item.tool, call.args, requester=requester)
 
 
 def _effect(policy: Policy, call: WaitingCall) -> str:

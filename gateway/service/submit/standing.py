@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import replace
 
 from keyturn.gateway.approvals import similar
@@ -62,52 +62,39 @@ async def covered(
     if load.thread.is_partial:
         return found
     agent, policy = same.turn.ref.agent, same.policy
-    wanted = {
+    wanted = [
         position
         for position, one in enumerate(evaluated)
         if _may_be_covered(one) and offers.similar_rule(policy, agent, one.call.tool)
-    }
+    ]
     if not wanted:
         return found
     in_force = await read_in_force(store, keys, policy)
     read = {one.approval.id: one.approval for one in in_force}
     left, effects = dict(read), set[str]()
     # One after the other, because each use leaves less for the next.
-    for position in sorted(wanted):
-        one = found[position]
-        past = same.past(position, load)
+    for position in wanted:
+        one, past = found[position], same.past(position, load)
         # A repetition of a rejected or executed call needs people again.
         is_known = past is None or any(map(past.of_kind, PrecedentKind))
+        call = rules.Wanted(
+            agent=agent,
+            tool=one.call.tool,
+            args=one.call.args,
+            evaluation=one.evaluation,
+            principals=load.thread.people,
+        )
         is_first = not is_known and one.effect not in effects
-        allowed = {
-            name: standing
-            for name, standing in left.items()
-            if is_first or offers.repeats_are_meant(policy, rules.bounds_of(standing))
-        }
-        name, amount = _first_covering(allowed, load, agent, one)
-        if name:
-            left[name], _ = rules.used(left[name], "", amount, load.now_ms)
-            effects.add(one.effect)
-            found[position] = replace(one, standing=read[name], amount_micro=amount)
+        for name, standing in left.items():
+            bounds = rules.bounds_of(standing)
+            may_cover = is_first or offers.repeats_are_meant(policy, bounds)
+            amount = rules.covered_amount(standing, call, now_ms=load.now_ms)
+            if may_cover and amount is not None:
+                left[name], _ = rules.used(standing, "", amount, load.now_ms)
+                effects.add(one.effect)
+                found[position] = replace(one, standing=read[name], amount_micro=amount)
+                break
     return found
-
-
-def _first_covering(
-    allowed: Mapping[str, Approval], load: AgentLoad, agent: str, one: EvaluatedCall
-) -> tuple[str, int]:
-    """Return the first standing approval that covers a call, and the amount; or ""."""
-    call = rules.Wanted(
-        agent=agent,
-        tool=one.call.tool,
-        args=one.call.args,
-        evaluation=one.evaluation,
-        principals=load.thread.people,
-    )
-    for name, standing in allowed.items():
-        amount = rules.covered_amount(standing, call, now_ms=load.now_ms)
-        if amount is not None:
-            return name, amount
-    return "", 0
 
 
 async def standing_of(store: Store, item: Item) -> Approval | None:

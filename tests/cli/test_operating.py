@@ -295,7 +295,7 @@ def test_a_person_is_erased_and_what_waits_is_kept(operator: Shell, ended: str) 
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        (("dan", "--yes"), "'dan' is no id"),
+        (("dan", "--yes"), "has no approval 'dan'"),
         (("ap_default_" + "0" * 32,), "has no approval 'ap_default_0"),
         (("ap_default_" + "0" * 32, "--yes"), "has no approval 'ap_default_0"),
     ],

@@ -158,8 +158,8 @@ async def rejection_of(
     """
     rejected = [item for item in items if item.state is ItemState.REJECTED]
     calls = [one for one in rejected if not (one.is_standing or one.is_question)]
+    keys = store.keys_of_tenant(approval.tenant)
     if calls:
-        keys = store.keys_of_tenant(approval.tenant)
         # Before the rejection is written: a crash in between errs on the safe side.
         await end_those(
             store,
@@ -168,7 +168,9 @@ async def rejection_of(
             rules.REJECTED,
         )
     pause_after = policy.protect.pause_after_rejections
-    return rejection_effects(approval, rejected, pause_after=pause_after)
+    return rejection_effects(
+        store.conn, keys, approval, rejected, pause_after=pause_after
+    )
 
 
 logger = logging.getLogger(__name__)

@@ -7,7 +7,7 @@ reliable.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from keyturn.gateway.approvals.audit_leaf import SealState
@@ -85,155 +85,156 @@ class Evidence:
     outside: str = ""
 
 
+Progress = Callable[[int, int], None]
+"""Called with the numbers of verified entries and of all entries."""
+
+
 def verify_log(
-    what: Evidence, *, progress: Callable[[int, int], None] = lambda _done, _all: None
+    what: Evidence, *, progress: Progress = lambda _done, _all: None
 ) -> Verified:
     """Verify one tenant's log; see `Verified`."""
-    return _Verification(what, progress).run()
+    found = Verified(what.files.tenant)
+    found.problems += _problems(what, found, progress)
+    return found
 
 
-class _Verification:
-    def __init__(self, what: Evidence, progress: Callable[[int, int], None]) -> None:
-        self._what, self._progress = what, progress
-        self._found = Verified(what.files.tenant)
+def _problems(
+    what: Evidence, found: Verified, progress: Progress
+) -> Generator[Problem]:
+    try:
+        found.origin = what.files.origin()
+    except AuditUnreadable as error:
+        yield Problem(0, str(error))
+        return
+    if not found.origin:
+        if tree := what.noted[0]:
+            text = f"the tree {tree!r} that the store knows is not here"
+            yield Problem(0, text)
+        return
+    signed = yield from _checkpoints(what, found)
+    yield from _compare_noted(what, found, signed)
+    # Rows are found by binary search, so the tree must be ordered.
+    if (yield from _compare_tree(what, found, signed, progress)) and (
+        problem := _compare_rows(what, found, progress)
+    ):
+        yield problem
 
-    def run(self) -> Verified:
-        what, found = self._what, self._found
+
+def _checkpoints(
+    what: Evidence, found: Verified
+) -> Generator[Problem, None, list[Checkpoint]]:
+    """Return the valid checkpoints before the first invalid one."""
+    signed, notes = list[Checkpoint](), what.files.notes()
+    path, size = what.files.checkpoints_path, 0
+    for number, note in enumerate(notes, start=1):
         try:
-            found.origin = what.files.origin()
-        except AuditUnreadable as error:
-            self._add(0, str(error))
-            return found
-        if not found.origin:
-            if what.noted[0]:
-                tree = what.noted[0]
-                self._add(0, f"the tree {tree!r} that the store knows is not here")
-            return found
-        signed = self._checkpoints()
-        self._compare_noted(signed)
-        # Rows are found by binary search, so the tree must be ordered.
-        if self._compare_tree(signed) and (problem := self._compare_rows()):
-            found.problems.append(problem)
-        return found
-
-    def _add(self, index: int, text: str) -> None:
-        self._found.problems.append(Problem(index, text))
-
-    def _checkpoints(self) -> list[Checkpoint]:
-        """Return the valid checkpoints before the first invalid one."""
-        what, found, signed = self._what, self._found, list[Checkpoint]()
-        try:
-            notes = what.files.notes()
-        except AuditUnreadable as error:
-            self._add(0, str(error))
-            return signed
-        path, size = what.files.checkpoints_path, 0
-        for number, note in enumerate(notes, start=1):
-            try:
-                one = verified_checkpoint(note, origin=found.origin, keys=what.keys)
-            except NotVerified as error:
-                self._add(size, f"checkpoint {number} is refused: {error.problem}")
-                return signed
-            if one.size <= size:
-                after = f"after one with {size}"
-                self._add(
-                    one.size, f"checkpoint {number} has {one.size} entries, {after}"
-                )
-                return signed
-            signed.append(one)
-            size = one.size
-            found.size, found.checkpoints = size, len(signed)
-        whole = sum(len(note.encode()) + 1 for note in notes)
-        if path.exists() and path.stat().st_size != whole:
-            self._add(size, f"checkpoint {len(notes) + 1} cannot be read")
-        return signed
-
-    def _compare_noted(self, signed: Sequence[Checkpoint]) -> None:
-        """Compare the newest checkpoint with copies saved elsewhere."""
-        what, found = self._what, self._found
-        origin, size, root = what.noted
-        roots = {one.size: one.root.hex() for one in signed}
-        if origin and origin != found.origin:
-            self._add(0, f"the store knows another tree, {origin!r}")
-        elif size and roots.get(size) != root:
-            text = f"the store knows a checkpoint with {size} entries that is not here"
-            self._add(min(found.size, max(size, 1) - 1), text)
-        if not what.outside:
-            return
-        try:
-            kept = verified_checkpoint(
-                what.outside, origin=found.origin, keys=what.keys
-            )
+            one = verified_checkpoint(note, origin=found.origin, keys=what.keys)
         except NotVerified as error:
-            self._add(0, f"the checkpoint that was given is refused: {error.problem}")
-            return
-        if kept.size and roots.get(kept.size) != kept.root.hex():
-            text = (
-                f"the given checkpoint with {kept.size} entries is not one of this log"
-            )
-            self._add(min(found.size, kept.size - 1), text)
+            text = f"checkpoint {number} is refused: {error.problem}"
+            yield Problem(size, text)
+            return signed
+        if one.size <= size:
+            text = f"checkpoint {number} has {one.size} entries, after one with {size}"
+            yield Problem(one.size, text)
+            return signed
+        signed.append(one)
+        size = one.size
+        found.size, found.checkpoints = size, len(signed)
+    whole = sum(len(note.encode()) + 1 for note in notes)
+    if path.exists() and path.stat().st_size != whole:
+        yield Problem(size, f"checkpoint {len(notes) + 1} cannot be read")
+    return signed
 
-    def _compare_tree(self, signed: Sequence[Checkpoint]) -> bool:
-        """Compare the tree with its checkpoints; False if it is out of order."""
-        what, found = self._what, self._found
-        head, before, left = TreeHead(), 0, list(signed)
-        last: EntryId = (-1, 0)
-        try:
-            for index, record in enumerate(what.files.records(0, found.size)):
-                if record.place <= last:
-                    text = f"entry {index} stands before the one in front of it"
-                    self._add(index, text)
-                    return False
-                head.append(record.leaf)
-                last = record.place
-                if left and head.size == left[0].size:
-                    if head.root() != left[0].root:
-                        entries = f"the entries {before} to {head.size - 1}"
-                        self._add(before, f"{entries} are not those that were signed")
-                        return True
-                    before, left = head.size, left[1:]
-                if index % _EVERY == 0:
-                    self._progress(index, found.size)
-        except AuditUnreadable as error:
-            self._add(head.size, str(error))
-            return True
-        if head.size < found.size:
-            text = f"the tree ends before entry {head.size} of {found.size}"
-            self._add(head.size, text)
+
+def _compare_noted(
+    what: Evidence, found: Verified, signed: Sequence[Checkpoint]
+) -> Generator[Problem]:
+    """Compare the newest checkpoint with copies saved elsewhere."""
+    origin, size, root = what.noted
+    roots = {one.size: one.root.hex() for one in signed}
+    if origin and origin != found.origin:
+        yield Problem(0, f"the store knows another tree, {origin!r}")
+    elif size and roots.get(size) != root:
+        text = f"the store knows a checkpoint with {size} entries that is not here"
+        yield Problem(min(found.size, max(size, 1) - 1), text)
+    if not what.outside:
+        return
+    try:
+        kept = verified_checkpoint(what.outside, origin=found.origin, keys=what.keys)
+    except NotVerified as error:
+        text = f"the checkpoint that was given is refused: {error.problem}"
+        yield Problem(0, text)
+        return
+    if kept.size and roots.get(kept.size) != kept.root.hex():
+        text = f"the given checkpoint with {kept.size} entries is not one of this log"
+        yield Problem(min(found.size, kept.size - 1), text)
+
+
+def _compare_tree(
+    what: Evidence, found: Verified, signed: Sequence[Checkpoint], progress: Progress
+) -> Generator[Problem, None, bool]:
+    """Compare the tree with its checkpoints; return False if it is out of order."""
+    head, before, left = TreeHead(), 0, list(signed)
+    last: EntryId = (-1, 0)
+    try:
+        for index, record in enumerate(what.files.records(0, found.size)):
+            if record.place <= last:
+                text = f"entry {index} stands before the one in front of it"
+                yield Problem(index, text)
+                return False
+            head.append(record.leaf)
+            last = record.place
+            if left and head.size == left[0].size:
+                if head.root() != left[0].root:
+                    entries = f"the entries {before} to {head.size - 1}"
+                    yield Problem(before, f"{entries} are not those that were signed")
+                    return True
+                before, left = head.size, left[1:]
+            if index % _EVERY == 0:
+                progress(index, found.size)
+    except AuditUnreadable as error:
+        yield Problem(head.size, str(error))
         return True
+    if head.size < found.size:
+        text = f"the tree ends before entry {head.size} of {found.size}"
+        yield Problem(head.size, text)
+    return True
 
-    def _compare_rows(self) -> Problem | None:
-        """Compare each entry in files with the tree; return the first problem."""
-        files, found = self._what.files, self._found
-        listed = [one for one in segments(files) if one.start < found.size]
-        index = found.kept_from = listed[0].start if listed else found.size
-        oldest = (self._what.oldest_ms, 0)
-        try:
-            if index and files.place(index - 1) >= oldest:
-                kept = files.index_of(oldest)
-                return Problem(kept, f"entry {kept} is not kept, and should be")
-            records = files.records(index, found.size)
-            for row, record in zip(self._rows(listed), records, strict=False):
-                if problem := problem_of(row, record, index):
-                    return Problem(index, problem)
-                if record.state is not SealState.SEALED:
-                    count = found.not_ours.get(record.state, 0)
-                    found.not_ours[record.state] = count + 1
-                index += 1
-                if index % _EVERY == 0:
-                    self._progress(index, found.size)
-        except (AuditUnreadable, OSError) as error:
-            return Problem(index, str(error))
-        if index < found.size:
-            return Problem(index, f"entry {index} is not kept any more")
-        return None
 
-    def _rows(self, listed: Sequence[Segment]) -> Iterator[Row]:
-        """Yield the entries of the segments before the first gap."""
-        end = listed[0].start if listed else 0
-        for one in listed:
-            if one.start != end:
-                return
-            rows = read_rows(segment_path(self._what.files, one.start))
-            yield from rows[: one.end - one.start]
-            end += len(rows)
+def _compare_rows(
+    what: Evidence, found: Verified, progress: Progress
+) -> Problem | None:
+    """Compare each entry in files with the tree; return the first problem."""
+    files, oldest = what.files, (what.oldest_ms, 0)
+    listed = [one for one in segments(files) if one.start < found.size]
+    index = found.kept_from = listed[0].start if listed else found.size
+    try:
+        if index and files.place(index - 1) >= oldest:
+            kept = files.index_of(oldest)
+            return Problem(kept, f"entry {kept} is not kept, and should be")
+        records = files.records(index, found.size)
+        for row, record in zip(_rows(files, listed), records, strict=False):
+            if problem := problem_of(row, record, index):
+                return Problem(index, problem)
+            if record.state is not SealState.SEALED:
+                count = found.not_ours.get(record.state, 0)
+                found.not_ours[record.state] = count + 1
+            index += 1
+            if index % _EVERY == 0:
+                progress(index, found.size)
+    except (AuditUnreadable, OSError) as error:
+        return Problem(index, str(error))
+    if index < found.size:
+        return Problem(index, f"entry {index} is not kept any more")
+    return None
+
+
+def _rows(files: TreeFiles, listed: Sequence[Segment]) -> Iterator[Row]:
+    """Yield the entries of the segments before the first gap."""
+    end = listed[0].start if listed else 0
+    for one in listed:
+        if one.start != end:
+            return
+        rows = read_rows(segment_path(files, one.start))
+        yield from rows[: one.end - one.start]
+        end += len(rows)

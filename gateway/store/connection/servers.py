@@ -373,15 +373,6 @@ class SentinelMaster(Server):
         )
         super().__init__(self._made)
 
-    async def masters(self, deadline: float) -> dict[str, Server]:
-        """Return the master by its address."""
-        try:
-            async with asyncio.timeout_at(deadline):
-                host, port = await self._sentinel.discover_master(self._name)
-        except MasterNotFoundError:
-            raise _no_master(self._name) from None
-        return {f"{host}:{port}": self}
-
     async def close(self) -> None:
         """Close every connection."""
         await super().close()

@@ -17,6 +17,7 @@ from keyturn.gateway.protocol import digest
 from keyturn.gateway.protocol.records import Record, RunRef
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.store.connection.connection import (
+    Connection,
     Reply,
     fields,
     number,
@@ -34,7 +35,11 @@ from keyturn.gateway.store.limits.precedents import Known, read_all
 from keyturn.gateway.store.runs.threads import ThreadFacts, read_facts
 from keyturn.gateway.store.scripts.script import Script
 from keyturn.gateway.store.sealing.conditional_write import write_if
-from keyturn.gateway.store.sealing.event_seals import opened_rejection
+from keyturn.gateway.store.sealing.event_seals import (
+    opened_rejection,
+    sealed_rejection,
+    sealed_texts,
+)
 from keyturn.gateway.store.sealing.sealing import Repository, Sealed
 
 LOAD_CONTEXT = Script("load_context", writes=False)
@@ -112,7 +117,12 @@ def fingerprint(tool: str, args: JsonObject) -> str:
 
 
 def rejection_effects(
-    approval: Approval, rejected: Sequence[Item], *, pause_after: int
+    conn: Connection,
+    keys: Keys,
+    approval: Approval,
+    rejected: Sequence[Item],
+    *,
+    pause_after: int,
 ) -> dict[str, object]:
     """Return the effects of rejections, for the script that writes them.
 
@@ -126,26 +136,26 @@ def rejection_effects(
     ]
     if not words:
         return {}
-    at_ms = words[0][1].at_ms
     reason = f"{pause_after} of its calls were rejected in a row"
     pause = Freeze(
         scope=FreezeScope(kind=ScopeKind.AGENT, name=approval.agent),
         by=BY_GATEWAY,
         reason=reason,
-        at_ms=at_ms,
+        at_ms=words[0][1].at_ms,
         is_pause=True,
     )
     event = approval_event(approval, EventName.AGENT_PAUSED, reason=reason)
-    tool = words[0][0].tool
+    event = event.with_(actor=BY_GATEWAY, tool=words[0][0].tool)
+    name, calls = keys.rejected(approval.agent, approval.thread), list[list[str]]()
+    for item, word in words:
+        call = fingerprint(item.tool, item.requested_args)
+        calls.append([call, sealed_rejection(conn, name, call, _rejection(word))])
     return {
-        "calls": [
-            [fingerprint(item.tool, item.requested_args), _rejection(word)]
-            for item, word in words
-        ],
+        "calls": calls,
         "after": pause_after,
         "name": pause.name,
         "pause": pause.model_dump_json(),
-        "event": event.with_(actor=BY_GATEWAY, tool=tool).model_dump_json(),
+        "event": sealed_texts(conn, keys, [event])[0],
     }
 
 

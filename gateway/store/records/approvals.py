@@ -87,9 +87,7 @@ class ApprovalStore(RunLists):
         return [codec.concerned_in(one) for one in found]
 
     async def change(
-        self,
-        approval_id: str,
-        compute: Callable[[Loaded], Awaitable[Found]],
+        self, approval_id: str, compute: Callable[[Loaded], Awaitable[Found]]
     ) -> Found | None:
         """Compute the next version of an approval, and write it if nothing changed.
 

@@ -44,10 +44,7 @@ from keyturn.gateway.store.records.codec import SEAL, RecordSeals, Stored
 from keyturn.gateway.store.runs.jobs import Job
 from keyturn.gateway.store.scripts.script import Script
 from keyturn.gateway.store.sealing.encryption import DATA_KEY, encrypted_document
-from keyturn.gateway.store.sealing.event_seals import (
-    sealed_texts,
-    with_sealed_event,
-)
+from keyturn.gateway.store.sealing.event_seals import sealed_texts
 
 
 @dataclass(frozen=True)
@@ -216,12 +213,7 @@ def moves(
         "set": [*timing.timers(before, after, now_ms=seen.now_ms), *change.timers],
         "events": sealed_texts(conn, keys, change.events),
         "job": _job_text(change),
-        "rejection": with_sealed_event(
-            conn,
-            keys,
-            keys.rejected(before.agent, before.thread),
-            _rejection(before, what),
-        ),
+        "rejection": _rejection(before, what),
         "failed": _failed(before, after),
         "precedents": encrypted_rows(conn, rows_of_change(keys, before, after)),
         "seen": seen_precedents(one.known for one in what.inputs.values() if one.known),

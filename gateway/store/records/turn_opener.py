@@ -12,12 +12,7 @@ from keyturn.gateway.approvals.standing import CHECKED_FOR_MS
 from keyturn.gateway.errors import CorruptRecord
 from keyturn.gateway.protocol.records import RunRef
 from keyturn.gateway.protocol.work import aside
-from keyturn.gateway.store.connection.connection import (
-    Connection,
-    Reply,
-    number,
-    text,
-)
+from keyturn.gateway.store.connection.connection import Connection, Reply, number, text
 from keyturn.gateway.store.keys import KEEP_MS, Keys
 from keyturn.gateway.store.limits.agent_load import ASKED_MS
 from keyturn.gateway.store.limits.freezes import freezes_of

@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import cast
 
 from pydantic import Field
@@ -125,12 +126,18 @@ class CardCopy(Record):
 def copies_in(found: Mapping[str, bytes]) -> dict[str, CardCopy]:
     """Return each person's copy from the fields of a card's hash."""
     copies: dict[str, CardCopy] = {}
-    for name, value in found.items():
-        for prefix in (OPENED, AT, SHOWN, REFUSED):
-            if name.startswith(prefix):
-                user = name.removeprefix(prefix)
-                copy = copies.get(user, CardCopy())
-                copies[user] = _with_field(copy, prefix, legible(value))
+    for name in found:
+        prefix, _, user = name.partition(" ")
+        if f"{prefix} " in {OPENED, AT, SHOWN, REFUSED} and user not in copies:
+            channel, _, ts = legible(found.get(AT + user)).partition(" ")
+            rev, _, digest = legible(found.get(SHOWN + user)).partition(" ")
+            copies[user] = CardCopy(
+                channel=channel or legible(found.get(OPENED + user)),
+                ts=ts,
+                rev=rev_of(rev),
+                decision_digest=digest,
+                refused=legible(found.get(REFUSED + user)),
+            )
     return copies
 
 
@@ -142,17 +149,6 @@ def legible(stored: bytes | None) -> str:
 def rev_of(stored: str) -> int:
     """Return a revision; 0, older than any, for a malformed value."""
     return int(stored) if stored.isascii() and stored.isdecimal() else 0
-
-
-def _with_field(copy: CardCopy, prefix: str, value: str) -> CardCopy:
-    first, _, second = value.partition(" ")
-    if prefix == AT:
-        return copy.with_(channel=first, ts=second)
-    if prefix == SHOWN:
-        return copy.with_(rev=rev_of(first), decision_digest=second)
-    if prefix == REFUSED:
-        return copy.with_(refused=value)
-    return copy if copy.ts else copy.with_(channel=value)
 
 
 class CopyStore(AttachedStore):
@@ -229,22 +225,17 @@ class ReadPageStore(AttachedStore):
         own = keys.opened(approval)
         names = [f"{reader} {page}" for page in range(pages)]
         reply = await self._conn.command("HMGET", own, *names)
-        found = cast("list[bytes | None]", reply)
         has_all = True
-        for name, stored in zip(names, found, strict=True):
-            if stored is not None and self._is_ours(own, name, stored):
-                continue
-            has_all = False
-            if stored is not None:
-                await self._sealing.refuse(keys, Sealed.PAGE, stored, approval=approval)
+        for name, stored in zip(names, cast("list[bytes | None]", reply), strict=True):
+            seal = b""
+            with suppress(ValueError):
+                seal = bytes.fromhex((stored or b"").decode())
+            if not self._sealing.is_valid(Sealed.PAGE, (own, name), b"", seal):
+                has_all = False
+                if stored is not None:
+                    kind = Sealed.PAGE
+                    await self._sealing.refuse(keys, kind, stored, approval=approval)
         return has_all
-
-    def _is_ours(self, own: str, name: str, stored: bytes) -> bool:
-        try:
-            seal = bytes.fromhex(stored.decode())
-        except ValueError:
-            return False
-        return self._sealing.is_valid(Sealed.PAGE, (own, name), b"", seal)
 
 
 class CollectedCardStore(AttachedStore):

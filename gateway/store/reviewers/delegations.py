@@ -6,11 +6,7 @@ import logging
 
 from keyturn.gateway.approvals.events import Event
 from keyturn.gateway.protocol.records import Record
-from keyturn.gateway.store.connection.connection import (
-    Argument,
-    fields,
-    milliseconds,
-)
+from keyturn.gateway.store.connection.connection import Argument, fields, milliseconds
 from keyturn.gateway.store.keys import Keys
 from keyturn.gateway.store.sealing.conditional_write import write_if
 from keyturn.gateway.store.sealing.sealing import Repository, Sealed

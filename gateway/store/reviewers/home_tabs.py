@@ -11,10 +11,7 @@ from datetime import timedelta
 from typing import TypeVar
 
 from keyturn.gateway.protocol.records import Record
-from keyturn.gateway.store.connection.connection import (
-    fields,
-    milliseconds,
-)
+from keyturn.gateway.store.connection.connection import fields, milliseconds
 from keyturn.gateway.store.keys import Keys
 from keyturn.gateway.store.sealing.sealing import Repository
 

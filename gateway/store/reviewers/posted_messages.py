@@ -17,11 +17,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from keyturn.gateway.protocol.records import Record
-from keyturn.gateway.store.connection.connection import (
-    fields,
-    milliseconds,
-    number,
-)
+from keyturn.gateway.store.connection.connection import fields, milliseconds, number
 from keyturn.gateway.store.connection.listed_members import readable
 from keyturn.gateway.store.keys import Keys
 from keyturn.gateway.store.sealing.sealing import Repository, Sealed

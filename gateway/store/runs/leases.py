@@ -24,11 +24,7 @@ from weakref import WeakKeyDictionary
 
 from keyturn.gateway import background
 from keyturn.gateway.clock import now_s
-from keyturn.gateway.errors import (
-    KeyturnError,
-    LeaseLost,
-    ThreadUnavailable,
-)
+from keyturn.gateway.errors import KeyturnError, LeaseLost, ThreadUnavailable
 from keyturn.gateway.protocol import run_context
 from keyturn.gateway.protocol.http_api import LeaseReply, LeaseVerb
 from keyturn.gateway.store.scripts.fences import Lease, ending_in_time, holding

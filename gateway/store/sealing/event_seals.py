@@ -14,7 +14,6 @@ import binascii
 import re
 import secrets
 from collections.abc import Iterable, Mapping
-from typing import cast
 
 from keyturn.gateway.approvals.audit_leaf import SealState
 from keyturn.gateway.approvals.events import Event
@@ -94,23 +93,9 @@ def new_entry(
     return ["XADD", stream, "*", "e", body, "at", at_ms, "s", seal]
 
 
-def with_sealed_event(
-    conn: Connection, keys: Keys, rejected: str, rejection: Mapping[str, object]
-) -> dict[str, object]:
-    """Return the effects of a rejection with their event sealed.
-
-    Comments on each call are sealed, and encrypted, for their place in the store.
-    """
-    found = dict(rejection)
-    if isinstance(calls := found.get("calls"), list):
-        rows = cast("list[list[str]]", calls)
-        found["calls"] = [
-            [one, sealed_words(conn, (_REJECTION, rejected, one), body)]
-            for one, body in rows
-        ]
-    if isinstance(paused := found.get("event"), str):
-        found["event"] = sealed_text(conn, keys, paused)
-    return found
+def sealed_rejection(conn: Connection, rejected: str, call: str, body: str) -> str:
+    """Return the rejection of a call in stored form, sealed for its thread and call."""
+    return sealed_words(conn, (_REJECTION, rejected, call), body)
 
 
 def opened_rejection(

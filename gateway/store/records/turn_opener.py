@@ -146,7 +146,6 @@ class TurnOpener:
             requests_10m=keys.requests_10m(thread[0]),
             rejected=keys.rejected(*thread),
             timers=keys.timers,
-            outdated=keys.outdated,
             records=[
                 key
                 for one in approvals

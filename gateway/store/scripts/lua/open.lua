@@ -19,8 +19,7 @@
 -- KEYS[9] requests_10m hash     the agent's recent requests for approval
 -- KEYS[10] rejected   hash    rejected calls of the thread, and the turns since
 -- KEYS[11] timers     zset    timers for reminders and escalations
--- KEYS[12] outdated   zset    the tenant's approvals with a missing or outdated card
--- KEYS[13..] records  key     head and document of each approval
+-- KEYS[12..] records  key     head and document of each approval
 -- ARGV[1] keep_ms     int     lifetime of ended approvals, milliseconds
 -- ARGV[2] verdicts    text    answer for repeated submissions; "" if there are none
 -- ARGV[3] events      json    array of event texts
@@ -60,7 +59,7 @@
 if redis.call('EXISTS', KEYS[1]) == 1 then return {'exists'} end
 local approvals = cjson.decode(ARGV[4])
 for index = 1, #approvals do
-  if redis.call('EXISTS', KEYS[11 + 2 * index]) == 1 then return {'damaged'} end
+  if redis.call('EXISTS', KEYS[10 + 2 * index]) == 1 then return {'damaged'} end
 end
 -- Otherwise two turns under evaluation could each fit into a window with room for only
 -- one.
@@ -114,23 +113,12 @@ local keep = tonumber(ARGV[1])
 -- Before this turn's approvals are added: the turn may supersede the older ones.
 local opened = base .. 'open:' .. run
 local older = redis.call('ZRANGE', opened, 0, -1)
--- Without a running bot, expired requests would never be removed. At most 100, so that
--- one turn does not pay for a long list. A turn without a card adds none.
-for _, card in ipairs(#approvals > 0
-  and redis.call('ZRANGEBYSCORE', KEYS[12], '-inf', now, 'LIMIT', 0, 100) or {}) do
-  if is_open(base .. 'a:' .. unlisted(base, card)) then
-    redis.call('ZADD', KEYS[12], now + keep, card)
-  else
-    redis.call('ZREM', KEYS[12], card)
-  end
-end
-
 for index, approval in ipairs(approvals) do
-  local head, member = KEYS[11 + 2 * index], listed(approval.id)
+  local head, member = KEYS[10 + 2 * index], listed(approval.id)
   local expires = created + approval.ttl_ms
   local waits = approval.state == 'pending'
   write_fields(head, approval.fields)
-  redis.call('SET', KEYS[12 + 2 * index], ARGV[14 + index])
+  redis.call('SET', KEYS[11 + 2 * index], ARGV[14 + index])
   for i = 0, approval.count - 1 do
     update_uses(head, i, approval.state, now, expires + keep)
     if waits then redis.call('ZADD', KEYS[8], expires, member .. i) end

@@ -32,11 +32,6 @@ local function listed(id)
   return found
 end
 
--- Reverse `listed`; the tenant is the one of the keys.
-local function unlisted(base, member)
-  return 'ap_' .. string.match(base, '{(.-)}') .. '_' .. to_hex(member)
-end
-
 -- Write an event to the outbox or to the audit log: a text and its seal, after a
 -- newline.
 local function write_event(stream, event, now)

@@ -39,17 +39,6 @@ end
 -- claim computed from the read has not ended when it is written.
 local MAX_READING_MS = 10000
 
--- Limit of fields in one command: Lua passes about 8,000 arguments at most.
-local MOST_FIELDS = 1000
-
--- Call a command with a key and these arguments, in as few calls as possible.
-local function call_with(command, key, arguments)
-  for at = 1, #arguments, MOST_FIELDS do
-    local last = math.min(#arguments, at + MOST_FIELDS - 1)
-    redis.call(command, key, unpack(arguments, at, last))
-  end
-end
-
 -- Binary fields of a record's head, passed in hex.
 local RAW = {h = true, quarantine_seal = true, dk = true, run = true, turn = true}
 
@@ -65,23 +54,16 @@ local function write_fields(key, fields)
       written[#written + 1] = RAW[field] and from_hex(value) or value
     end
   end
-  call_with('HDEL', key, deleted)
-  call_with('HSET', key, written)
+  -- An approval has at most 99 items, and Lua passes some thousand arguments.
+  if #deleted > 0 then redis.call('HDEL', key, unpack(deleted)) end
+  if #written > 0 then redis.call('HSET', key, unpack(written)) end
 end
 
 -- Return whether fields of a hash differ from these values; "" means a missing field.
 local function differs(key, fields)
-  local names = {}
-  for field in pairs(fields) do names[#names + 1] = field end
-  for at = 1, #names, MOST_FIELDS do
-    local last = math.min(#names, at + MOST_FIELDS - 1)
-    local found = redis.call('HMGET', key, unpack(names, at, last))
-    for index, value in ipairs(found) do
-      local field = names[at + index - 1]
-      local wanted = fields[field]
-      if RAW[field] then wanted = from_hex(wanted) end
-      if (value or '') ~= wanted then return true end
-    end
+  for field, wanted in pairs(fields) do
+    if RAW[field] then wanted = from_hex(wanted) end
+    if (redis.call('HGET', key, field) or '') ~= wanted then return true end
   end
   return false
 end

@@ -8,10 +8,9 @@ against its card: the card of an ended approval must not ask people any more.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 
 from keyturn.gateway.approvals.record import Approval
-from keyturn.gateway.store.connection.connection import Argument, Reply, number
+from keyturn.gateway.store.connection.connection import Argument, number
 from keyturn.gateway.store.connection.listed_members import approvals_by_score
 from keyturn.gateway.store.keys import Keys
 from keyturn.gateway.store.store import Store
@@ -63,11 +62,4 @@ async def _behind(store: Store, keys: Keys, ids: Sequence[str]) -> list[str]:
         commands.append(["HGET", keys.card(one), "rev"])
     revs = await store.conn.transaction(*commands)
     pairs = zip(ids, revs[::2], revs[1::2], strict=True)
-    return [one for one, is_now, shown in pairs if _rev(shown) < _rev(is_now)]
-
-
-def _rev(stored: Reply) -> int:
-    # A malformed revision counts as old: the card is drawn again.
-    with suppress(ValueError):
-        return number(stored)
-    return -1
+    return [one for one, is_now, shown in pairs if number(shown) < number(is_now)]

@@ -54,7 +54,7 @@ class Threads(RemoteThreads):
 
     @override
     async def lease_step(
-        self, run: RunRef, verb: LeaseVerb, *, token: str, above: int = 0
+        self, run: RunRef, verb: LeaseVerb, token: str, above: int = 0
     ) -> LeaseReply:
         """Answer any question, and count those that keep."""
         if verb == "keep":

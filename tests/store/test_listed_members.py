@@ -105,19 +105,6 @@ async def test_a_run_is_read_past_junk(store: Store) -> None:
     assert (await harness.submit(("process_refund", {"amount": 2})))[1]
 
 
-async def test_a_junk_process_or_counter_keeps_no_process_from_starting(
-    store: Store,
-) -> None:
-    keys, conn = store.keys_of_tenant(TENANT), store.conn
-    counters = keys.restore_counters
-    for name in (keys.members, counters):
-        await conn.command("HSET", name, "a:x", b"\xff", "p:x", "\u0661 {}", "r", "x")
-        await conn.command("PEXPIRE", name, LONG_MS)
-
-    assert not (await store.processes.read(keys)).alive
-    assert not (await store.restore_counters.read(keys)).of
-
-
 # A list of approvals takes a few round trips to the server, and not one for each.
 
 IDS = [f"ap_{number}" for number in range(AT_ONCE)]

@@ -6,7 +6,7 @@ members and continues. A long sorted set is read in pages by score.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import suppress
 from typing import NamedTuple, TypeVar, cast
 
@@ -30,17 +30,6 @@ def readable(members: Reply | Iterable[bytes], read: Callable[[bytes], T]) -> li
     for member in cast("Iterable[bytes]", members or ()):
         with suppress(ValueError):
             found.append(read(member))
-    return found
-
-
-def readable_fields(
-    rows: Mapping[str, bytes], read: Callable[[str, bytes], T]
-) -> dict[str, T]:
-    """Parse the fields of a hash, without malformed ones; see `readable`."""
-    found = dict[str, T]()
-    for field, value in rows.items():
-        with suppress(ValueError):
-            found[field] = read(field, value)
     return found
 
 

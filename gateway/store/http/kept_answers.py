@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from pydantic import ValidationError
-
 from keyturn.gateway.protocol.records import Record
 from keyturn.gateway.store.sealing.encryption import packed, unpacked
 from keyturn.gateway.store.sealing.sealing import Sealed
@@ -54,15 +52,9 @@ class KeptAnswers:
         sealing = self._store.sealing
         content = sealing.opened(Sealed.HTTP_ANSWER, (self._keys.tenant, name), stored)
         if content is None:
-            await sealing.refuse(
-                self._keys, Sealed.HTTP_ANSWER, stored, name=api_key
-            )  # fmt: skip
+            await sealing.refuse(self._keys, Sealed.HTTP_ANSWER, stored, name=api_key)
             return None
-        try:
-            return KeptAnswer.model_validate_json(unpacked(content))
-        except (ValidationError, ValueError):
-            # Written by an unknown version; the request is executed again.
-            return None
+        return KeptAnswer.model_validate_json(unpacked(content))
 
     async def keep(
         self, api_key: str, idempotency_key: str, answer: KeptAnswer

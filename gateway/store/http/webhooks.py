@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from keyturn.gateway.store.connection.connection import Argument, fields, text
+from keyturn.gateway.store.connection.connection import Argument, fields
 from keyturn.gateway.store.keys import KEEP_MS
 from keyturn.gateway.store.store import Store
-
-_TIME = 14
-"""Longest decimal number of a time in milliseconds, until the year 5000."""
 
 
 class ReceiverState(NamedTuple):
@@ -56,6 +53,4 @@ async def receiver_state(store: Store, tenant: str, target: str) -> ReceiverStat
 
 
 def _moment(found: dict[str, bytes], name: str) -> int | None:
-    # The value may be foreign: a number with too many digits is not a time.
-    value = found.get(name, b"")
-    return int(text(value)) if value.isdigit() and len(value) <= _TIME else None
+    return int(found[name]) if name in found else None

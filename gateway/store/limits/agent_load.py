@@ -52,10 +52,6 @@ FAILED_MS = 60 * 60 * 1000
 """How long a failed execution counts towards an agent's failures."""
 
 
-_LONGEST_TURN = 15
-"""Longest decimal number of a turn."""
-
-
 class Rejection(Record):
     """A rejected call: the reviewer, the time, their comment, and the turns since."""
 
@@ -262,7 +258,7 @@ class AgentLoadStore(Repository):
         for call, value in found.items():
             turn, _, stored = value.partition(b" ")
             body = opened_rejection(self._conn, name, call, stored)
-            if body is None or not (turn.isdigit() and len(turn) <= _LONGEST_TURN):
+            if body is None or not turn.isdigit():
                 await self._sealing.refuse(
                     keys, Sealed.REJECTION, value, agent=agent, thread=thread
                 )

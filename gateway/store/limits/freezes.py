@@ -314,9 +314,7 @@ class FreezeStore(Repository):
         listed = known.found.freezes
         wanted = listed if names is None else names
         found = {name: listed[name] for name in wanted if name in listed}
-        for name, stored in pauses.items():
-            if name.startswith(_PAUSED) and len(name) > len(_PAUSED):
-                found[name] = _pause(name, stored)
+        found |= {name: _pause(name, stored) for name, stored in pauses.items()}
         if not known.is_believed:
             found[NOT_BELIEVED.name] = NOT_BELIEVED
         return found

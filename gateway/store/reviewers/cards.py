@@ -129,26 +129,16 @@ def copies_in(found: Mapping[str, bytes]) -> dict[str, CardCopy]:
     for name in found:
         prefix, _, user = name.partition(" ")
         if f"{prefix} " in {OPENED, AT, SHOWN, REFUSED} and user not in copies:
-            channel, _, ts = legible(found.get(AT + user)).partition(" ")
-            rev, _, digest = legible(found.get(SHOWN + user)).partition(" ")
+            channel, _, ts = text(found.get(AT + user)).partition(" ")
+            rev, _, digest = text(found.get(SHOWN + user)).partition(" ")
             copies[user] = CardCopy(
-                channel=channel or legible(found.get(OPENED + user)),
+                channel=channel or text(found.get(OPENED + user)),
                 ts=ts,
-                rev=rev_of(rev),
+                rev=int(rev or 0),
                 decision_digest=digest,
-                refused=legible(found.get(REFUSED + user)),
+                refused=text(found.get(REFUSED + user)),
             )
     return copies
-
-
-def legible(stored: bytes | None) -> str:
-    """Return a field of a card's hash; invalid UTF-8 matches nothing."""
-    return (stored or b"").decode("utf-8", "backslashreplace")
-
-
-def rev_of(stored: str) -> int:
-    """Return a revision; 0, older than any, for a malformed value."""
-    return int(stored) if stored.isascii() and stored.isdecimal() else 0
 
 
 class CopyStore(AttachedStore):
@@ -186,7 +176,7 @@ class CopyStore(AttachedStore):
         """
         name = SHOWN + user
         before = text(await self._conn.command("HGET", keys.card(approval), name))
-        is_newer = rev_of(before.partition(" ")[0]) > rev
+        is_newer = int(before.partition(" ")[0] or 0) > rev
         shown = {name: f"{0 if is_newer else rev} {decision_digest}"}
         await self._attach(keys, approval, newest=shown)
         return not is_newer
@@ -416,13 +406,13 @@ class CardStore(AttachedStore):
             found = fields(await self._conn.command("HGETALL", keys.card(collected)))
         if "at" not in found:
             return None
-        known = {name: legible(found.get(name)) for name in _KNOWN}
+        known = {name: text(found.get(name)) for name in _KNOWN}
         channel, _, ts = known["at"].partition(" ")
         self._note_display(approval, known["display"])
         return CardPlace(
             channel=channel,
             ts=ts,
-            rev=rev_of(known["rev"]),
+            rev=int(known["rev"] or 0),
             display_digest=known["display"],
             decision_digest=known["decision"],
             mentioned_roles=frozenset(

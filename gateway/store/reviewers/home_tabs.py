@@ -6,7 +6,6 @@ for a while after its last use.
 
 from __future__ import annotations
 
-from contextlib import suppress
 from datetime import timedelta
 from typing import TypeVar
 
@@ -106,8 +105,4 @@ class HomeTabStore(Repository):
 
 
 def _read(kind: type[T], body: bytes | None) -> T:
-    # From another version, or damaged: nothing else depends on it, and the tab opens
-    # without a filter.
-    with suppress(ValueError):
-        return kind.model_validate_json(body or b"")
-    return kind()
+    return kind.model_validate_json(body) if body else kind()

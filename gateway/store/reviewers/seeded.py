@@ -25,20 +25,14 @@ class SeededStore(Repository):
     """Seeded defects of all tenants; each tenant has at most one at a time."""
 
     async def read(self, keys: Keys) -> Seeded:
-        """Read the stored defect; malformed fields are dropped."""
+        """Read the stored defect."""
         rows = fields(await self._conn.command("HGETALL", keys.seeded))
         found = {name: text(body) for name, body in rows.items()}
         channel, _, ts = found.get(_PLACE, "").partition(" ")
-        try:
-            body = found.get(_CARD)
-            card = SeededCard.model_validate_json(body) if body else None
-            due_ms = int(found.get(_DUE, "0"))
-        except ValueError:
-            await self._conn.command("DEL", keys.seeded)
-            return Seeded()
+        body = found.get(_CARD)
         return Seeded(
-            due_ms=due_ms,
-            card=card,
+            due_ms=int(found.get(_DUE, "0")),
+            card=SeededCard.model_validate_json(body) if body else None,
             channel=channel,
             ts=ts,
             answer=found.get(_ANSWER, ""),

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 
 from keyturn.gateway.protocol.records import Record
@@ -111,17 +110,16 @@ class ProcessStore(Repository):
         found, over = fields(raw), list[str]()
         for name, value in found.items():
             kind, _, rest = name.partition(":")
-            with suppress(ValueError):  # of another version, or damaged
-                ends, _, body = text(value).partition(" ")
-                if kind == "a":
-                    one = AgentCheckpoints.model_validate_json(value)
-                    kept[one.tenant, one.agent] = one
-                elif kind in {"p", "r"} and int(ends) < now_ms:
-                    over.append(name)
-                elif kind == "p":
-                    alive[rest] = (ProcessInfo.model_validate_json(body), int(ends))
-                elif kind == "r":
-                    refused.append(body)
+            ends, _, body = text(value).partition(" ")
+            if kind == "a":
+                one = AgentCheckpoints.model_validate_json(value)
+                kept[one.tenant, one.agent] = one
+            elif kind in {"p", "r"} and int(ends) < now_ms:
+                over.append(name)
+            elif kind == "p":
+                alive[rest] = (ProcessInfo.model_validate_json(body), int(ends))
+            elif kind == "r":
+                refused.append(body)
         if some := over[:1000]:
             # No more than a script takes; the next reading drops the others. Only if
             # none of them has sent a heartbeat since.

@@ -10,7 +10,6 @@ from keyturn.gateway.store.connection.connection import (
     number,
     text,
 )
-from keyturn.gateway.store.connection.listed_members import readable_fields
 from keyturn.gateway.store.keys import Keys
 from keyturn.gateway.store.sealing.sealing import Repository
 
@@ -51,11 +50,11 @@ class RestoreCounterStore(Repository):
         found = fields(rows)
         store = text(found.pop(_STORE, b""))
 
-        def read(name: str, kept: bytes) -> RestoreCounter:
-            return RestoreCounter(number(kept), number(found.get(name + _AT)))
-
-        counters = {name: it for name, it in found.items() if not name.endswith(_AT)}
-        of = readable_fields(counters, read)
+        of = {
+            name: RestoreCounter(number(kept), number(found.get(name + _AT)))
+            for name, kept in found.items()
+            if not name.endswith(_AT)
+        }
         return RestoreCounters(store, of, milliseconds(time))
 
     async def named(self, keys: Keys, store: str) -> str:

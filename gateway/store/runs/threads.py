@@ -21,7 +21,6 @@ from keyturn.gateway.store.connection.connection import (
     number,
     text,
 )
-from keyturn.gateway.store.connection.listed_members import readable_fields
 from keyturn.gateway.store.events.outbox import announcement
 from keyturn.gateway.store.keys import KEEP_MS, MESSAGE_LIFETIME, Keys
 from keyturn.gateway.store.runs.jobs import Job, sealed_job
@@ -55,7 +54,7 @@ holder could exhaust the fences of all agents of the tenant."""
 Mark = Literal["begun", "ended", "digest", "waiting", "corrected"]
 """Kinds of announcements, made once for each mark: see `ThreadStore.announce`."""
 
-_ENDED = "ended"
+_ENDED = b"ended"
 
 
 class ThreadFacts(Record):
@@ -432,10 +431,7 @@ class InterruptStore(Repository):
         key = keys.questions(job.agent, job.thread)
         found = fields(await self._conn.command("HGETALL", key))
 
-        def read(_: str, at: bytes) -> int:
-            return 0 if at.decode() == _ENDED else int(at)
-
-        return readable_fields(found, read)
+        return {name: 0 if at == _ENDED else int(at) for name, at in found.items()}
 
     async def ask(
         self,

@@ -30,6 +30,7 @@ import re
 import secrets
 import struct
 import zlib
+from bisect import bisect_left
 from collections.abc import Collection, Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -180,14 +181,7 @@ class TreeFiles:
 
     def index_of(self, place: EntryId) -> int:
         """Return the number of entries before a position in the stream."""
-        low, high = 0, self.size
-        with suppress(FileNotFoundError), self.tree_path.open("rb") as file:
-            while low < high:
-                middle = (low + high) // 2
-                file.seek(middle * RECORD_BYTES)
-                ms, part, _, _ = _RECORD.unpack(file.read(RECORD_BYTES))
-                low, high = (middle + 1, high) if (ms, part) < place else (low, middle)
-        return low
+        return bisect_left(range(self.size), place, key=self.place)
 
     def place(self, index: int) -> EntryId:
         """Return the position of an entry in the stream; (0, 0) if there is none."""
@@ -337,8 +331,7 @@ def segments(files: TreeFiles) -> list[Segment]:
     # Before the files are listed: segments are written before the tree.
     size = files.size
     starts = _starts(files)
-    ends = [*starts[1:], size]
-    rows = zip(starts, ends, strict=True) if starts else ()
+    rows = zip(starts, [*starts[1:], size], strict=False)
     return [Segment(start, end) for start, end in rows if start < end]
 
 

@@ -314,7 +314,9 @@ class FreezeStore(Repository):
         listed = known.found.freezes
         wanted = listed if names is None else names
         found = {name: listed[name] for name in wanted if name in listed}
-        found |= {name: _pause(name, stored) for name, stored in pauses.items()}
+        for name, stored in pauses.items():
+            if name.startswith(_PAUSED):
+                found[name] = _pause(name, stored)
         if not known.is_believed:
             found[NOT_BELIEVED.name] = NOT_BELIEVED
         return found

@@ -146,7 +146,7 @@ class JobQueue:
                 return None
             job: Job | None = None
             with suppress(ValueError):
-                job = _job(entry)
+                job = Job.model_validate_json(entry.values.get("j", b""))
                 if _is_believed(self._sealing, job):
                     return Delivery(id=entry.id, job=job)
             logger.error("job.corrupt job=%s", entry.id)
@@ -243,8 +243,3 @@ class JobQueue:
             await self._conn.command(
                 "XCLAIM", self._keys.jobs, GROUP, consumer, 0, delivery.id
             )
-
-
-def _job(entry: Entry) -> Job:
-    """Parse a job; raises ValueError for anything else."""
-    return Job.model_validate_json(entry.values.get("j", b""))

@@ -168,9 +168,7 @@ async def rejection_of(
             rules.REJECTED,
         )
     pause_after = policy.protect.pause_after_rejections
-    return rejection_effects(
-        store.conn, keys, approval, rejected, pause_after=pause_after
-    )
+    return rejection_effects(store.conn, keys, approval, rejected, pause_after)
 
 
 logger = logging.getLogger(__name__)

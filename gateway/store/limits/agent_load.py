@@ -117,7 +117,6 @@ def rejection_effects(
     keys: Keys,
     approval: Approval,
     rejected: Sequence[Item],
-    *,
     pause_after: int,
 ) -> dict[str, object]:
     """Return the effects of rejections, for the script that writes them.

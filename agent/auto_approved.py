@@ -16,16 +16,16 @@ the gateway does not answer, the agent continues.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from langgraph.errors import GraphBubbleUp, ParentCommand, is_invalid_resume
 
 from keyturn.agent import messages
-from keyturn.agent.bridge import Shell, ask_with_retries
+from keyturn.agent.bridge import Shell, ask_or_wait, ask_with_retries
 from keyturn.agent.execution import (
     HANDED_OFF,
     CutOff,
@@ -38,9 +38,6 @@ from keyturn.agent.grants import Grant, contained, grant_scope
 from keyturn.agent.turns import collect_edits
 from keyturn.gateway.errors import (
     KeyturnError,
-    LeaseLost,
-    NotAllowed,
-    ThreadUnavailable,
 )
 from keyturn.gateway.failures import any_failure
 from keyturn.gateway.protocol import digest
@@ -180,25 +177,18 @@ class _Call:
     async def begin(self) -> CallBegun:
         if not self.gateway().keeps_calls():
             return _NOT_KEPT
-        try:
-            return await self._progress("begin")
-        except (LeaseLost, NotAllowed):
-            raise
-        except KeyturnError as error:
-            raise ThreadUnavailable(
-                f"The gateway did not answer for a call of {self.verdict.tool!r}, so "
-                "nothing ran; resume the thread again when it is back."
-            ) from error
+        about = f"a call of {self.verdict.tool!r}"
+        return await ask_or_wait(self.shell, partial(self._progress, "begin"), about)
 
     async def enter(self) -> None:
         if not self.is_entered:
-            await self._report(self._progress("enter"))
+            await self._report("enter")
             # Set even if the report failed. A later holder of the lease then does not
             # enter the call again, which is safe.
             self.is_entered = True
 
     async def release(self) -> None:
-        await self._report(self._progress("give_back"))
+        await self._report("give_back")
 
     async def end(self, result: Result, *, is_over: bool = True) -> None:
         verdict = self.verdict
@@ -210,25 +200,21 @@ class _Call:
             is_over=is_over,
         )
 
-        async def send() -> None:
-            gateway = self.gateway()
-            await self.shell.ask(lambda: gateway.ended(end))
-
-        await self._report(send())
+        try:
+            await self.shell.ask(lambda: self.gateway().ended(end))
+        except KeyturnError:
+            logger.warning("call.report_failed tool=%s", verdict.tool)
 
     async def _progress(self, verb: ProgressVerb) -> CallBegun:
         progress = CallProgress(
             verb=verb, ref=self.ref, tool_call_id=self.verdict.tool_call_id,
             tool=self.verdict.tool,
         )  # fmt: skip
-        gateway = self.gateway()
-        return await ask_with_retries(
-            self.shell, lambda: gateway.report_progress(progress)
-        )
+        return await self.gateway().report_progress(progress)
 
-    async def _report(self, report: Coroutine[Any, Any, object]) -> None:
+    async def _report(self, verb: ProgressVerb) -> None:
         try:
-            await report
+            await ask_with_retries(self.shell, partial(self._progress, verb))
         except KeyturnError:
             logger.warning("call.report_failed tool=%s", self.verdict.tool)
 

@@ -21,6 +21,7 @@ from keyturn.gateway.errors import (
     KeyturnError,
     LeaseLost,
     StoreUnavailable,
+    ThreadUnavailable,
 )
 from keyturn.gateway.protocol import run_context
 from keyturn.gateway.protocol.run_context import one_write
@@ -140,6 +141,26 @@ async def ask_with_retries(
                 await shell.sleep(pause)
                 pause *= 3
         return await shell.ask(question)
+
+
+async def ask_or_wait(
+    shell: Shell, question: Callable[[], Coroutine[Any, Any, T]], about: str
+) -> T:
+    """Ask like `ask_with_retries`; a thread waits out an outage.
+
+    Raises:
+        ThreadUnavailable: there was no answer about this call; nothing ran.
+        KeyturnError: a refusal, or the loss of the thread's lease.
+    """
+    try:
+        return await ask_with_retries(shell, question)
+    except (*FINAL_ERRORS, LeaseLost):
+        raise
+    except KeyturnError as error:
+        raise ThreadUnavailable(
+            f"{error} So nothing ran for {about}; run the thread again when the "
+            "gateway is back."
+        ) from error
 
 
 async def ask_until_answered(

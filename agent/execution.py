@@ -25,7 +25,7 @@ from typing import Any, Generic, TypeVar, assert_never, cast
 from langgraph.errors import GraphBubbleUp, ParentCommand, is_invalid_resume
 
 from keyturn.agent import bridge, grants, messages
-from keyturn.agent.bridge import Shell, ask_with_retries
+from keyturn.agent.bridge import Shell, ask_or_wait, ask_with_retries
 from keyturn.agent.grants import Grant, Recheck, contained, grant_scope
 from keyturn.agent.interrupts import drop_findings, request_reconciliation
 from keyturn.agent.turns import collect_edits
@@ -34,7 +34,6 @@ from keyturn.gateway.clock import now_s
 from keyturn.gateway.errors import (
     FINAL_ERRORS,
     BadJson,
-    ClockWrong,
     KeyRefused,
     KeyturnError,
     StateUnknown,
@@ -207,7 +206,7 @@ async def _claim(request: ClaimRequest, gateway: Gateway, shell: Shell) -> Claim
             return await gateway.claim(request)
 
     try:
-        return await ask_with_retries(shell, ask)
+        return await ask_or_wait(shell, ask, f"item {request.item_id!r}")
     except asyncio.CancelledError:
         # The claim may still be granted. Unused, it would expire and leave a doubt that
         # people must resolve.
@@ -219,15 +218,6 @@ async def _claim(request: ClaimRequest, gateway: Gateway, shell: Shell) -> Claim
         raise
     except FINAL_ERRORS as error:
         return Refused(reason=str(error))
-    except ClockWrong as error:
-        raise ThreadUnavailable(str(error)) from error
-    # Not a refusal: the call is approved, and the thread continues once the gateway
-    # answers.
-    except KeyturnError as error:
-        raise ThreadUnavailable(
-            f"The gateway did not answer for item {request.item_id!r}, so nothing ran; "
-            "resume the thread again when it is back."
-        ) from error
 
 
 async def _give_back(
@@ -269,15 +259,11 @@ class _Claim:
         if now_s() - asked_s < self.claimed.lease_s / 2:
             return True
         item_id, fence = self.held.verdict.item_id, self.claimed.fence
-        try:
-            is_current = await ask_with_retries(
-                self.shell, lambda: self.gateway.heartbeat(item_id, fence)
-            )
-        except KeyturnError as error:
-            raise ThreadUnavailable(
-                f"The gateway did not confirm the claim of {item_id!r}, so nothing "
-                "ran; resume the thread again when it is back."
-            ) from error
+        is_current = await ask_or_wait(
+            self.shell,
+            lambda: self.gateway.heartbeat(item_id, fence),
+            f"item {item_id!r}",
+        )
         if not is_current:
             logger.warning("execution.claim_lost item=%s", item_id)
         return is_current

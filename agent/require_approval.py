@@ -24,7 +24,7 @@ from langchain_core.tools import BaseTool, StructuredTool
 from langgraph.config import get_config
 
 from keyturn.agent import auto_approved, canonical, grants, interrupts, messages, turns
-from keyturn.agent.bridge import Awaiting, Blocking, Shell, ask_with_retries, drive
+from keyturn.agent.bridge import Awaiting, Blocking, Shell, ask_or_wait, drive
 from keyturn.agent.canonical import argument_model
 from keyturn.agent.execution import (
     Closed,
@@ -51,7 +51,6 @@ from keyturn.gateway.errors import (
     KeyturnError,
     NotAllowed,
     StateUnknown,
-    ThreadUnavailable,
 )
 from keyturn.gateway.protocol import digest, run_context, strict_json
 from keyturn.gateway.protocol.parameters import signature_of
@@ -652,18 +651,11 @@ async def submit(turn: Turn, gateway: Gateway, shell: Shell) -> Verdict:
     call = turn.calls[0]
     turn = turn.with_(enclosing_run=run_context.enclosing_run(turn.ref.run_ref))
     try:
-        found = await ask_with_retries(shell, lambda: gateway.submit(turn))
+        found = await ask_or_wait(shell, lambda: gateway.submit(turn), repr(call.tool))
     except KeyRefused:
         raise
     except FINAL_ERRORS as error:
         return turns.denial(call.tool, call.tool_call_id, str(error))
-    except KeyturnError as error:
-        # Not a denial, as in the middleware: no model reads it here, and the program
-        # can run the thread again.
-        raise ThreadUnavailable(
-            f"The gateway did not answer about {call.tool!r}, so nothing ran; run the "
-            "thread again when it is back."
-        ) from error
     about = (call.tool, call.tool_call_id, call.args)
     if len(found) == 1 and turns.is_about(found[0], *about):
         return found[0]

@@ -29,6 +29,7 @@ from keyturn.gateway.background import GRACE_S
 from keyturn.gateway.errors import (
     GraphError,
     KeyRefused,
+    KeyturnError,
     ThreadUnavailable,
 )
 from keyturn.gateway.failures import log_failure
@@ -156,12 +157,14 @@ class Drive:
             return None
         pause_s = max(next(self._pauses), found.retry_after_s)
         logger.warning(
-            "run.waiting gateway=%s agent=%s thread=%s error=%s next_in_s=%.1f",
+            "run.waiting gateway=%s agent=%s thread=%s error=%s next_in_s=%.1f%s",
             url or "here",
             self.run.agent,
             self.run.thread,
             type(error.__cause__ or error).__name__,
             pause_s,
+            # Only Keyturn's own texts: other errors may quote secrets or arguments.
+            f": {error}" if isinstance(error, KeyturnError) else "",
         )
         return pause_s
 

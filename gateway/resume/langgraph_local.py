@@ -344,23 +344,20 @@ def check_config(config: RunnableConfig, thread: str) -> None:
         GraphError: it is not a config, or names another thread, a checkpoint, or a
             setting of LangGraph's own.
     """
-    if not is_a(config, Mapping) or not is_a(config.get("configurable", {}), Mapping):
+    is_usable = is_a(config, Mapping) and is_a(config.get("configurable", {}), Mapping)
+    wrong = [
+        name
+        for name, value in (config.get("configurable", {}).items() if is_usable else ())
+        if name in _OURS
+        or str(name).startswith("__")
+        or (name == "thread_id" and value != thread)
+    ]
+    if wrong or not is_usable:
         raise GraphError(
-            f"The config of type {type(config).__name__} is none of LangGraph; give a "
-            "mapping, such as {'recursion_limit': 50, 'configurable': {...}}."
+            f"The config of the thread {thread!r} cannot be used; give a mapping, such "
+            "as {'recursion_limit': 50, 'configurable': {...}}"
+            + (f", without {wrong!r} in 'configurable'." if wrong else ".")
         )
-    configurable = config.get("configurable", {})
-    if configurable.get("thread_id", thread) != thread:
-        raise GraphError(
-            f"The config names the thread {configurable['thread_id']!r} and thread_id= "
-            f"the thread {thread!r}; take it out of config['configurable']."
-        )
-    for name in configurable:
-        if name in _OURS or str(name).startswith("__"):
-            raise GraphError(
-                f"The config names {name!r}, which is set for each step of a thread; "
-                "take it out of config['configurable']."
-            )
 
 
 def _config(thread: str) -> RunnableConfig:

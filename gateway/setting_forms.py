@@ -252,26 +252,22 @@ def is_postgres(place: str) -> bool:
     return urlsplit(place).scheme in {"postgres", "postgresql"}
 
 
-def check_place(place: str) -> None:
+def _place(place: SecretStr, info: ValidationInfo) -> SecretStr:
     """Refuse a place that would create a file although another database is meant.
 
     ``postgresql+asyncpg://…`` of another library would be the path of a new file: each
     gateway would keep separate threads, and the password would be part of a path.
-
-    Raises:
-        ValueError: its text omits the place, which may contain a password.
     """
-    if place in _MEMORY or (_URL.match(place) and not is_postgres(place)):
+    text = place.get_secret_value()
+    if is_postgres(text):
+        return place
+    if text in _MEMORY or _URL.match(text):
+        # Without the place, which may contain a password.
         raise ValueError(
             "checkpoints would be lost there; write the path of a SQLite file, or "
             "postgresql://user:password@host/name."
         )
-
-
-def _place(place: SecretStr, info: ValidationInfo) -> SecretStr:
-    text = place.get_secret_value()
-    check_place(text)
-    return place if is_postgres(text) else SecretStr(str(below(Path(text), info)))
+    return SecretStr(str(below(Path(text), info)))
 
 
 CheckpointPlace = Annotated[SecretStr, AfterValidator(_place)]

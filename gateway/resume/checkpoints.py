@@ -39,7 +39,7 @@ from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 from keyturn.gateway.errors import SettingsError
 from keyturn.gateway.resume.graphs import strict_serializer
 from keyturn.gateway.secret_file import make_private
-from keyturn.gateway.setting_forms import check_place, is_postgres
+from keyturn.gateway.setting_forms import is_postgres
 
 # Identity of a checkpoint database: a random id in the database itself.
 #
@@ -390,10 +390,6 @@ def open_checkpoints(
     Raises:
         SettingsError: it is neither, or cannot be opened.
     """
-    try:
-        check_place(place)
-    except ValueError as error:
-        raise SettingsError(f"'checkpoints': {error}") from None
     if is_postgres(place):
         return open_postgres(place)
     return open_sqlite(Path(place))

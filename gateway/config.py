@@ -174,10 +174,6 @@ def _redis_url(url: SecretStr) -> SecretStr:
     return url
 
 
-def _with_slash(url: str) -> str:
-    return url.rstrip("/") + "/"
-
-
 class PolicySource(NamedTuple):
     """Source of the policy: a separate file, or a key of ``keyturn.yml``."""
 
@@ -227,7 +223,9 @@ class SlackSettings(SettingsModel):
     host: str = "127.0.0.1"
     port: int | None = Field(default=None, ge=0, le=65535)
     command: CommandName = "/approvals"
-    api_url: Annotated[SafeUrl, AfterValidator(_with_slash)] = "https://slack.com/api/"
+    api_url: Annotated[SafeUrl, AfterValidator(lambda url: f"{url.rstrip('/')}/")] = (
+        "https://slack.com/api/"
+    )
     fallback_channel: ChannelName = ""
     team: TeamId = ""
 

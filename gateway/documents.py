@@ -221,12 +221,8 @@ def read_model(
 _HINTS = {
     r"character '\t'": "indent with blanks, not with tabs",
     "cannot start any token": "put what begins with it in quotes",
-    "mapping values are not allowed": "indent the keys of one mapping alike, and put "
-    "text with ': ' in it in quotes",
+    "mapping values are not allowed": "put text with ': ' in it in quotes",
     "unexpected end of stream": "close the quotes",
-    "expected ',' or": "close the bracket, and put what begins with '#' in quotes",
-    "expected the node content": "close the bracket",
-    "<block ": "indent the keys of one mapping alike",
 }
 """Part of a PyYAML message to its next step; the first match counts."""
 

@@ -14,6 +14,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Literal
 
 from keyturn.gateway.failures import FAILURE, Failure, described
@@ -109,21 +110,18 @@ class _Line:
 
 
 class _Text(logging.Formatter):
+    """One line an event: time, level, event and fields; its traceback if shown."""
+
     def __init__(self, *, shows_errors: bool = False) -> None:
-        super().__init__(
-            "%(asctime)s.%(msecs)03dZ %(levelname)-7s %(message)s", "%Y-%m-%dT%H:%M:%S"
-        )
-        self.converter = time.gmtime
+        super().__init__()
         self._shows_errors = shows_errors
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line of an event, and the traceback of its error if shown."""
-        record.message = record.getMessage()
-        record.asctime = self.formatTime(record, self.datefmt)
-        # Not `super().format`: it always adds the traceback of a library's error with
-        # its text.
-        line, trace = self.formatMessage(record), self.trace(record)
-        return f"{line}\n{trace}" if trace else line
+        """Return the line of an event; no field can start another line."""
+        more = "".join(f" {name}={value}" for name, value in _added(record).items())
+        line = f"{_at(record)} {record.levelname:<7} {record.getMessage()}{more}"
+        trace = self.trace(record)
+        return f"{_shown(line)}\n{trace}" if trace else _shown(line)
 
     def trace(self, record: logging.LogRecord) -> str:
         """Return the text and traceback of a record's error; "" if not shown."""
@@ -133,12 +131,6 @@ class _Text(logging.Formatter):
             return ""
         return "\n".join(map(_shown, failure.text().splitlines()))
 
-    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's own name
-        """Return the line of an event; no field can start another line."""
-        more = "".join(f" {name}={value}" for name, value in _added(record).items())
-        record.message = _shown(f"{record.message}{more}")
-        return super().formatMessage(record)
-
 
 class _Json(_Text):
     """One JSON object a line: time, level, logger, event and fields."""
@@ -146,7 +138,7 @@ class _Json(_Text):
     def format(self, record: logging.LogRecord) -> str:
         """Return one line."""
         row = {
-            "at": f"{self.formatTime(record, self.datefmt)}.{int(record.msecs):03d}Z",
+            "at": _at(record),
             "level": record.levelname.lower(),
             "logger": record.name,
             **_fields(record),
@@ -155,6 +147,11 @@ class _Json(_Text):
             row["trace"] = trace
         # In ASCII: no other separator of lines or control character of a terminal.
         return json.dumps(row)
+
+
+def _at(record: logging.LogRecord) -> str:
+    at = datetime.fromtimestamp(record.created, UTC)
+    return f"{at:%Y-%m-%dT%H:%M:%S}.{int(record.msecs):03d}Z"
 
 
 def _shown(text: str) -> str:
@@ -169,25 +166,23 @@ def _error_of(record: logging.LogRecord) -> BaseException | None:
 
 def _added(record: logging.LogRecord) -> dict[str, str]:
     """Return the fields that are added to a record's own message."""
-    repeated, error = getattr(record, _REPEATED, 0), _error_of(record)
-    return {
-        **({"repeated": str(repeated)} if repeated else {}),
+    found: dict[str, str] = {}
+    if repeated := getattr(record, _REPEATED, 0):
+        found["repeated"] = str(repeated)
+    if error := _error_of(record):
         # In the form of `log_failure`: type and place.
-        **({"error": described(error)} if error else {}),
-    }
+        found["error"] = described(error)
+    return found
 
 
 def _fields(record: logging.LogRecord) -> dict[str, str]:
     """Return event and fields by name, if the record has Keyturn's form."""
     template, args = str(record.msg), record.args
     named = _NAMED.findall(template)
-    event, _, _ = template.partition(" ")
-    more = _added(record)
+    found = {"event": template.partition(" ")[0]}
     if isinstance(args, tuple) and named and len(named) == len(args):
         pairs = zip(named, args, strict=True)
-        return {
-            "event": event,
-            **{name: one % (v,) for (name, one), v in pairs},
-            **more,
-        }
-    return {"event": event, "message": record.getMessage(), **more}
+        found |= {name: form % (value,) for (name, form), value in pairs}
+    else:
+        found["message"] = record.getMessage()
+    return found | _added(record)

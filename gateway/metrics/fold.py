@@ -187,14 +187,20 @@ class Metrics:
             return
         match event.name:
             case EventName.RUN_STARTED:
-                self._begin(run)
+                # A second message to a waiting run does not start another run.
+                self.open_runs.setdefault(run, False)
+                if len(self.open_runs) > MAX_RUNS:
+                    del self.open_runs[next(iter(self.open_runs))]
             case EventName.APPROVAL_OPENED if run in self.open_runs:
                 # An approval that the policy decides at once asks no people.
                 self.open_runs[run] = self.open_runs[run] or not event.is_auto_approved
             case EventName.RUN_FINISHED if run in self.open_runs:
                 was_asked = self.open_runs.pop(run)
                 if self.selected.is_in_time(event):
-                    self._end(event.at_ms, was_asked=was_asked)
+                    at = event.at_ms
+                    for counts in (self.total, self._day(at), self._hour(at)):
+                        counts.runs += 1
+                        counts.unasked_runs += not was_asked
             case EventName.RUN_FINISHED if self.selected.is_in_time(event):
                 # Its start was not read, so it is unknown whether it asked people.
                 self.total.unknown_runs += 1
@@ -207,17 +213,6 @@ class Metrics:
         kind = event.reason if event.reason in {*SecurityKind} else OTHERS
         count = event.data.get("count", "1")
         self.security[kind] += int(count) if _COUNT.fullmatch(count) else 1
-
-    def _end(self, at_ms: int, *, was_asked: bool) -> None:
-        for counts in (self.total, self._day(at_ms), self._hour(at_ms)):
-            counts.runs += 1
-            counts.unasked_runs += not was_asked
-
-    def _begin(self, run: RunRef) -> None:
-        # A second message to a waiting run does not start another run.
-        self.open_runs.setdefault(run, False)
-        if len(self.open_runs) > MAX_RUNS:
-            del self.open_runs[next(iter(self.open_runs))]
 
 
 def _count(counts: Counts, event: Event, outcome: Outcome | None) -> None:

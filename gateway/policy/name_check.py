@@ -52,6 +52,7 @@ _FUNCTIONS = frozenset(
 _RANGES = {"hour": range(24), "weekday": range(1, 8)}
 _COMPARE: dict[str, Callable[[float, float], bool]] = {
     "==": operator.eq,
+    "!=": operator.ne,
     "in": operator.eq,
     "<": operator.lt,
     "<=": operator.le,
@@ -134,7 +135,7 @@ def _check_hours(call: Call) -> None:
 def _check_range(name: str, known: range, behind: tuple[Token, ...]) -> None:
     """Refuse a comparison of an hour, a weekday or a count that is never true."""
     sign, *rest = (*behind, Token(Kind.SYMBOL, ""))
-    compare = _COMPARE.get(sign.text, operator.ne)
+    compare = _COMPARE.get(sign.text, _COMPARE["!="])
     listed = takewhile(lambda one: one.text != "]", rest)
     for token in listed if sign.text == "in" else rest[:1]:
         is_number = token.kind is Kind.NUMBER

@@ -33,6 +33,7 @@ _LONGEST = 300
 _CHOICES = 10
 _LONGEST_QUOTE = 80
 
+_CHARACTERS, _ENTRIES = "The number of characters", "The number of entries"
 _FORM = "This does not have the form that the tool's schema asks for"
 
 _TYPES = {
@@ -78,30 +79,18 @@ def _type(error: ValidationError) -> str:
 
 
 def _enum(error: ValidationError) -> str:
-    options = cast("list[JsonValue]", error.validator_value)
+    found = cast("JsonValue", error.validator_value)
+    options = [found]
+    if error.validator == "enum" and isinstance(found, list):
+        options = found
     shown = ", ".join(map(_quoted, options[:_CHOICES]))
     more = len(options) - _CHOICES
     rest = f" and {more} more" if more > 0 else ""
     return f"The tool's schema allows only: {shown}{rest}."
 
 
-def _const(error: ValidationError) -> str:
-    only = _quoted(error.validator_value)
-    return f"The tool's schema allows only: {only}."
-
-
-def _bound(words: str) -> Callable[[ValidationError], str]:
-    return lambda error: f"This has to be {words} {error.validator_value}."
-
-
-def _size(thing: str, things: str, words: str) -> Callable[[ValidationError], str]:
-    def make(error: ValidationError) -> str:
-        limit = cast("int", error.validator_value)
-        count = len(cast("str | list[object]", error.instance))
-        wanted = f"{words} {limit} {thing if limit == 1 else things}"
-        return f"This has to have {wanted}; it has {count}."
-
-    return make
+def _bound(words: str, thing: str = "This") -> Callable[[ValidationError], str]:
+    return lambda error: f"{thing} has to be {words} {error.validator_value}."
 
 
 def _format(error: ValidationError) -> str:
@@ -163,17 +152,17 @@ def _quoted(value: object) -> str:
 _SENTENCES: dict[str, Callable[[ValidationError], str]] = {
     "type": _type,
     "enum": _enum,
-    "const": _const,
+    "const": _enum,
     "required": lambda _: "This is needed.",
     "minimum": _bound("at least"),
     "maximum": _bound("at most"),
     "exclusiveMinimum": _bound("more than"),
     "exclusiveMaximum": _bound("less than"),
     "multipleOf": _bound("a multiple of"),
-    "minLength": _size("character", "characters", "at least"),
-    "maxLength": _size("character", "characters", "at most"),
-    "minItems": _size("entry", "entries", "at least"),
-    "maxItems": _size("entry", "entries", "at most"),
+    "minLength": _bound("at least", _CHARACTERS),
+    "maxLength": _bound("at most", _CHARACTERS),
+    "minItems": _bound("at least", _ENTRIES),
+    "maxItems": _bound("at most", _ENTRIES),
     "uniqueItems": lambda _: "Nothing may be in this list twice.",
     "format": _format,
     "pattern": _pattern,

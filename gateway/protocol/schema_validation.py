@@ -125,11 +125,6 @@ def checkable(schema: JsonObject) -> JsonObject:
     requires servers to validate their input
     (https://modelcontextprotocol.io/specification/2025-06-18/server/tools).
     """
-    if not any(
-        _is_unmatchable(one.get("pattern")) or _is_older(one)
-        for _, one in subschemas(schema)
-    ):
-        return schema
     # A copy: the tool still uses its schema.
     plain = copy.deepcopy(schema)
     for _, one in subschemas(plain):
@@ -137,12 +132,6 @@ def checkable(schema: JsonObject) -> JsonObject:
             del one["pattern"]
         _renew(one)
     return plain
-
-
-def _is_older(schema: JsonObject) -> bool:
-    bounds = (schema.get("exclusiveMinimum"), schema.get("exclusiveMaximum"))
-    is_draft_4 = any(isinstance(one, bool) for one in bounds)
-    return is_draft_4 or isinstance(schema.get("items"), list)
 
 
 def _renew(schema: JsonObject) -> None:

@@ -5,9 +5,9 @@ The same records pass through the in-process port and, as JSON, over HTTP.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Mapping
 from enum import StrEnum
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -441,26 +441,18 @@ def check_texts(turn: Turn) -> None:
                 f"A turn was submitted with {name}='', so no call was evaluated or "
                 "ran. Submit it with the name that it has."
             )
-    for where, text in _texts(turn):
-        try:
-            text.encode("utf-8")
-        except UnicodeEncodeError as error:
-            raise NotAllowed(
-                f"The {where} {text!r} contains half of a surrogate pair, so no call "
-                "of this turn was evaluated or ran. Submit it as Unicode."
-            ) from error
+    try:
+        "".join(turn.schemas).encode()
+        turn.model_dump_json(exclude=_CHECKED_LATER)
+    except ValueError as error:
+        raise NotAllowed(
+            "A text of this turn contains half of a surrogate pair, so no call was "
+            "evaluated or ran. Submit it as Unicode."
+        ) from error
 
 
-def _texts(turn: Turn) -> Iterator[tuple[str, str]]:
-    yield from turn.ref.names.items()
-    for run in (turn.ref.nested_in, turn.enclosing_run):
-        if run is not None:
-            yield "agent outside", run.agent
-            yield "thread outside", run.thread
-    yield "text", turn.says
-    for call in turn.calls:
-        yield from (("tool", call.tool), ("call id", call.tool_call_id))
-        yield "problem", call.problem
-        if call.hint is not None:
-            yield "description", call.hint.description
-    yield from (("schema of the tool", tool) for tool in turn.schemas)
+_CHECKED_LATER: Mapping[str, Any] = {
+    "schemas": True,
+    "calls": {"__all__": {"args", "original_args", "state"}},
+}
+"""Parts that are no texts: their checks refuse a call, and not its turn."""

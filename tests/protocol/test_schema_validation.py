@@ -103,12 +103,6 @@ def test_only_a_text_matches_a_pattern() -> None:
 LOOK_AHEAD = r"^(?!-)\d+$"
 
 
-def test_a_schema_without_such_a_pattern_is_the_same_object() -> None:
-    schema: JsonObject = {"properties": {"id": {"pattern": r"^\d+$"}}}
-
-    assert checkable(schema) is schema
-
-
 def test_only_the_pattern_with_a_look_ahead_is_left_out_of_a_copy() -> None:
     amount: JsonObject = {"type": "string", "pattern": LOOK_AHEAD}
     plain_id: JsonObject = {"type": "string", "pattern": r"^\d+$"}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from itertools import takewhile
 from types import ModuleType
@@ -13,6 +13,7 @@ from keyturn.gateway.policy import hours
 from keyturn.gateway.policy.cel_tokens import (
     Call,
     Kind,
+    Row,
     Token,
     calls,
     chains,
@@ -66,9 +67,7 @@ _METHODS = MACROS | frozenset(
 )
 
 
-def check_names(
-    row: tuple[Token, ...], named: frozenset[str], roots: frozenset[str]
-) -> None:
+def check_names(row: Row, named: frozenset[str], roots: frozenset[str]) -> None:
     """Check every name of an expression that compiles.
 
     Args:
@@ -91,11 +90,8 @@ def check_names(
         raise ValueError(f"{name!r} is taken; give the macro's variable another name")
     for name in sorted(named - bound - roots):
         raise ValueError(f"there is no {name!r}; {near(name, roots)}")
-    _check_members(row, "call", CALL)
-    _check_recent(row)
-    for _, path in chains(row, "windows"):
-        if len(path) != 1:
-            raise ValueError("'windows' is read by name; write windows.<name>")
+    for root, members in (("call", CALL), ("recent", RECENT), ("windows", ())):
+        _check_members(row, root, members)
     for at, token in enumerate(row[:-1]):
         is_name = token.kind is Kind.NAME and token.text != "in"
         if is_name and row[at + 1].text == "{":
@@ -132,7 +128,7 @@ def _check_hours(call: Call) -> None:
         hours.span(_plain(call, 2, "span of hours", "'08:00-18:00'"))
 
 
-def _check_range(name: str, known: range, behind: tuple[Token, ...]) -> None:
+def _check_range(name: str, known: range, behind: Row) -> None:
     """Refuse a comparison of an hour, a weekday or a count that is never true."""
     sign, *rest = (*behind, Token(Kind.SYMBOL, ""))
     compare = _COMPARE.get(sign.text, _COMPARE["!="])
@@ -145,14 +141,6 @@ def _check_range(name: str, known: range, behind: tuple[Token, ...]) -> None:
                 f"{name} is {known[0]}{first} to {known[-1]}, so it is never "
                 f"{sign.text} {token.text}"
             )
-
-
-def _check_recent(row: tuple[Token, ...]) -> None:
-    _check_members(row, "recent", RECENT)
-    for at, path in chains(row, "recent"):
-        # Only `recent`, a dot and the name: an index in brackets is not checked.
-        if path[0] in SAME and row[at + 1].text == ".":
-            _check_range(f"recent.{path[0]}", range(MOST_KEPT + 1), row[at + 3 :])
 
 
 def _check_pattern(call: Call) -> None:
@@ -174,10 +162,14 @@ def _plain(call: Call, index: int, what: str, example: str) -> str:
     return value
 
 
-def _check_members(row: tuple[Token, ...], root: str, known: Iterable[str]) -> None:
-    for _, path in chains(row, root):
+def _check_members(row: Row, root: str, known: Sequence[str]) -> None:
+    """Check each member that is read of a root; any name is a window's."""
+    for at, path in chains(row, root):
         if len(path) != 1:
-            text = f"{root!r} is read by name; write {root}.{next(iter(known))}"
+            text = f"{root!r} is read by name; write {root}.{(*known, '<name>')[0]}"
             raise ValueError(text)
-        if path[0] not in known:
+        if known and path[0] not in known:
             raise ValueError(f"{root!r} has no {path[0]!r}; {near(path[0], known)}")
+        # Only `recent`, a dot and the name: an index in brackets is not checked.
+        if root == "recent" and path[0] in SAME and row[at + 1].text == ".":
+            _check_range(f"recent.{path[0]}", range(MOST_KEPT + 1), row[at + 3 :])

@@ -619,10 +619,6 @@ class Policy(Record):
             for tool, rule in agent_rule.tools.items():
                 yield ("agents", agent, "tools", tool), rule
 
-    def names_tool(self, name: str) -> bool:
-        """Return True if the file lists this tool."""
-        return name in self.tool_names
-
     @property
     def tool_names(self) -> frozenset[str]:
         """Return every tool that the file lists."""

@@ -177,7 +177,7 @@ class LiveMetrics(StatisticsService):
     def label(self, tool: str) -> str:
         """Return the name of a tool that the policy lists, else ``OTHER``."""
         # An agent may use any tool name, even a secret or a new one each time.
-        return tool if self._policy().names_tool(tool) else OTHER
+        return tool if tool in self._policy().tool_names else OTHER
 
     async def begin(self) -> None:
         """Count from now on, without earlier entries.

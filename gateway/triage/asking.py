@@ -18,6 +18,7 @@ from typing import Protocol, cast
 
 from pydantic import BaseModel, Field
 
+from keyturn.gateway.background import begun
 from keyturn.gateway.errors import SettingsError
 from keyturn.gateway.protocol.records import Record, Tier, join
 from keyturn.gateway.triage.request import TriageRequest
@@ -73,13 +74,11 @@ def require_triage(found: object, name: str) -> Triage:
         SettingsError: when it has no coroutine ``assess``; ``name`` is the setting or
             argument.
     """
-    if isinstance(found, type):
-        raise SettingsError(f"'triage': {name} is a class; give an object of it.")
-    if not iscoroutinefunction(getattr(found, "assess", None)):
+    has_coroutine = iscoroutinefunction(getattr(found, "assess", None))
+    if isinstance(found, type) or not has_coroutine:
         raise SettingsError(
-            f"'triage': {name} is a {type(found).__name__} without a coroutine "
-            "'assess'; give a ChatModelTriage(model), or another object with "
-            "one."
+            f"'triage': {name} is no object with a coroutine 'assess'; give a "
+            "ChatModelTriage(model), or another one."
         )
     return cast("Triage", found)
 
@@ -104,14 +103,13 @@ async def ask(
         return _failed(TriageFailure.TIMEOUT)
     # Through `_assess`, so that triage that is not a coroutine, or raises at once,
     # fails inside the task.
-    task = asyncio.create_task(_assess(triage, request), context=contextvars.Context())
+    task = contextvars.Context().run(begun, _assess(triage, request))
     try:
         # wait, not wait_for: that waits for the cancelled task to end, and a task that
         # ignores its cancellation would block the agent.
         await asyncio.wait([task], timeout=within.total_seconds())
     finally:
         task.cancel()
-        task.add_done_callback(_forget)
     if not task.done():
         return _failed(TriageFailure.TIMEOUT)
     # A task that cancelled itself has no exception; `exception()` would raise.
@@ -126,11 +124,6 @@ async def ask(
 
 async def _assess(triage: Triage, request: TriageRequest) -> object:
     return await triage.assess(request)
-
-
-def _forget(task: asyncio.Task[object]) -> None:
-    if not task.cancelled():
-        task.exception()  # otherwise asyncio would log it with its text
 
 
 def _failed(why: TriageFailure, error: str = "") -> TriageResponse:

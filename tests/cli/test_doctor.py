@@ -360,7 +360,7 @@ make = Eyes
         (f"{SILENT}triage: eyes.py:make", "eyes.py:make; the policy never asks it"),
         (f"{SILENT}triage: eyes.py:makes", "has no 'makes'; did you mean 'make'?"),
         (f"{SILENT}triage: eyes.py:number", "cannot be called without arguments"),
-        (f"{SILENT}triage: eyes.py:Blind", "is a Blind without a coroutine 'assess'"),
+        (f"{SILENT}triage: eyes.py:Blind", "is no object with a coroutine 'assess'"),
         (f"{SILENT}triage: gone.py:make", "There is no file"),
     ],
 )

@@ -81,8 +81,8 @@ class Hanging:
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        (Synchronous(), "is a Synchronous without a coroutine 'assess'"),
-        (Played, "is a class; give an object of it"),
+        (Synchronous(), "is no object with a coroutine"),
+        (Played, "is no object with a coroutine"),
     ],
 )
 def test_triage_that_could_never_answer_is_refused_where_it_is_given(

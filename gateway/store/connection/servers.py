@@ -73,11 +73,9 @@ ASK_S = 2.0
 """Time limit for asking a Sentinel or a cluster node for the master."""
 
 _UNREADABLE = (
-    "KEYTURN_REDIS_URL cannot be read: the port or the database is no number, an "
-    "option is not known, or the hosts or the name of a master are missing. Examples: "
-    "redis://user:password@host:6379/0, redis+sentinel://host:26379,host:26379/name, "
-    "redis+cluster://host:6379,host:6379. In a password, write / as %2F, ? as %3F, # "
-    "as %23 and @ as %40."
+    "KEYTURN_REDIS_URL cannot be read. Examples: redis://user:password@host:6379/0, "
+    "redis+sentinel://host:26379,host:26379/name, redis+cluster://host:6379,host:6379. "
+    "In a password, write / as %2F, ? as %3F, # as %23 and @ as %40."
 )
 _SENTINEL_PORT = 26379
 _PORT = 6379

@@ -117,6 +117,11 @@ async def quarantine(
         reason=why,
     )
     job = Job.to_resume(tenant, run_ref.agent, run_ref.thread)
+    at = str(now_ms)
+    mark = {
+        QUARANTINED: at,
+        QUARANTINE_SEAL: seals.of_moment(approval_id, QUARANTINED, at).hex(),
+    }
     states = {
         str(i): s for i, s in ending.quarantined_states(codec.states(head)).items()
     }
@@ -126,13 +131,13 @@ async def quarantine(
         spent = [Attempt(approval_id, int(i), NEVER_AGAIN) for i in states]
         await conn.ledger.spend(spent, now_ms=now_ms)
     moved = {f"{i}:s": state for i, state in states.items()}
-    since = dict.fromkeys((f"{i}:t" for i in states), str(now_ms))
+    since = dict.fromkeys((f"{i}:t" for i in states), at)
     change: dict[str, object] = {
         "id": approval_id,
         # Compared as text with the stored value, even if that is malformed.
         "rev": head.get("rev", b"").decode("utf-8", "replace"),
         "seen_ms": now_ms,
-        "fields": {**moved, **since, **_set_aside(seals, approval_id, now_ms)},
+        "fields": {**moved, **since, **mark},
         "states": states,
         # Score 0 removes every timer; otherwise each would find the record again.
         "set": [(kind, 0) for kind in timing.TimerKind],
@@ -144,12 +149,6 @@ async def quarantine(
     place = approval_id, ref.agent, run_ref.thread
     await run_change(conn, keys, [place], [to_json(change), b""])
     return tenant, ref
-
-
-def _set_aside(seals: RecordSeals, approval_id: str, now_ms: int) -> dict[str, str]:
-    at = str(now_ms)
-    seal = seals.of_moment(approval_id, QUARANTINED, at)
-    return {QUARANTINED: at, QUARANTINE_SEAL: seal.hex()}
 
 
 async def _mend_of(

@@ -122,7 +122,7 @@ async def test_what_blocks_the_event_loop_is_logged_and_may_end_the_heartbeats(
 ) -> None:
     count, looks, beats = Count(), 0, list[int]()
     has_looked = threading.Event()
-    look = leases_module._LoopWatch.is_blocked
+    look = leases_module.LoopWatch.is_blocked
 
     def counted(watch: Any, loop: asyncio.AbstractEventLoop) -> bool:
         nonlocal looks
@@ -134,7 +134,7 @@ async def test_what_blocks_the_event_loop_is_logged_and_may_end_the_heartbeats(
         return look(watch, loop)
 
     monkeypatch.setattr(leases_module, "BLOCKED_S", 0.0)
-    monkeypatch.setattr(leases_module._LoopWatch, "is_blocked", counted)
+    monkeypatch.setattr(leases_module.LoopWatch, "is_blocked", counted)
     with caplog.at_level(logging.WARNING, leases_module.__name__):
         async with beating(0.001, count.beat, ends_blocked=ends_blocked):
             wait_blocking(has_looked)

@@ -136,7 +136,7 @@ async def while_held(
             await asyncio.gather(running, watching, return_exceptions=True)
 
 
-class _LoopWatch:
+class LoopWatch:
     """Detects a blocked event loop from the background loop, and logs its stack."""
 
     def __init__(self) -> None:
@@ -165,7 +165,7 @@ class _LoopWatch:
         self._asked_s, self._is_logged = 0.0, False
 
 
-_watches: WeakKeyDictionary[asyncio.AbstractEventLoop, _LoopWatch] = WeakKeyDictionary()
+_watches: WeakKeyDictionary[asyncio.AbstractEventLoop, LoopWatch] = WeakKeyDictionary()
 
 
 def stack_of(thread: int) -> str:
@@ -193,7 +193,7 @@ async def beating(
             that another process can take over.
     """
     loop, tasks = asyncio.get_running_loop(), list[asyncio.Task[None]]()
-    watch = _watches.setdefault(loop, _LoopWatch())
+    watch = _watches.setdefault(loop, LoopWatch())
 
     async def beats() -> None:
         while True:

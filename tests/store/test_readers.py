@@ -23,7 +23,6 @@ from keyturn.gateway.store.events.readers import (
     backlog,
     drop_idle_readers,
     forget_consumers,
-    reader_states,
     trim_outbox,
 )
 from keyturn.gateway.store.keys import KEEP_MS, Keys
@@ -167,24 +166,6 @@ async def test_a_reader_that_is_away_for_a_month_is_forgotten_and_may_come_back(
     await gone.prepare()
     assert len(await gone.take("c", block_ms=1)) == 1
     del here
-
-
-async def test_a_reader_that_is_dropped_during_the_look_is_not_among_the_states(
-    store: Store, keys: Keys, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    await old_events(store, keys, 1)
-    for name in ("slack", "webhooks"):
-        await reader(store, keys, name)
-    command = store.conn.command
-
-    async def after_the_drop(*words: Argument) -> Reply:
-        if words[:2] == ("XINFO", "CONSUMERS"):
-            await command("XGROUP", "DESTROY", keys.outbox, "webhooks")
-        return await command(*words)
-
-    monkeypatch.setattr(store.conn, "command", after_the_drop)
-
-    assert [one.name for one in await reader_states(store.conn, keys)] == ["slack"]
 
 
 async def test_everything_of_a_long_sorted_set_comes_once(

@@ -110,26 +110,20 @@ async def reader_states(conn: Connection, keys: Keys) -> list[ReaderState]:
     """Return every reader of a tenant's outbox, by name."""
     groups = await _groups(conn, keys)
     found = [await _state(conn, keys, facts) for facts in groups]
-    return sorted((one for one in found if one), key=lambda one: one.name)
+    return sorted(found, key=lambda one: one.name)
 
 
 async def _state(
     conn: Connection, keys: Keys, facts: Mapping[str, Reply]
-) -> ReaderState | None:
-    """Return the state of a reader; None if it was dropped after the list was read."""
+) -> ReaderState:
     name, taken = text(facts["name"]), text(facts["last-delivered-id"])
     pending, needs = number(facts["pending"]), entry_id(taken)
-    try:
-        # Unacknowledged entries may be far behind the last delivered one.
-        if pending:
-            summary = await conn.command("XPENDING", keys.outbox, name)
-            oldest = cast("Mapping[str, Reply]", summary)["min"]
-            needs = entry_id(text(oldest)) if oldest is not None else needs
-        reply = await conn.command("XINFO", "CONSUMERS", keys.outbox, name)
-    except StoreUnavailable as error:
-        if "NOGROUP" not in str(error.__cause__):
-            raise
-        return None
+    # Unacknowledged entries may be far behind the last delivered one.
+    if pending:
+        summary = await conn.command("XPENDING", keys.outbox, name)
+        oldest = cast("Mapping[str, Reply]", summary)["min"]
+        needs = entry_id(text(oldest)) if oldest is not None else needs
+    reply = await conn.command("XINFO", "CONSUMERS", keys.outbox, name)
     # The lag is unknown if entries in the middle were deleted.
     unread = pending + number(facts.get("lag"))
     idle_ms = min((number(one["idle"]) for one in _rows(reply)), default=None)

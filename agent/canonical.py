@@ -241,10 +241,12 @@ class _SerializedSchema(GenerateJsonSchema):
             raise PydanticSerializationError(str(error)) from error
 
     def model_fields_schema(self, schema: Any) -> Any:  # noqa: ANN401 - pydantic's own signature
-        return super().model_fields_schema({**schema, "computed_fields": []})
+        without: Any = {**schema, "computed_fields": []}
+        return super().model_fields_schema(without)
 
     def dataclass_args_schema(self, schema: Any) -> Any:  # noqa: ANN401 - pydantic's own signature
-        return super().dataclass_args_schema({**schema, "computed_fields": []})
+        without: Any = {**schema, "computed_fields": []}
+        return super().dataclass_args_schema(without)
 
     def decimal_schema(self, schema: Any) -> Any:  # noqa: ANN401, ARG002 - pydantic's own signature
         # Pydantic's pattern uses look-ahead, which no edit form can check.

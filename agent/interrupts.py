@@ -92,9 +92,9 @@ class Expected(Generic[_A]):
     def json_schema(self) -> JsonObject:
         """Return the JSON Schema of valid answers, as plain data for a checkpoint."""
         every = _schema_of(self.model)
-        properties = {
+        properties: JsonObject = {
             **cast("JsonObject", every["properties"]),
-            "type": {"enum": [str(one) for one in self.kinds], "type": "string"},
+            "type": {"enum": [*map(str, self.kinds)], "type": "string"},
             "item_id": {"const": self.item_id, "type": "string"},
             "action_hash": {"const": self.action_hash, "type": "string"},
         }

@@ -13,7 +13,7 @@ from dataclasses import replace
 from datetime import timedelta
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Final, NamedTuple
+from typing import Annotated, Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
 from pydantic import (
@@ -317,7 +317,8 @@ class Settings(SettingsFile):
         except BadDocument as error:
             raise SettingsError(str(error)) from error
         folder = source.parent.resolve()
-        return cls.model_construct(**vars(found), folder=folder, **secrets_in(env))
+        values: dict[str, Any] = {**vars(found), "folder": folder, **secrets_in(env)}
+        return cls.model_construct(**values)
 
     @property
     def store_url(self) -> str | None:

@@ -266,7 +266,7 @@ class _CoreLoader(yaml.SafeLoader):
         elif self._depth > MAX_DEPTH:
             text = "This is nested too deeply; write it flatter."
         if text:
-            raise _Refused(_line(event.start_mark), text)
+            raise _Refused(_line(cast("yaml.Mark | None", event.start_mark)), text)
         node = super().compose_node(parent, index)
         self._depth -= 1
         return node

@@ -8,7 +8,7 @@ import ssl
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Any
+from typing import Any, cast
 
 from aiohttp import hdrs, web
 
@@ -211,7 +211,10 @@ class GuardedServer(web.Server):
 
     def _request(self, *parts: Any) -> web.BaseRequest:  # noqa: ANN401 - as aiohttp passes them
         most = self._limits.body_bytes
-        return web.BaseRequest(*parts, self._loop, client_max_size=most)
+        request: Any = web.BaseRequest
+        return cast(
+            "web.BaseRequest", request(*parts, self._loop, client_max_size=most)
+        )
 
     def _closing(self, status: HTTPStatus) -> web.Response:
         answer = self.error_answer or _plain

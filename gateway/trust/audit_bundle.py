@@ -16,7 +16,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, cast
+from typing import Final, Literal, cast
 
 from pydantic import JsonValue, TypeAdapter, ValidationError
 
@@ -37,7 +37,7 @@ from keyturn.gateway.trust.checkpoints import (
 )
 from keyturn.gateway.trust.key_folder import SigningKey
 
-FORMAT = "keyturn/audit-bundle/v1"
+FORMAT: Final = "keyturn/audit-bundle/v1"
 _EVERY = 2000
 
 _RAN = frozenset(
@@ -128,7 +128,7 @@ class Story:
             cast("JsonObject", one.model_dump(mode="json", exclude_defaults=True))
             for one in self.events
         ]
-        return {"approval": self.approval, "ran": self.has_run, "events": events}
+        return {"approval": self.approval, "ran": self.has_run, "events": [*events]}
 
 
 @dataclass

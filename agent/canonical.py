@@ -74,7 +74,7 @@ def _with_sorted_sets(value: object, shown: Any) -> Any:  # noqa: ANN401 - any J
         fields = type(value).model_fields.items()
         names = {field.serialization_alias or name: name for name, field in fields}
         members = {key: getattr(value, name) for key, name in names.items()}
-    elif dataclasses.is_dataclass(value):
+    elif dataclasses.is_dataclass(cast("object", value)):
         members = vars(value)
     elif isinstance(value, dict):
         members = cast("dict[str, object]", value)
@@ -155,10 +155,8 @@ class ArgumentModel:
         read_as = {
             self._serialized_as[name]: one for name, one in self._read_as.items()
         }
-        written = {
-            read_as.get(key, key): one
-            for key, one in _with_sorted_sets(instance, shown).items()
-        }
+        rows: dict[str, Any] = _with_sorted_sets(instance, shown)
+        written = {read_as.get(key, key): one for key, one in rows.items()}
         filled = unset & self._defaults.keys()
         return written | {self._read_as[name]: self._defaults[name] for name in filled}
 

@@ -116,7 +116,7 @@ def read_overrides(context: object) -> list[Any]:
 
 
 def _member(given: object, name: str) -> object:
-    if isinstance(given, Mapping):
+    if is_a(given, Mapping):
         return cast("Mapping[str, object]", given).get(name)
     return getattr(given, name, None)
 
@@ -250,7 +250,7 @@ def tool_configs(
         if config is False:
             continue
         given: object = {"allowed_decisions": [*Verb]} if config is True else config
-        if isinstance(given, Mapping):
+        if is_a(given, Mapping):
             given = {"description": prefix, **cast("Mapping[str, object]", given)}
         try:
             configs[tool] = ToolConfig.model_validate(given)

@@ -385,6 +385,10 @@ async def _require(step: _Step, work: _Work[R], shell: Shell) -> Outcome[R]:
     if verdict.kind is VerdictKind.DENY:
         return NotApproved("deny", messages.denial_text(verdict.reason))
     held, why = HeldCall(ref, verdict, step.args), ""
+
+    def reading(args: JsonObject) -> Reading | None:
+        return step_reading(step.run, args, step.tool)
+
     if verdict.kind is VerdictKind.HOLD:
         answer = interrupts.request_decision(verdict, step.args)
         if answer.type not in {AnswerKind.APPROVE, AnswerKind.EDIT}:
@@ -396,11 +400,11 @@ async def _require(step: _Step, work: _Work[R], shell: Shell) -> Outcome[R]:
                 verdict, step.args, is_again=True
             ),
             recheck=step.asker.recheck,
-            reading=lambda args: step_reading(step.run, args, step.tool),
+            reading=reading,
         )
 
     async def run_step(args: JsonObject) -> Approved[R] | NotApproved | Unsure:
-        found = step_reading(step.run, args, step.tool)
+        found = reading(args)
         if found is None:
             return Approved(await work(args), args)
         shown = digest.canonical(found.args).decode("utf-8")

@@ -77,7 +77,7 @@ _FIRST_WAIT_S = 0.5
 _FAILURES = frozenset({EventName.ITEM_FAILED, EventName.ITEM_IN_DOUBT})
 
 
-def _queue(
+def queue_messages(
     entry: QueueEntry, event: Event, found: list[QueuedMessage], approval: Approval
 ) -> None:
     """Queue the messages for an event; failures that wait together share a reply."""
@@ -428,7 +428,7 @@ class CardUpdater:
             # between it is read again.
             found = messages_of(event, record, entry.place, copies)
             if found:
-                _queue(entry, event, found, record)
+                queue_messages(entry, event, found, record)
                 entry.events.remove(event)
             else:
                 silent.append(event)

@@ -283,13 +283,14 @@ class KeyFolder:
             # Of the open file: another process may replace the file of this name.
             mode = os.fstat(file.fileno()).st_mode
             data = file.read()
+        found, is_whole = None, False
         try:
             found = _File.model_validate_json(data)
             public = parse_public_key(found.public)
             is_whole = not found.seed or found.signing.public == public
         except (ValidationError, ValueError, SettingsError):
-            is_whole = False
-        if not is_whole:
+            pass
+        if found is None or not is_whole:
             # Without the cause, which could show a part of the secret.
             raise SettingsError(
                 f"The key {str(path)!r} is damaged; bring it back from a backup, or "

@@ -38,7 +38,9 @@ def event_of(approval: Approval, index: int, *, asks: bool = False) -> Event:
 
 
 def add(entry: QueueEntry, approval: Approval, event: Event) -> None:
-    card_updater._queue(entry, event, messages_of(event, approval, PLACE), approval)
+    card_updater.queue_messages(
+        entry, event, messages_of(event, approval, PLACE), approval
+    )
 
 
 def texts(entry: QueueEntry) -> list[str]:

@@ -356,7 +356,7 @@ def check_config(config: RunnableConfig, thread: str) -> None:
         raise GraphError(
             f"The config of the thread {thread!r} cannot be used; give a mapping, such "
             "as {'recursion_limit': 50, 'configurable': {...}}"
-            + (f", without {wrong!r} in 'configurable'." if wrong else ".")
+            + (f", without {wrong!r} in config['configurable']." if wrong else ".")
         )
 
 

@@ -129,39 +129,27 @@ Plain: TypeAlias = Untrusted | Label
 """The types of text in a plain_text object."""
 
 
-def untrusted(text: str) -> Untrusted:
-    """Wrap untrusted text; it is only shown as preformatted or plain text."""
-    return Untrusted(text)
-
-
-def label(text: str) -> Label:
-    """Wrap trusted plain text; Slack interprets nothing in it."""
-    return Label(text)
-
-
-def template(fmt: LiteralString, /, **refs: Ref | Template | int) -> Template:
-    """Make a sentence in Slack markup: `template("Asked by {who}", who=user(id))`.
-
-    Raises:
-        ValueError: a name is missing, unused or formatted.
-    """
-    return Template(fmt, **refs)
+# In sentences they read as words and not as types.
+untrusted, label, template = Untrusted, Label, Template
 
 
 def joined(separator: LiteralString, templates: Iterable[Template]) -> Template:
     """Join sentences in Slack markup into one."""
-    whole = Template("")
-    # Past `__init__`, which would read braces in a finished sentence as places to fill.
-    object.__setattr__(whole, "text", separator.join(each.text for each in templates))
-    return whole
+    return _checked(separator.join(each.text for each in templates))
 
 
 def parted(sentence: Template) -> tuple[str, Template]:
     """Return the first word of a sentence, such as a sign, and the rest of it."""
     first, _, rest = sentence.text.partition(" ")
+    return first, _checked(rest)
+
+
+def _checked(text: str) -> Template:
+    """Return parts of sentences as a sentence."""
     whole = Template("")
-    object.__setattr__(whole, "text", rest)  # as in `joined`
-    return first, whole
+    # Past `__init__`, which would read braces in a finished sentence as places to fill.
+    object.__setattr__(whole, "text", text)
+    return whole
 
 
 _MENTIONS = re.compile(r"<[@!][^>|]*>(?:(?:,| and) <[@!][^>|]*>)*")

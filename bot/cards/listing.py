@@ -14,7 +14,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from difflib import SequenceMatcher
 from itertools import takewhile
 from typing import LiteralString, NamedTuple
@@ -105,22 +104,11 @@ _TITLE = " ("
 _TEXT = "⟦text⟧"
 
 
-@dataclass(frozen=True, slots=True)
-class Listing:
-    """Boxes of text, and how much of a call they show.
-
-    ``shown`` and ``total`` count code points of the text on the card, as its gap does;
-    they are equal if the text is complete.
-    """
+class Listing(NamedTuple):
+    """Boxes of text, and whether every character of a call is in them."""
 
     boxes: tuple[str, ...]
-    shown: int
-    total: int
-
-    @property
-    def is_complete(self) -> bool:
-        """Return whether every character of the call is in the boxes."""
-        return self.shown == self.total
+    is_complete: bool
 
 
 def boxes(
@@ -164,14 +152,12 @@ def fitted(whole: tuple[str, ...], *, budget: int) -> Listing:
     A longer call becomes one box with the beginning and the end, and a named gap
     between them; lines of long values are then indented behind a bar.
     """
-    total = sum(map(len, whole))
-    if total <= budget:
-        return Listing(whole, total, total)
+    if sum(map(len, whole)) <= budget:
+        return Listing(whole, is_complete=True)
     text = "\n".join([whole[0], *(_barred(box) for box in whole[1:])])
     cut = excerpt(text, max(min(budget, _MAX_EXCERPT_CHARS), _MIN_EXCERPT_CHARS))
-    # Counted in the text with its bars, like the number in the gap. One less at most:
-    # consecutive blank lines take less room than their length.
-    return Listing((cut.text,), min(cut.shown, cut.total - 1), cut.total)
+    # Never complete: blank lines, which take less room than their length, may be gone.
+    return Listing((cut.text,), is_complete=False)
 
 
 def listing_of(item: Item, *, budget: int) -> Listing:

@@ -8,12 +8,11 @@ exactly; none of them passes through a float unseen.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
-from typing import cast
 
-from pydantic import JsonValue
+from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
 
 from keyturn.bot.blocks import Block, context, section
 from keyturn.bot.ids import VALUE, Input
@@ -256,23 +255,44 @@ class BadInput(ValueError):
     """A typed value that the argument cannot have; the message is for the person."""
 
 
+class _Chosen(BaseModel):
+    value: str
+
+
+class _Held(BaseModel):
+    """The state of an input, as Slack sends it."""
+
+    model_config = ConfigDict(strict=True)
+
+    value: str | None = None
+    selected_option: _Chosen | None = None
+    selected_options: list[_Chosen] | None = None
+    selected_date: str | None = None
+    selected_date_time: int | None = None
+
+
 def raw_value(state: Mapping[str, object], kind: Kind) -> RawValue:
     """Return the content of one input.
 
     Raises:
         BadInput: Slack sent a shape that does not fit this input.
     """
+    try:
+        held = _Held.model_validate(state)
+    except ValidationError:
+        raise BadInput("Slack did not send this value; please submit again.") from None
     match kind:
         case Kind.FLAG | Kind.CHOICE:
-            return _option(state.get("selected_option"))
+            return held.selected_option.value if held.selected_option else None
         case Kind.CHOICES:
-            return _options(state.get("selected_options")) or None
+            return tuple(one.value for one in held.selected_options or ()) or None
         case Kind.DATE:
-            return _text(state.get("selected_date"))
+            return held.selected_date or None
         case Kind.MOMENT:
-            return _seconds(state.get("selected_date_time"))
+            at = held.selected_date_time
+            return None if at is None else str(at)
         case _:
-            return _text(state.get("value"))
+            return held.value or None
 
 
 def parsed_value(field: Field, found: RawValue) -> Value:
@@ -390,39 +410,6 @@ def _at(field: Field, place: str) -> JsonValue:
     if not (place.isascii() and place.isdigit() and int(place) < len(options)):
         raise BadInput("Please choose one of the options.")
     return options[int(place)]
-
-
-def _text(found: object) -> str | None:
-    if found is None or found == "":
-        return None
-    if not isinstance(found, str):
-        raise BadInput("Slack did not send this value; please submit again.")
-    return found
-
-
-def _seconds(found: object) -> str | None:
-    if found is None:
-        return None
-    if isinstance(found, bool) or not isinstance(found, int):
-        raise BadInput("Slack did not send this value; please submit again.")
-    return str(found)
-
-
-def _option(found: object) -> str | None:
-    if found is None:
-        return None
-    if not isinstance(found, Mapping):
-        raise BadInput("Slack did not send this choice; please submit again.")
-    return _text(cast("Mapping[str, object]", found).get("value"))
-
-
-def _options(found: object) -> tuple[str, ...]:
-    if found is None:
-        return ()
-    if isinstance(found, str) or not isinstance(found, Sequence):
-        raise BadInput("Slack did not send these choices; please submit again.")
-    values = [_option(one) for one in cast("Sequence[object]", found)]
-    return tuple(value for value in values if value is not None)
 
 
 _READERS: dict[Kind, Callable[[Field, str], Value]] = {

@@ -286,18 +286,13 @@ def question_message(event: Event) -> Message | None:
     text = event.data.get("text")
     if not text:
         return None
-    until_ms = int(event.data.get("until_ms") or 0)
-    return _unanswerable(text, until_ms=until_ms, is_end=is_end)
-
-
-def _unanswerable(text: str, *, until_ms: int, is_end: bool) -> Message:
-    """Return the message about a question, whose text is untrusted."""
+    # Untrusted.
     parts = chunks(excerpt(text, _MAX_QUESTION).text, _SECTION)
     ends: LiteralString = "the run ends" if is_end else "the agent continues"
-    fmt: LiteralString = _HOW + " Without an answer by {at}, " + ends + "."
-    note = context(template(fmt, at=when(until_ms)))
+    at = when(int(event.data.get("until_ms") or 0))
+    note = template(_HOW + " Without an answer by {at}, " + ends + ".", at=at)
     head = template("❓ The agent asks something that cannot be answered in Slack.")
-    return said(head, *(section(untrusted(one)) for one in parts), note)
+    return said(head, *(section(untrusted(one)) for one in parts), context(note))
 
 
 def _unanswered(*, is_end: bool) -> Message:

@@ -44,7 +44,7 @@ _FIXED: dict[type[Outcome], LiteralString] = {
 }
 
 
-def outcome_text(outcome: Outcome, *, now_ms: int) -> Template | Label:
+def outcome_text(outcome: Outcome) -> Template | Label:
     """Return the private sentence for the person who clicked, also after success.
 
     It states the result and the next step, without text of an agent, a customer or
@@ -75,7 +75,10 @@ def outcome_text(outcome: Outcome, *, now_ms: int) -> Template | Label:
                 now=outcome.version,
             )
         case Expired():
-            sentence = _expired(outcome, now_ms=now_ms)
+            sentence = template(
+                "Expired {at}, so nothing was recorded. The agent can ask again.",
+                at=when(outcome.expires_at_ms),
+            )
         case Forbidden():
             # The gateway's own sentence; it may name roles of the policy.
             return label(outcome.reason)
@@ -127,12 +130,3 @@ def _stale(outcome: Stale) -> Template:
     if outcome.state in UNEXECUTED and (ran := what_ran(outcome)):
         parts.append(template(ran))
     return joined(" ", [*parts, template("Nothing changed.")])
-
-
-def _expired(outcome: Expired, *, now_ms: int) -> Template:
-    return template(
-        "Expired {at}, {late} seconds ago, so nothing was recorded. The agent can ask "
-        "again.",
-        at=when(outcome.expires_at_ms),
-        late=max(0, now_ms - outcome.expires_at_ms) // 1000,
-    )

@@ -58,7 +58,7 @@ from keyturn.bot.text import (
     untrusted,
 )
 from keyturn.gateway.approvals.events import Event, EventName
-from keyturn.gateway.approvals.record import Approval, Item, Remark
+from keyturn.gateway.approvals.record import Approval, Item
 from keyturn.gateway.approvals.similar import Bounds, micro_text
 from keyturn.gateway.approvals.standing import bounds_of, left_of
 from keyturn.gateway.protocol.questions import NO_ANSWER, Question, QuestionType
@@ -197,29 +197,23 @@ def _uses_so_far(approval: Approval, item: Item) -> list[Block]:
 
 
 def _standing_buttons(frame: Frame, item: Item, *, is_whole: bool) -> list[Block]:
+    count = len(frame.approval.uses)
+    uses = frame.button(0, Action.USES, text=f"Uses ({count})")
     if item.state is _S.AUTHORIZED:
-        return [_revoke(frame), _uses(frame)]
+        question = confirm(
+            label("Revoke the standing approval?"),
+            label("Similar calls need approval again. Calls not yet started end."),
+            yes=label("Revoke"),
+        )
+        return [frame.button(0, Action.REVOKE, confirm=question), uses]
     if not item.is_pending:
-        return [_uses(frame)] if frame.approval.uses else []
+        return [uses] if count else []
     if frame.is_late:
         return []
-    reject = frame.button(0, Action.REJECT)
     approve = frame.button(0, Action.APPROVE, text="Allow")
     # People must not allow calls that the card does not show.
-    return [approve, reject] if is_whole and item.tier is not Tier.DENY else [reject]
-
-
-def _revoke(frame: Frame) -> Block:
-    question = confirm(
-        label("Revoke the standing approval?"),
-        label("Similar calls need approval again. Calls that have not started end."),
-        yes=label("Revoke"),
-    )
-    return frame.button(0, Action.REVOKE, confirm=question)
-
-
-def _uses(frame: Frame) -> Block:
-    return frame.button(0, Action.USES, text=f"Uses ({len(frame.approval.uses)})")
+    is_offered = is_whole and item.tier is not Tier.DENY
+    return [*([approve] if is_offered else []), frame.button(0, Action.REJECT)]
 
 
 _REMARKS = 3
@@ -298,21 +292,16 @@ def _other_runs(frame: Frame) -> list[Block]:
 
 
 def _remarks(frame: Frame) -> list[Block]:
-    remarks = frame.approval.remarks
-    blocks = [block for remark in remarks[-_REMARKS:] for block in _remark(remark)]
-    more = len(remarks) - _REMARKS
+    """Return the newest reports, and the number of the others."""
+    blocks: list[Block] = []
+    for remark in frame.approval.remarks[-_REMARKS:]:
+        by, at = who(remark.by), when(remark.at_ms)
+        blocks.append(section(template("⚠️ *Reported* by {who} {at}.", who=by, at=at)))
+        blocks += [quote(remark.text, _REMARK)] if remark.text else []
+    more = len(frame.approval.remarks) - _REMARKS
     if more > 0:
-        sentence = template("Reports before that: {more}.", more=more)
-        blocks.append(context(sentence))
+        blocks.append(context(template("Reports before that: {more}.", more=more)))
     return blocks
-
-
-def _remark(remark: Remark) -> list[Block]:
-    by = template(
-        "⚠️ *Reported* by {who} {at}.", who=who(remark.by), at=when(remark.at_ms)
-    )
-    blocks = [section(by)]
-    return [*blocks, *([quote(remark.text, _REMARK)] if remark.text else [])]
 
 
 def _notification_buttons(frame: Frame) -> list[Block]:

@@ -23,7 +23,7 @@ import unicodedata
 from collections.abc import Collection, Iterator, Sequence
 from typing import LiteralString, NamedTuple
 
-from keyturn.bot.text import Template, template
+from keyturn.bot.text import Template, code, template
 from keyturn.gateway.approvals.evidence import redacted
 from keyturn.gateway.approvals.invisible_characters import is_hidden
 from keyturn.gateway.approvals.policy_decision import PreviewKind
@@ -165,12 +165,6 @@ def _is_table(tokens: Sequence[_Token]) -> bool:
     return _TABLE.fullmatch(form) is not None
 
 
-_SENTENCES: dict[str, LiteralString] = {
-    "DELETE": "⚠️ *DELETE without WHERE:* no condition limits which rows it deletes.",
-    "UPDATE": "⚠️ *UPDATE without WHERE:* no condition limits which rows it changes.",
-}
-
-
 def unlimited(item: Item) -> tuple[str, ...]:
     """Return UPDATE and DELETE, if one in the call surely has no condition."""
     preview = item.preview
@@ -183,7 +177,8 @@ def unlimited(item: Item) -> tuple[str, ...]:
 
 def sql_warnings(item: Item) -> list[Template]:
     """Return a sentence for each kind of statement without a condition."""
-    return [template(_SENTENCES[kind]) for kind in unlimited(item)]
+    said: LiteralString = "⚠️ *{kind} without WHERE:* no condition limits its rows."
+    return [template(said, kind=code(kind)) for kind in unlimited(item)]
 
 
 # First words of Unicode names of alphabets with letters that resemble Latin ones.

@@ -97,7 +97,7 @@ async def _retime(ctx: ListenerContext, clicked: Clicked) -> UserText | None:
         raise UserFacingError(NOT_CONFIRMED) from None
     if not isinstance(result, Change):
         logger.info("time.refused why=%s approval=%s", result.kind, before.id)
-        return outcome_text(result, now_ms=target.now_ms)
+        return outcome_text(result)
     approval = result.approval
     logger.info("time.changed what=%s approval=%s", result.events[0].name, approval.id)
     view_id = clicked.view_id
@@ -120,7 +120,7 @@ async def _open_question(ctx: ListenerContext, clicked: Clicked) -> None:
     # Checked again on submission; this check saves the person from typing in vain.
     refused = refusal(approval, reviewer, target.now_ms, call=target.index)
     if refused is not None:
-        raise UserFacingError(outcome_text(refused, now_ms=target.now_ms))
+        raise UserFacingError(outcome_text(refused))
     if await ctx.service.store.cards.place(target.keys, approval.id) is None:
         raise UserFacingError(_NO_CARD)
     frame = ctx.frame(approval, target.now_ms)
@@ -146,7 +146,7 @@ async def _ask(ctx: ListenerContext, submitted: Submitted) -> AckBody:
     logger.info("requester.asked kept=%s approval=%s", is_kept, approval.id)
     if isinstance(result, Change | Inquiry):
         return {"response_action": "clear"}
-    return form_reply(result, now_ms=target.now_ms)
+    return form_reply(result)
 
 
 async def _reviewer_of(ctx: ListenerContext, target: Target, who: Who) -> Reviewer:

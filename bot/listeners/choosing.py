@@ -100,7 +100,7 @@ async def _approve_all(ctx: ListenerContext, clicked: Clicked) -> UserText | Non
     outcome = await decide_batch(
         ctx, target, {item.index: Approve() for item in waiting}, clicked
     )
-    return batch_reply(outcome, now_ms=target.now_ms)
+    return batch_reply(outcome)
 
 
 @on_action(Action.REJECT_ALL)
@@ -120,7 +120,7 @@ async def _reject_all(ctx: ListenerContext, submitted: Submitted) -> AckBody:
     outcome = await decide_batch(
         ctx, target, {item.index: rejection for item in waiting}, submitted
     )
-    return _form_reply(outcome, now_ms=target.now_ms)
+    return _form_reply(outcome)
 
 
 def _first_waiting(target: Target) -> Item:
@@ -279,7 +279,7 @@ async def _decide(ctx: ListenerContext, submitted: Submitted) -> AckBody:
     reason = call_form.submitted_reason(submitted.values, items)
     partition = choice.partition(target.approval, reason)
     outcome = await decide_batch(ctx, target, partition, submitted)
-    return _form_reply(outcome, now_ms=target.now_ms)
+    return _form_reply(outcome)
 
 
 async def _found(
@@ -333,17 +333,17 @@ async def decide_batch(
     return outcome
 
 
-def batch_reply(outcome: GestureOutcome, *, now_ms: int) -> UserText | None:
+def batch_reply(outcome: GestureOutcome) -> UserText | None:
     """Return the facts that the card does not show: counted votes, and refusals."""
     if isinstance(outcome, GestureDecided):
         return _decided_reply(outcome)
     if not isinstance(outcome, GestureRefused):
-        return outcome_text(outcome, now_ms=now_ms)
+        return outcome_text(outcome)
     first = min(outcome.refusals)
     refusal = outcome.refusals[first]
     nothing = template("Nothing was recorded, because of call {n}.", n=first + 1)
     # Sentences of `Invalid` may quote arguments, so only a form shows them.
-    why = outcome_text(refusal, now_ms=now_ms)
+    why = outcome_text(refusal)
     if isinstance(refusal, Invalid):
         why = template(
             "The policy may ask for a reason now: please open that call from the card."
@@ -354,13 +354,13 @@ def batch_reply(outcome: GestureOutcome, *, now_ms: int) -> UserText | None:
     return label(f"{nothing.text} {why.text}")
 
 
-def _form_reply(outcome: GestureOutcome, *, now_ms: int) -> AckBody:
+def _form_reply(outcome: GestureOutcome) -> AckBody:
     """Return the response to a submitted modal: close it, or show the reply in it."""
     may_pass = isinstance(outcome, GestureRefused) and isinstance(
         outcome.refusals[min(outcome.refusals)], Forbidden
     )
     return closing_reply(
-        batch_reply(outcome, now_ms=now_ms),
+        batch_reply(outcome),
         is_recorded=isinstance(outcome, GestureDecided),
         may_pass=may_pass,
     )
@@ -503,7 +503,6 @@ async def _results(
         if isinstance(outcome, GestureRefused)
         else dict.fromkeys(choices, outcome)
     )
-    now_ms = await ctx.now_ms()
     results = dict[int, tuple[Came, UserText | None]]()
     for number, refusal in refusals.items():
         click, decision = choices[number]
@@ -513,7 +512,7 @@ async def _results(
             said = await answered(ctx, click.approval, reviewer, has_approved=approves)
         results[number] = (
             Came.NOT_DONE,
-            said or outcome_text(refusal, now_ms=now_ms),
+            said or outcome_text(refusal),
         )
     return results
 
@@ -524,14 +523,14 @@ def _result(
     if number in outcome.left_out:
         return Came.NOT_DONE, _ON_ITS_OWN
     if number in outcome.already:
-        return Came.NOT_DONE, outcome_text(ALREADY_APPROVED, now_ms=0)
+        return Came.NOT_DONE, outcome_text(ALREADY_APPROVED)
     if number in outcome.waiting:
         approval = outcome.approvals[click.approval]
         count = counted_votes(approval.items[click.index])
         voted = Voted(
             approval=approval, index=click.index, have=count.have, need=count.need
         )
-        return Came.COUNTED, outcome_text(voted, now_ms=0)
+        return Came.COUNTED, outcome_text(voted)
     # A rejection by its requester withdraws a call.
     is_no = number in {*outcome.rejected, *outcome.withdrawn}
     return Came.REJECTED if is_no else Came.APPROVED, None

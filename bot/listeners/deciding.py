@@ -130,7 +130,7 @@ async def _submit(ctx: ListenerContext, submitted: Submitted) -> AckBody:
             if block
             else answer.errors_by_block(outcome.errors)
         )
-    return form_reply(outcome, now_ms=target.now_ms)
+    return form_reply(outcome)
 
 
 @on_action(*_OPENERS)
@@ -148,7 +148,7 @@ async def _approve(ctx: ListenerContext, clicked: Clicked) -> UserText | None:
     if Verb.APPROVE not in target.item.requires_reason:
         outcome = await decide(ctx, target, Approve(), clicked)
         if not is_reason_invalid(outcome):
-            return outcome_reply(outcome, now_ms=target.now_ms)
+            return outcome_reply(outcome)
     # Needed as well if only the current policy requires a reason.
     await require_permission(ctx, target, Verb.APPROVE, clicked.who)
     await open_form(ctx, clicked, target, call_form.approval_form)
@@ -187,7 +187,7 @@ async def _submit_edit(ctx: ListenerContext, submitted: Submitted) -> AckBody:
     outcome = await decide(ctx, target, decision, submitted)
     if isinstance(outcome, Invalid):
         raise InvalidInputs(errors_by_block(item, outcome.errors))
-    return form_reply(outcome, now_ms=target.now_ms)
+    return form_reply(outcome)
 
 
 async def _warning(
@@ -239,7 +239,7 @@ async def check_edit(
 async def _skip(ctx: ListenerContext, clicked: Clicked) -> UserText | None:
     target = await verify_click(ctx, clicked, Action.SKIP)
     outcome = await decide(ctx, target, Reject(), clicked)
-    return outcome_reply(outcome, now_ms=target.now_ms)
+    return outcome_reply(outcome)
 
 
 @on_action(*FOUND)
@@ -297,7 +297,7 @@ async def _approve_last_page(ctx: ListenerContext, submitted: Submitted) -> AckB
         outcome = await decide(ctx, target, Approve(), submitted)
         # Invalid if only the current policy requires a reason.
         if not is_reason_invalid(outcome):
-            return form_reply(outcome, now_ms=target.now_ms)
+            return form_reply(outcome)
     return await replace_form(ctx, submitted, target, call_form.approval_form)
 
 

@@ -280,4 +280,4 @@ async def _approve(ctx: ListenerContext, clicked: Clicked) -> UserText | None:
         )
     outcome = await decide(ctx, target, Approve(), clicked)
     ctx.tasks.later(show(ctx, clicked.user), name="home")
-    return outcome_reply(outcome, now_ms=target.now_ms)
+    return outcome_reply(outcome)

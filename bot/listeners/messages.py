@@ -408,7 +408,7 @@ async def _answer_question(
     if isinstance(outcome, Invalid):
         raise UserFacingError(label(" ".join(outcome.errors.values())))
     logger.info("question.replied outcome=%s id=%s", outcome.kind, approval.id)
-    return as_message(outcome_text(outcome, now_ms=loaded.now_ms))
+    return as_message(outcome_text(outcome))
 
 
 async def _reply_to_reviewers(
@@ -421,7 +421,7 @@ async def _reply_to_reviewers(
     # An `Inquiry`: delivered again, or edited; the first text is the evidence.
     if isinstance(result, Change | Inquiry):
         return as_message(_REPLIED)
-    return as_message(outcome_text(result, now_ms=loaded.now_ms))
+    return as_message(outcome_text(result))
 
 
 @on_action(*buttons.BY_VERB.values())

@@ -100,7 +100,7 @@ async def _submit(ctx: ListenerContext, submitted: Submitted) -> AckBody:
     approve = Approve(reason=reason)
     outcome = await decide(ctx, target, approve, submitted)
     if not isinstance(outcome, Decided | Voted):
-        return form_reply(outcome, now_ms=target.now_ms)
+        return form_reply(outcome)
     recorded = "This call is approved."
     if isinstance(outcome, Voted):
         recorded = "Your approval is recorded; more people are needed."
@@ -136,7 +136,7 @@ async def _propose(
     loaded = Loaded(opened, opened.created_at_ms)
     proposal = replace(target, loaded=loaded, index=0)
     outcome = await decide(ctx, proposal, approve, submitted)
-    return form_reply(outcome, now_ms=proposal.now_ms)
+    return form_reply(outcome)
 
 
 @on_action(Action.REVOKE)

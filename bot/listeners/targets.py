@@ -229,7 +229,7 @@ async def verify_seal(ctx: ListenerContext, sealed: Sealed, *purposes: str) -> T
     loaded = found or await seeded(ctx, sealed.approval)
     keys = ctx.service.store.keys_of_approval(sealed.approval)
     if loaded is None or keys is None:
-        raise UserFacingError(outcome_text(Unknown(), now_ms=0))
+        raise UserFacingError(outcome_text(Unknown()))
     approval, now_ms = loaded.approval, loaded.now_ms
     # Before the MAC: the content of a replaced version is not kept, so its MAC cannot
     # be checked. Nothing is decided, and the sentence describes the newest card.
@@ -263,7 +263,7 @@ async def of_member(ctx: ListenerContext, target: Target) -> Target:
     approval_id, index = approval_of(target.item.id)
     loaded = await ctx.service.read(approval_id)
     if loaded is None:
-        raise UserFacingError(outcome_text(Unknown(), now_ms=0))
+        raise UserFacingError(outcome_text(Unknown()))
     return replace(target, loaded=loaded, index=index)
 
 
@@ -338,7 +338,7 @@ async def require_reconciler(ctx: ListenerContext, target: Target, who: Who) -> 
     approval, item = target.approval, target.item
     if item.state is not ItemState.IN_DOUBT:
         stale = Stale.of(item)
-        raise UserFacingError(outcome_text(stale, now_ms=target.now_ms))
+        raise UserFacingError(outcome_text(stale))
     reviewer = await ctx.reviewer_of(*who, item)
     asked = (approval.principals, item.principals)
     reason = quorum.ineligible_reason(reviewer, item.requirement, *asked)
@@ -352,11 +352,11 @@ def is_reason_invalid(outcome: Outcome) -> bool:
     return isinstance(outcome, Invalid) and outcome.errors.keys() == {REASON_POINTER}
 
 
-def outcome_reply(outcome: Outcome, *, now_ms: int) -> UserText | None:
+def outcome_reply(outcome: Outcome) -> UserText | None:
     """Return the reply to the person; None if the card itself shows it."""
     if isinstance(outcome, Decided):
         return None
-    return outcome_text(outcome, now_ms=now_ms)
+    return outcome_text(outcome)
 
 
 def log_outcome(
@@ -377,7 +377,7 @@ def _explained_state(
     approval: Approval, index: int | None, seen_version: int, now_ms: int
 ) -> UserText:
     state = explain_state(approval, index, seen_version=seen_version, now_ms=now_ms)
-    return outcome_text(state, now_ms=now_ms)
+    return outcome_text(state)
 
 
 async def open_view(
@@ -548,10 +548,10 @@ async def find_moved(
     return Target(loaded, None, purpose, keys, binding.staged)
 
 
-def form_reply(outcome: Outcome, *, now_ms: int) -> AckBody:
+def form_reply(outcome: Outcome) -> AckBody:
     """Return the response to a modal after a decision: close it, or show a sentence."""
     return closing_reply(
-        outcome_reply(outcome, now_ms=now_ms),
+        outcome_reply(outcome),
         is_recorded=isinstance(outcome, Voted),
         # Such as a freeze, or a failed lookup.
         may_pass=isinstance(outcome, Forbidden),

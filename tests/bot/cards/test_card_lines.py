@@ -84,7 +84,7 @@ def test_a_statement_without_a_condition_is_named_wherever_it_is_decided(
     approval = an_approval(query)
 
     for text in (shown(approval), str(details.view(frame(approval), 0, 1))):
-        assert ("*UPDATE without WHERE:* no condition" in text) is is_warned
+        assert ("*`UPDATE` without WHERE:* no condition" in text) is is_warned
     # So that it has no Approve in a row of the Home tab, which shows no warnings.
     assert needs_a_look(query) is is_warned
 

@@ -78,17 +78,14 @@ OUTCOMES: dict[str, Outcome] = {
 
 
 def test_each_outcome_has_its_sentence() -> None:
-    texts = {
-        name: to_mrkdwn(outcome_text(one, now_ms=LATER + 12_000))
-        for name, one in OUTCOMES.items()
-    }
+    texts = {name: to_mrkdwn(outcome_text(one)) for name, one in OUTCOMES.items()}
 
     assert_all_same(FOLDER, "replies", texts)
 
 
 @pytest.mark.parametrize("state", ItemState)
 def test_every_state_that_came_first_is_told(state: ItemState) -> None:
-    sentence = to_mrkdwn(outcome_text(Stale(state=state), now_ms=NOW))
+    sentence = to_mrkdwn(outcome_text(Stale(state=state)))
 
     assert sentence.endswith("Nothing changed.")
 
@@ -96,8 +93,8 @@ def test_every_state_that_came_first_is_told(state: ItemState) -> None:
 def test_a_reason_of_the_gateway_is_shown_as_plain_text_or_escaped() -> None:
     forbidden = Forbidden(reason="Only <!channel> & co can decide this.")
 
-    assert outcome_text(forbidden, now_ms=NOW) == Label(forbidden.reason)
-    assert "<!channel>" not in to_mrkdwn(outcome_text(forbidden, now_ms=NOW))
+    assert outcome_text(forbidden) == Label(forbidden.reason)
+    assert "<!channel>" not in to_mrkdwn(outcome_text(forbidden))
 
 
 def test_long_words_of_an_agent_are_all_there() -> None:
@@ -130,7 +127,7 @@ GESTURES: dict[str, GestureOutcome] = {
 
 
 def test_a_decision_about_several_calls_has_its_sentence() -> None:
-    replies = {name: batch_reply(one, now_ms=NOW) for name, one in GESTURES.items()}
+    replies = {name: batch_reply(one) for name, one in GESTURES.items()}
     texts = {name: to_mrkdwn(one) if one else "" for name, one in replies.items()}
 
     assert_all_same(FOLDER, "replies_about_several", texts)

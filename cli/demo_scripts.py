@@ -177,7 +177,7 @@ async def queue(context: DemoContext) -> None:
     await context.confirm()
     await context.view(View.REVIEW_CONFIRM)
     await context.confirm()
-    await context.view(View.NOTICE, f"*{COUNT} approved*")
+    await context.view(View.NOTICE, f"{COUNT} approved")
     context.say("reviewer.decided", by=REVIEWER, approved=COUNT)
     await context.home_shows("Waiting for you: 0")
     await context.refunded(COUNT)
@@ -216,7 +216,7 @@ async def similar(context: DemoContext) -> None:
     await context.view(View.ALLOW_SIMILAR)
     await context.fill({"uses": f"{USES}", "each": "30"}, approval, 0)
     await context.reached(approval, {0: ItemState.EXECUTED})
-    live = await context.message(f"*{USES} of {USES} left.*")
+    live = await context.message(f"{USES} of {USES} calls left")
     context.say("standing.given", by=REVIEWER, uses=USES)
 
     # Sent without waiting: concurrent uses must all be counted.
@@ -224,7 +224,7 @@ async def similar(context: DemoContext) -> None:
         await context.dan.say(CHANNEL, f"@keyturn refund order {order}")
         context.say("agent.asked", by=REQUESTER, order=order)
     await context.refunded(1 + len(SIMILAR))
-    await context.message(f"*{USES - len(SIMILAR)} of {USES} left.*")
+    await context.message(f"{USES - len(SIMILAR)} of {USES} calls left")
 
     await context.ana.click(CHANNEL, str(live["ts"]), Action.REVOKE)
     await context.message("*Revoked* by")

@@ -122,7 +122,7 @@ def frozen(items: Sequence[Item]) -> list[Template]:
     """Explain that pending calls cannot be approved, because of a freeze."""
     if not any(item.is_pending and item.is_frozen for item in items):
         return []
-    return [template("🧊 *Frozen:* approve after the freeze ends.")]
+    return [template("🧊 *Frozen*: approve after the freeze ends.")]
 
 
 def what_ran(item: Item | Stale) -> LiteralString:

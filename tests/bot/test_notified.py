@@ -119,11 +119,11 @@ async def test_who_is_needed_because_of_another_call_is_notified_once(
 
         await eventually(is_told(stack, "U0CHLOE", LINE, times=2))
         await stack.agents.withdraw(frozenset({third.item_id}))
-        await stack.card(first, lambda m: not says("2 people")(m))
+        await stack.card(first, lambda m: not says("Needs more now")(m))
         await nothing_is_left(stack)
     async with stack.running():
         await stack.refund(thread="t4", amount=850)
-        await stack.card(first, says("2 people"))
+        await stack.card(first, says("Needs more now"))
         await nothing_is_left(stack)
 
     lines = await notified(stack, "U0CHLOE", LINE)

@@ -86,7 +86,7 @@ async def test_a_later_call_raises_an_earlier_card_before_any_click(
         await stack.refund(thread="t2", amount=700)
         card = await stack.card(first, TWO)
 
-        assert says("Needs 2 people now")(card)
+        assert says("Needs more now")(card)
         assert says("over 1000 in a day")(card)
         await approve(stack, "U0ANA", card)
         await stack.card(first, says("1 of 2 approvals"))

@@ -61,7 +61,7 @@ async def test_what_is_missing_is_told_and_shown_after_the_first_vote(
 
         await click(shop, verdict, "U0BEN", Action.APPROVE)
 
-        await shop.told("U0BEN", "1 of 2; still needs 1 from `finance`.")
+        await shop.told("U0BEN", "*1 of 2 approvals*; still needs 1 from `finance`.")
         await shop.card(verdict, says("still needs 1 from `finance`"))
 
 

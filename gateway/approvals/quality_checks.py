@@ -105,10 +105,9 @@ def took_part(approval: Approval, item: Item) -> tuple[Person, ...]:
 
 def answered(
     approval: Approval,
-    item: Item,
+    index: int,
     reviewer: Reviewer,
     answer: str,
-    *,
     of_now: Sequence[Role],
     now_ms: int,
 ) -> Change | str:
@@ -116,21 +115,25 @@ def answered(
 
     Args:
         approval: the current record.
-        item: the call.
+        index: of the call; another number is not asked about.
         reviewer: the person who answers, resolved now.
         answer: `RIGHT` or `WRONG`.
-        of_now: the roles that the current policy asks.
+        of_now: the roles that the current policy asks; empty for those asked then.
         now_ms: the store's clock.
     """
-    why = refusal(approval, item, reviewer, of_now)
-    if why is not None or item.spot_check is None:
-        return why or NOT_ASKED
-    by = reviewer.person
-    check = item.spot_check.with_(answer=answer, by=by, at_ms=now_ms)
-    after = approval.replacing(item.with_(spot_check=check), rev=approval.rev + 1)
-    event = approval_event(approval, EventName.ITEM_CHECKED, item)
-    event = event.with_(data={**event.data, CHECK_ANSWER: answer})
-    return Change(after, (by_person(event, reviewer, check.of),))
+    for item in approval.items:
+        if item.index == index and (check := item.spot_check) is not None:
+            if why := refusal(approval, item, reviewer, of_now or check.of):
+                return why
+            check = check.with_(answer=answer, by=reviewer.person, at_ms=now_ms)
+            checked = item.with_(spot_check=check)
+            event = approval_event(approval, EventName.ITEM_CHECKED, item)
+            event = event.with_(data={**event.data, CHECK_ANSWER: answer})
+            return Change(
+                approval.replacing(checked, rev=approval.rev + 1),
+                (by_person(event, reviewer, check.of),),
+            )
+    return NOT_ASKED
 
 
 def _not_asked(reviewer: Reviewer, of: Sequence[Role]) -> str | None:

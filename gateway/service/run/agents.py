@@ -411,11 +411,11 @@ class RunCalls(TenantService):
         """
         if bool(facts.channel) is not bool(facts.thread_ts):
             raise NotAllowed("Give both 'channel' and 'thread_ts', or neither.")
-        if facts.requester is None and not facts.channel:
-            return
-        if facts.requester is not None and not facts.requester.has_slack_id:
-            raise NotAllowed(f"'requester' is {facts.requester.user!r}. {NO_SLACK_ID}")
         asker = facts.requester
+        if asker is None and not facts.channel:
+            return
+        if asker is not None and not asker.has_slack_id:
+            raise NotAllowed(f"'requester' is {asker.user!r}. {NO_SLACK_ID}")
         names = (asker.team, asker.user, asker.name) if asker is not None else ()
         if any(len(it) > _LONGEST for it in (*names, facts.channel, facts.thread_ts)):
             raise NotAllowed(
@@ -425,9 +425,7 @@ class RunCalls(TenantService):
         origin = Origin(channel=facts.channel, thread_ts=facts.thread_ts)
 
         def asked(before: ThreadFacts) -> ThreadFacts:
-            after = before
-            if facts.requester is not None:
-                after = before.asked_by(facts.requester)
+            after = before.asked_by(asker) if asker is not None else before
             return after.with_(origin=origin) if facts.channel else after
 
         run = facts.run

@@ -49,22 +49,10 @@ class SpotCheckService(PolicyService):
             CorruptRecord: when the record is corrupt.
         """
         answer = quality_checks.RIGHT if is_right else quality_checks.WRONG
-
-        def change(approval: Approval, now_ms: int) -> Change | str:
-            if not 0 <= index < len(approval.items):
-                return quality_checks.NOT_ASKED
-            item = approval.items[index]
-            pinned = item.spot_check.of if item.spot_check else ()
-            return quality_checks.answered(
-                approval,
-                item,
-                reviewer,
-                answer,
-                of_now=self._of_now() or pinned,
-                now_ms=now_ms,
-            )
-
-        found = await self._change_own(approval_id, change)
+        change, of_now = quality_checks.answered, self._of_now()
+        found = await self._change_own(
+            approval_id, change, index, reviewer, answer, of_now
+        )
         if isinstance(found, Change):
             return ""
         return found if isinstance(found, str) else quality_checks.NOT_ASKED

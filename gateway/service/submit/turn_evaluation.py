@@ -288,11 +288,9 @@ def _triaged(was: Tier, rule: TriageRule, response: TriageResponse) -> TriagedCa
     tier = apply_assessment(was, assessment, may_deny=rule.may_deny)
     # The rationale is kept only with a raise. The author of the arguments may have
     # steered the text, and without a raise it would argue for the call.
-    if tier is was:
-        return TriagedCall(was, TriageResult(score=assessment.score))
-    result = TriageResult(
-        raised_to=tier, score=assessment.score, rationale=assessment.rationale
-    )
+    result = TriageResult(score=assessment.score)
+    if tier is not was:
+        result = result.with_(raised_to=tier, rationale=assessment.rationale)
     return TriagedCall(was, result)
 
 

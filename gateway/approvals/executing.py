@@ -113,24 +113,20 @@ def finish(
         it is refused. A report after people reconciled the attempt is kept next to
         their finding, see `is_late`.
     """
-    after = state_after(item, result)
     is_owned = item.fence == fence
     # First check: a finding about this start counts in every later state.
     if result is not None and fence and item.reconciled_fence == fence:
         return _reported_late(approval, item, result, is_owned=is_owned, now_ms=now_ms)
-    is_known = item.state is after and (
-        after is not ItemState.IN_DOUBT or item.result is not None
-    )
+    if not is_owned:
+        return False
+    after, kept = state_after(item, result), item.result
+    is_doubt = item.state is ItemState.IN_DOUBT
     # A repeated report, after its answer got lost, gets the first answer. Another
     # result of the same attempt is neither kept nor acknowledged.
-    if is_owned and is_known:
-        kept = item.result
+    if item.state is after and (kept is not None or not is_doubt):
         return not (kept and result) or kept.payload == result.payload
     # A late report of the owner ends the doubt.
-    is_open = item.state is ItemState.EXECUTING or (
-        item.state is ItemState.IN_DOUBT and result is not None
-    )
-    if not (is_owned and is_open):
+    if item.state is not ItemState.EXECUTING and not (is_doubt and result):
         return False
     return _ended(approval, item, result, (), now_ms=now_ms, has_begun=has_begun)
 

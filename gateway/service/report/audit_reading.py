@@ -301,15 +301,10 @@ class AuditBundler(TenantService):
         if sample and not chosen:
             chosen = await self._sample(log, since_ms, until_ms, sample)
         start, end = await self._range(log, since_ms, until_ms)
-        writer = BundleWriter(write)
+        writer, origin = BundleWriter(write), log.checkpoint.origin
         is_part = bool(sample or approvals)
         writer.begin(
-            LogRange(
-                origin=log.checkpoint.origin,
-                checkpoint=log.note,
-                start=start,
-                end=end,
-            ),
+            LogRange(origin=origin, checkpoint=log.note, start=start, end=end),
             tenant=self._tenant,
             period=(since_ms, until_ms),
             sample=len(chosen) if is_part else 0,
@@ -339,7 +334,7 @@ class AuditBundler(TenantService):
             async for call in self._calls(items):
                 writer.add(call)
         writer.end(key)
-        return Exported(count, len(found - {""}), log.checkpoint.origin)
+        return Exported(count, len(found - {""}), origin)
 
     async def _open(self) -> _Log:
         """Read the tree of the tenant, up to its newest checkpoint."""

@@ -23,7 +23,7 @@ from pydantic import JsonValue
 from keyturn.cli import console
 from keyturn.cli.command_context import CommandContext, command_context
 from keyturn.cli.console import AsJson
-from keyturn.cli.policy_inputs import parse_time
+from keyturn.cli.policy_inputs import parse_ms
 from keyturn.cli.store_access import use_store
 from keyturn.gateway.approvals.audit_leaf import SEAL, Hidden
 from keyturn.gateway.errors import SettingsError
@@ -38,7 +38,6 @@ from keyturn.gateway.service.report.audit_reading import (
 from keyturn.gateway.store.audit.verifying import Verified
 from keyturn.gateway.store.store import Store
 from keyturn.gateway.trust.audit_bundle import (
-    BundleLog,
     BundleReport,
     Story,
     calls_of,
@@ -214,25 +213,23 @@ def _bundle_row(
         "verified": report.is_verified,
         "problem": report.problem,
         "first_bad": report.bad_index,
-        "log": _bundle_log(report.log) if report.log else None,
+        "log": None,
         "sample": report.sample,
         "approvals": len(stories),
         "calls": report.calls,
     }
+    if (log := report.log) is not None:
+        found["log"] = {
+            "origin": log.origin,
+            "entries": log.entries,
+            "start": log.start,
+            "end": log.end,
+            "size": log.checkpoint.size,
+            "root": log.checkpoint.root.hex(),
+        }
     if has_stories:
         found["stories"] = [story.row for story in stories.values()]
     return found
-
-
-def _bundle_log(log: BundleLog) -> JsonObject:
-    return {
-        "origin": log.origin,
-        "entries": log.entries,
-        "start": log.start,
-        "end": log.end,
-        "size": log.checkpoint.size,
-        "root": log.checkpoint.root.hex(),
-    }
 
 
 T = TypeVar("T")
@@ -287,7 +284,7 @@ def export(
       … --sample 25 sample.jsonl          of 25 randomly chosen approvals
     """
     command = command_context(ctx)
-    times = (_ms(since, "--since") or 0, _ms(until, "--until"))
+    times = (parse_ms(since, "--since") or 0, parse_ms(until, "--until"))
     if file is None:
         if sample:
             raise SettingsError("--sample needs the name of a file to write.")
@@ -468,7 +465,3 @@ def _verify_file(
     print_bundle(report, has_stories=has_stories, is_json=is_json)
     if not report.is_verified:
         raise typer.Exit(NOT_VERIFIED)
-
-
-def _ms(text: str, option: str) -> int | None:
-    return int(parse_time(text, option).timestamp() * 1000) if text else None

@@ -22,7 +22,6 @@ from keyturn.cli.demo_stack import (
     KEPT,
     REQUESTER,
     REVIEWER,
-    DemoStack,
     open_demo_stack,
 )
 from keyturn.cli.sandbox import only_user
@@ -152,9 +151,13 @@ async def _show(
     typer.echo("Starting a Valkey, a sandbox Slack, the bot and the agent ...")
     env = command.env
     async with open_demo_stack(config, folder, port=port, mode=mode, env=env) as demo:
-        await _ask_first(demo)
+        # Asked once: after a restart the earlier card still waits, and a second one
+        # would concern the same order.
+        person = demo.sandbox.person(REQUESTER)
+        if not await person.messages(CHANNEL):
+            await person.say(CHANNEL, FIRST_REQUEST)
         if has_digest:
-            await _post_digest(demo, Settings.load(config, env).tenant)
+            await announce_digest(demo, Settings.load(config, env).tenant)
         url = f"{demo.sandbox.url}/?user={REVIEWER}"
         typer.echo(f"\n  {typer.style(url, bold=True)}\n")
         typer.echo("You are Ana, a reviewer. A card waits in #agent-approvals:")
@@ -166,19 +169,6 @@ async def _show(
         typer.echo("Ctrl+C stops everything; open cards will still be there.")
         await until_stopped(demo.stack.keyturn.store)
     typer.echo("\nStopped. Run `make demo` or `keyturn demo` again to continue.")
-
-
-async def _ask_first(demo: DemoStack) -> None:
-    # Asked once: after a restart the earlier card still waits, and a second one would
-    # concern the same order.
-    person = demo.sandbox.person(REQUESTER)
-    if not await person.messages(CHANNEL):
-        await person.say(CHANNEL, FIRST_REQUEST)
-
-
-async def _post_digest(demo: DemoStack, tenant: str) -> None:
-    if not await announce_digest(demo, tenant):
-        typer.echo("No agent asked for a call in the last seven days: no digest.")
 
 
 async def _play(

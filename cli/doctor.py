@@ -229,7 +229,7 @@ async def _security(store: Store, setup: _Setup) -> str:
     return "nothing was forged or replayed in the last week"
 
 
-_MAX_NAMED = 3
+_MAX_NAMED = 10
 """How many calls a sentence names."""
 
 # Advice for setup mistakes; Slack's page explains all other errors.
@@ -387,11 +387,9 @@ async def _waiting(store: Store, setup: _Setup) -> str:
     if not found:
         return "every waiting call can be approved"
     named = ", ".join(item.id for item in found[:_MAX_NAMED])
-    more = len(found) - _MAX_NAMED
-    others = f" and {more} more" if more > 0 else ""
     raise SettingsError(
         f"{len(found)} waiting calls can no longer be approved, because the policy "
-        f"changed: {named}{others}. Reject them from their cards, or add the earlier "
+        f"changed, such as {named}. Reject them from their cards, or add the earlier "
         "reviewers to the policy again."
     )
 
@@ -484,15 +482,18 @@ async def _slack(setup: _Setup) -> AsyncGenerator[Check]:
         yield _scopes(granted, policy)
         app_token = settings.app_token
         if settings.slack.mode is SlackMode.SOCKET and app_token is not None:
-            work = _app_token(slack, app_token.get_secret_value())
-            yield await _run_check("Slack app token", work)
+            work = slack.open_socket(app_token.get_secret_value())
+            yield await _run_check("Slack app token", _done(work, "Socket Mode opens"))
         if policy is not None:
             async for check in _people(slack, policy, who, setup.requester):
                 yield check
             for channel in policy.channels:
                 if setup.post:
-                    work = _channel(slack, channel)
-                    yield await _run_check(f"channel {channel}", work)
+                    # A real message, because Slack offers no way to test a post.
+                    text = "Keyturn can post its approval cards here."
+                    post = slack.call("chat.postMessage", channel=channel, text=text)
+                    done = _done(post, "a test message was posted")
+                    yield await _run_check(f"channel {channel}", done)
                 else:
                     text = "not tried: 'keyturn doctor --post' posts a test message."
                     yield Check(f"channel {channel}", State.SKIPPED, text)
@@ -528,16 +529,9 @@ def _scopes(granted: frozenset[str], policy: Policy | None) -> Check:
     return Check("Slack scopes", State.BAD, text)
 
 
-async def _app_token(slack: Slack, token: str) -> str:
-    await slack.open_socket(token)
-    return "Socket Mode opens"
-
-
-async def _channel(slack: Slack, channel: str) -> str:
-    # A real message, because Slack offers no way to test a post.
-    text = "Keyturn can post its approval cards here."
-    await slack.call("chat.postMessage", channel=channel, text=text)
-    return "a test message was posted"
+async def _done(work: Awaitable[object], text: str) -> str:
+    await work
+    return text
 
 
 PARTS: dict[str, Callable[[_Setup], AsyncGenerator[Check]]] = {

@@ -45,6 +45,11 @@ def parse_time(text: str, option: str = "--at") -> datetime:
     return when.astimezone(UTC)
 
 
+def parse_ms(text: str, option: str) -> int | None:
+    """Parse a time like `parse_time`, in Unix milliseconds; None without one."""
+    return int(parse_time(text, option).timestamp() * 1000) if text else None
+
+
 def ensure_spelled(
     command: CommandContext, *, tools: Iterable[str] = (), agents: Iterable[str] = ()
 ) -> None:

@@ -87,11 +87,9 @@ def _missing(kind: str, names: list[str], unlisted: list[str]) -> str:
     for name in names[:_SHOWN]:
         close = difflib.get_close_matches(name, [one for one in unlisted if one], n=1)
         parts.append(f"{name!r} (did you mean {close[0]!r}?)" if close else repr(name))
-    rest = len(names) - _SHOWN
-    more = f" and {rest} more" if rest > 0 else ""
     return (
-        f"the policy names {kind}s that no graph of the settings has: "
-        f"{', '.join(parts)}{more}. Their rules apply to none of these graphs; that is "
+        f"the policy names {len(names)} {kind}s that no graph of the settings has: "
+        f"{', '.join(parts)}. Their rules apply to none of these graphs; that is "
         "right only for agents in other processes."
     )
 
@@ -237,10 +235,11 @@ def _check_requirement(
     if people.requester is not None:
         count = _count(requirement, people, without=people.requester)
         whose = f" for a request of {_name(people.requester)}"
-        return _met(name, count) if count.is_met else _unmet(name, count, whose)
+        return _counted_check(name, count, whose)
     count = _count(requirement, people)
+    found = _counted_check(name, count, "")
     if not count.is_met:
-        return _unmet(name, count, "")
+        return found
     # People may not approve their own requests, so the count is repeated without each.
     alone = [
         _name(one)
@@ -248,15 +247,15 @@ def _check_requirement(
         if not _count(requirement, people, without=one).is_met
     ]
     but = f", but not for requests of {', '.join(alone)}" if alone else ""
-    return Check(name, State.GOOD, f"{_met(name, count).text}{but}")
+    return Check(name, State.GOOD, f"{found.text}{but}")
 
 
-def _met(name: str, count: Tally) -> Check:
-    people = "1 is needed" if count.need == 1 else f"{count.need} are needed"
-    return Check(name, State.GOOD, f"{_counted(count.have)} could approve, {people}")
-
-
-def _unmet(name: str, count: Tally, whose: str) -> Check:
+def _counted_check(name: str, count: Tally, whose: str) -> Check:
+    """Return the check of a requirement with the votes of all eligible people."""
+    if count.is_met:
+        people = "1 is needed" if count.need == 1 else f"{count.need} are needed"
+        text = f"{_counted(count.have)} could approve, {people}"
+        return Check(name, State.GOOD, text)
     words = [f"{many} more of {role}" for role, many in count.lacking.items()]
     # Each role may have enough people while the total is too small: a person with two
     # roles counts once.

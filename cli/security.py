@@ -8,7 +8,7 @@ import typer
 
 from keyturn.cli import console
 from keyturn.cli.command_context import command_context
-from keyturn.cli.policy_inputs import parse_time
+from keyturn.cli.policy_inputs import parse_ms
 from keyturn.cli.store_access import use_store
 from keyturn.gateway.approvals.events import Event
 from keyturn.gateway.service.report.audit_reading import security_events
@@ -30,7 +30,7 @@ def security(
       keyturn security --since 2026-07-01T00:00Z  from that time on
       keyturn security --json                     exit code 1 if there is any
     """
-    since_ms = int(parse_time(since, "--since").timestamp() * 1000) if since else 0
+    since_ms = parse_ms(since, "--since") or 0
 
     async def listed(store: Store, tenant: str) -> list[Event]:
         found = security_events(store, tenant, since_ms=since_ms)

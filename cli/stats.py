@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, date, datetime, time, timedelta, tzinfo
 from enum import StrEnum
-from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TextIO
 from zoneinfo import ZoneInfo
 
 import typer
@@ -115,9 +113,11 @@ def stats(  # noqa: PLR0913 - the options of one command
         str, typer.Option(help="Zone of days and hours, such as Europe/London.")
     ] = "UTC",
     audit: Annotated[
-        Path | None,
+        typer.FileText | None,
         typer.Option(
-            metavar="FILE", help="An export instead of the store; - is stdin."
+            metavar="FILE",
+            encoding="utf-8",
+            help="An export instead of the store; - is stdin.",
         ),
     ] = None,
     json: AsJson = False,
@@ -164,7 +164,7 @@ def stats(  # noqa: PLR0913 - the options of one command
 
 
 def _metrics(
-    command: CommandContext, selected: Selection, where: tzinfo, audit: Path | None
+    command: CommandContext, selected: Selection, where: tzinfo, audit: TextIO | None
 ) -> Metrics:
     if audit is None:
         return use_store(
@@ -173,27 +173,13 @@ def _metrics(
                 selected, where
             ),
         )
-    if str(audit) == "-":
-        return _metrics_of(sys.stdin, "<stdin>", selected, where)
-    try:
-        with audit.open(encoding="utf-8") as lines:
-            # Row by row: an export may be larger than the memory.
-            return _metrics_of(lines, str(audit), selected, where)
-    except OSError as error:
-        raise SettingsError(
-            f"{str(audit)!r} cannot be read ({error.strerror}); write one by "
-            "'keyturn audit export > audit.jsonl'."
-        ) from error
-    except UnicodeDecodeError as error:
-        raise SettingsError(f"{str(audit)!r} is not UTF-8 text.") from error
-
-
-def _metrics_of(
-    lines: Iterable[str], source: str, selected: Selection, where: tzinfo
-) -> Metrics:
     metrics = Metrics(selected, where)
-    for event in events_of(lines, source):
-        metrics.add(event)
+    try:
+        # Row by row: an export may be larger than the memory.
+        for event in events_of(audit, audit.name):
+            metrics.add(event)
+    except UnicodeDecodeError as error:
+        raise SettingsError(f"{audit.name!r} is not UTF-8 text.") from error
     return metrics
 
 

@@ -358,7 +358,7 @@ make = Eyes
         (ASKING, "✖ triage: the policy uses triage but none is configured"),
         (f"{ASKING}triage: eyes.py:make", "✔ triage: "),
         (f"{SILENT}triage: eyes.py:make", "eyes.py:make; the policy never asks it"),
-        (f"{SILENT}triage: eyes.py:makes", "has no 'makes'; did you mean 'make'?"),
+        (f"{SILENT}triage: eyes.py:makes", "has no 'makes'"),
         (f"{SILENT}triage: eyes.py:number", "cannot be called without arguments"),
         (f"{SILENT}triage: eyes.py:Blind", "is no object with a coroutine 'assess'"),
         (f"{SILENT}triage: gone.py:make", "There is no file"),

@@ -115,7 +115,9 @@ def test_an_empty_export_has_no_numbers(shell: Shell) -> None:
 def test_an_export_comes_from_stdin(
     shell: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sys.stdin", io.StringIO("\n\n".join(DAY)))
+    given = io.TextIOWrapper(io.BytesIO("\n\n".join(DAY).encode()))
+    given.buffer.name = "<stdin>"
+    monkeypatch.setattr("sys.stdin", given)
 
     assert shell.found("stats", "--audit", "-")["total"]["calls"] == 12
 
@@ -143,7 +145,7 @@ def test_a_tool_s_name_steers_no_terminal_and_arguments_are_never_shown(
         (("--since", "yesterday"), "--since 'yesterday' is not a time"),
         (("--until", "2026-07-01T00:00"), "is not a time with its zone"),
         (("--since", "2026-11-01", "--until", "2026-10-01"), "is not after --since"),
-        (("--audit", "nothing.jsonl"), "cannot be read"),
+        (("--audit", "nothing.jsonl"), "No such file"),
     ],
 )
 def test_a_mistake_is_named(shell: Shell, words: tuple[str, ...], problem: str) -> None:

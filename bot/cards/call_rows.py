@@ -436,11 +436,8 @@ def batch_footer(frame: Frame) -> list[Block]:
         # approved it.
         if not alone:
             offered.append(buttons.approve_all(frame))
-        elif is_row:
-            blocks.append(each_alone(alone))
         else:
-            why = template("These calls have to be reviewed one at a time.")
-            blocks.append(context(why))
+            blocks.append(each_alone(alone))
         if is_row and len(alone) < len(waiting):
             offered.append(frame.button(None, Action.CHOOSE))
         if is_row and all(Verb.REJECT in item.allow for item in waiting):
@@ -456,6 +453,4 @@ def batch_footer(frame: Frame) -> list[Block]:
 
 def each_alone(alone: frozenset[int]) -> Block:
     """Return the line that names the calls of `decided_alone`."""
-    return context(
-        label(f"Open these to decide each on its own: {calls_named(alone).text}.")
-    )
+    return context(label(f"Decide these one at a time: {calls_named(alone).text}."))

@@ -164,13 +164,7 @@ def _extended(event: Event, approval: Approval) -> Message:
     return said(sentence)
 
 
-_PARTS: dict[str, LiteralString] = {
-    "approved": "{n} approved",
-    "edited": "{n} edited",
-    "rejected": "{n} rejected",
-    "withdrawn": "{n} withdrawn",
-}
-
+_PARTS: tuple[LiteralString, ...] = ("approved", "edited", "rejected", "withdrawn")
 _NEEDS: LiteralString = ", more people are needed"
 
 
@@ -178,13 +172,13 @@ def _decided_together(event: Event) -> Message:
     """Say how many calls of a batch were decided at once, and how."""
     waiting = {*indexes_in(event.data.get("waiting", ""))}
     parts: list[Template] = []
-    for name, part in _PARTS.items():
+    for name in _PARTS:
         indexes = {*indexes_in(event.data.get(name, ""))}
         # The first of two people approves, and the call is not approved by that.
         if ended := indexes - waiting:
-            parts.append(template(part, n=len(ended)))
+            parts.append(template("{n} " + name, n=len(ended)))
         if open_ := indexes & waiting:
-            parts.append(template(part + _NEEDS, n=len(open_)))
+            parts.append(template("{n} " + name + _NEEDS, n=len(open_)))
     if left_out := len(indexes_in(event.data.get("left_out", ""))):
         parts.append(template("{n} need another look", n=left_out))
     # Without a name, which would subscribe that person to the thread.

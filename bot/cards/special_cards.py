@@ -122,8 +122,7 @@ def _question(item: Item, number: int, question: Question) -> list[Block]:
 
 
 _EQUAL = 2_000
-_MOST_PATHS = 12
-_PATH = 60
+_PATHS = 300
 
 
 def standing_card(frame: Frame) -> Message:
@@ -136,29 +135,29 @@ def standing_card(frame: Frame) -> Message:
     blocks = [
         *card_top(frame),
         *reviewers(frame),
-        *([] if is_over else _allowed(bounds, equal)),
+        *([] if is_over else [*exactly(equal), context(*_limits(bounds))]),
         *_uses_so_far(approval, item),
         *button_row(_standing_buttons(frame, item, is_whole=equal.is_complete)),
     ]
     return Message(tuple(blocks), card_fallback(approval), metadata(approval))
 
 
-def _allowed(bounds: Bounds, equal: Listing) -> list[Block]:
-    return [
-        section(template("*Calls with exactly these arguments:*")),
-        rich_text(*map(box, equal.boxes)),
-        context(*_limits(bounds)),
-    ]
+def exactly(equal: Listing) -> list[Block]:
+    """Return the arguments that all similar calls have."""
+    heading = template("*Similar calls have exactly these arguments:*")
+    return [section(heading), rich_text(*map(box, equal.boxes))]
+
+
+def free_arguments(paths: Sequence[str]) -> list[Plain]:
+    """Name the arguments that may differ."""
+    names = ", ".join(path.removeprefix("args.") for path in paths)
+    said = label(fit(f"These may be anything: {names}.", _PATHS))
+    return [said] if paths else []
 
 
 def _limits(bounds: Bounds) -> list[Template | Plain]:
     """Return the limits in words, one per part."""
-    free = [fit(path.removeprefix("args."), _PATH) for path in bounds.may_differ]
-    more = len(free) - _MOST_PATHS
-    named = ", ".join(free[:_MOST_PATHS]) + (f" and {more} more" if more > 0 else "")
-    parts: list[Template | Plain] = []
-    if free:
-        parts.append(label(f"These may be anything: {named}."))
+    parts: list[Template | Plain] = [*free_arguments(bounds.may_differ)]
     if bounds.amount:
         amount = bounds.amount.removeprefix("args.")
         each, total = micro_text(bounds.each_micro), micro_text(bounds.total_micro)

@@ -7,20 +7,18 @@ from datetime import timedelta
 
 from keyturn.bot.blocks import (
     Block,
-    box,
     context,
     input_block,
     modal,
     number_input,
     option,
-    rich_text,
     section,
     select,
 )
 from keyturn.bot.cards.frame import Frame
 from keyturn.bot.cards.listing import boxes, call_title, fitted
 from keyturn.bot.cards.refs import when
-from keyturn.bot.cards.special_cards import left_text
+from keyturn.bot.cards.special_cards import exactly, free_arguments, left_text
 from keyturn.bot.cards.states import UNREVIEWED_STATE_NAMES
 from keyturn.bot.ids import Input, View
 from keyturn.bot.modals.call_form import call_form, reason_field
@@ -67,9 +65,8 @@ def view(frame: Frame, index: int, offer: Offer) -> Block:
     times = _times(rule)
     first = [value for value, _ in times if int(value) <= _FIRST.total_seconds()]
     blocks = [
-        section(template("*Similar calls have exactly these arguments:*")),
-        rich_text(*map(box, shown.boxes)),
-        *_free(rule),
+        *exactly(shown),
+        *map(context, free_arguments(rule.may_differ)),
         input_block(
             label("For how long"),
             select(
@@ -136,13 +133,6 @@ def submitted(item: Item, offer: Offer, state: State) -> tuple[Chosen, str]:
         raise InvalidInputs(errors)
     chosen = Chosen(lasting=lasting, uses=uses, each_micro=each, total_micro=total)
     return chosen, reason
-
-
-def _free(rule: SimilarRule) -> list[Block]:
-    if not rule.may_differ:
-        return []
-    names = ", ".join(path.removeprefix("args.") for path in rule.may_differ)
-    return [context(label(fit(f"These may be anything: {names}.", _PATHS)))]
 
 
 def _times(rule: SimilarRule) -> list[tuple[str, str]]:

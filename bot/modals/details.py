@@ -7,7 +7,7 @@ sealed for approval: the person who submits it has opened every page before.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import LiteralString, NamedTuple
+from typing import NamedTuple
 
 from keyturn.bot.blocks import (
     Block,
@@ -283,19 +283,14 @@ def _buttons(frame: Frame, item: Item, number: int, of: int) -> list[Block]:
     return button_row(offered)
 
 
-_TURNS: dict[Action, LiteralString] = {
-    Action.PAGE_BACK: "Previous page",
-    Action.PAGE_NEXT: "Next page",
-}
-
-
 def _turn(frame: Frame, index: int, number: int, action: Action) -> Block:
+    text = "Next page" if action is Action.PAGE_NEXT else "Previous page"
     return button(
         action,
-        label(_TURNS[action]),
+        label(text),
         value=frame.value(index, PAGE, page=number),
         style="primary" if action is Action.PAGE_NEXT else None,
-        accessibility_label=label(f"{_TURNS[action]}, page {number}"),
+        accessibility_label=label(f"{text}, page {number}"),
     )
 
 

@@ -164,7 +164,7 @@ def test_what_needs_a_decision_of_its_own_is_not_approved_with_others(
 
     assert decided_alone(approval) == {7}
     assert Action.APPROVE_ALL not in buttons(approval)
-    assert "Open these to decide each on its own: call 8." in str(
+    assert "Decide these one at a time: call 8." in str(
         card(frame(approval)).blocks
     )
 

@@ -164,9 +164,7 @@ def test_what_needs_a_decision_of_its_own_is_not_approved_with_others(
 
     assert decided_alone(approval) == {7}
     assert Action.APPROVE_ALL not in buttons(approval)
-    assert "Decide these one at a time: call 8." in str(
-        card(frame(approval)).blocks
-    )
+    assert "Decide these one at a time: call 8." in str(card(frame(approval)).blocks)
 
 
 def test_a_few_calls_and_calls_of_several_tools_have_rows_of_their_own() -> None:

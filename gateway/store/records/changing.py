@@ -60,7 +60,7 @@ class Changes:
 
     Args:
         conn: the server.
-        known: cache of records that this process read or wrote.
+        known: revisions that this process read or wrote.
     """
 
     def __init__(self, conn: Connection, known: KnownRecords) -> None:

@@ -82,7 +82,7 @@ class TurnOpener:
     """Opens approvals of all tenants.
 
     conn: connection to the store.
-    known: cache of approvals in this process.
+    known: revisions that this process has seen.
     load: reads an approval.
     """
 

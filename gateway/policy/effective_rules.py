@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from functools import reduce
 from itertools import combinations
-from typing import TypeVar
 
 from keyturn.gateway.approvals.quorum import stricter
 from keyturn.gateway.approvals.requirement import Notify, Requirement, Role
@@ -65,7 +64,6 @@ def _choices(policy: Policy, parts: tuple[PartRule, ...]) -> Iterator[Requiremen
             )
 
 
-T = TypeVar("T")
 _NO_RULE = ToolRule()
 _NO_AGENT_RULE = AgentRule()
 
@@ -231,20 +229,14 @@ class EffectiveRules:
 
     def ttl_ms(self, tier: Tier) -> int:
         """Return the time to decide at a tier."""
-        ttl = _first(
-            self.first.expires_in,
-            self.waiting(tier).expires_in,
-            otherwise=self._policy.defaults.expires_in,
-        )
+        defaults = self._policy.defaults.expires_in
+        ttl = self.first.expires_in or self.waiting(tier).expires_in or defaults
         return int(ttl.total_seconds() * 1000)
 
     def authorization_ms(self, tier: Tier) -> int:
         """Return how long an authorization may wait for its execution."""
-        age = _first(
-            self.first.authorization,
-            self.waiting(tier).authorization,
-            otherwise=AUTHORIZATION_LIFETIME,
-        )
+        set_here = self.first.authorization or self.waiting(tier).authorization
+        age = set_here or AUTHORIZATION_LIFETIME
         return int(age.total_seconds() * 1000)
 
     def ask_again_ms(self, tier: Tier) -> int:
@@ -261,12 +253,8 @@ class EffectiveRules:
     def channel(self, tier: Tier) -> str:
         """Return the channel of a card or, at ``notify``, of a notification."""
         notices = self._policy.tiers.notify.channel if tier is Tier.NOTIFY else None
-        return _first(
-            self.first.channel,
-            self._agent.channel,
-            notices,
-            otherwise=self._policy.defaults.channel,
-        )
+        named = self.first.channel or self._agent.channel or notices
+        return named or self._policy.defaults.channel
 
     def triage(self, tier: Tier) -> TriageRule | None:
         """Return the triage settings for calls of a tier; None without triage."""
@@ -319,7 +307,3 @@ class EffectiveRules:
 
 def _listed(role: Role) -> tuple[str, ...]:
     return (*role.users, *role.usergroups)
-
-
-def _first(*choices: T | None, otherwise: T) -> T:
-    return next((choice for choice in choices if choice is not None), otherwise)

@@ -127,7 +127,9 @@ def off_hours(
         # The first day of the calendar has no previous day.
         if minute < end and day > date.min:
             day -= timedelta(days=1)
-    return not is_open or day.weekday() >= _SATURDAY or _is_holiday(day, holidays)
+    # Listed as 2026-12-25, or as 12-25 for every year.
+    is_holiday = not {day.isoformat(), f"{day:%m-%d}"}.isdisjoint(holidays)
+    return not is_open or day.weekday() >= _SATURDAY or is_holiday
 
 
 def utc(now_ms: int) -> datetime:
@@ -142,8 +144,3 @@ def utc(now_ms: int) -> datetime:
         return midnight + timedelta(milliseconds=now_ms)
     except OverflowError as error:
         raise ValueError(f"{now_ms!r} ms is not a time of the calendar") from error
-
-
-def _is_holiday(day: date, holidays: Iterable[str]) -> bool:
-    whole = day.isoformat()
-    return any(listed in {whole, whole[5:]} for listed in holidays)

@@ -83,7 +83,8 @@ def _check_json(document: Document) -> None:
     try:
         accept(document.value)
     except BadJson as error:
-        path = _path(document.value, error.pointer)
+        names = tokens_of(error.pointer)
+        path = tuple(int(name) if name.isdecimal() else name for name in names)
         raise BadDocument(
             [document.problem(path, f"{dotted(path)!r}: {error.problem}.")]
         ) from error
@@ -115,15 +116,3 @@ def _empty(value: JsonValue, path: Path) -> Iterator[Path]:
         members = enumerate(value)
     for token, member in members:
         yield from _empty(member, (*path, token))
-
-
-def _path(value: JsonValue, pointer: str) -> Path:
-    """Return the path that a JSON Pointer (RFC 6901) names in a value."""
-    path: Path = ()
-    for token in tokens_of(pointer):
-        if isinstance(value, list):
-            value, path = value[int(token)], (*path, int(token))
-        else:
-            value = value.get(token) if isinstance(value, dict) else None
-            path = (*path, token)
-    return path

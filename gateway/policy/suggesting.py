@@ -90,12 +90,8 @@ def suggest(rows: Iterable[Row], *, least: int = LEAST) -> list[Suggestion]:
         rows: of an audit export, in the order of the log.
         least: fewest calls for a suggestion.
     """
-    found = [
-        one
-        for name, tool in _tools(rows).items()
-        if (one := _of_tool(name, tool, least)) is not None
-    ]
-    return sorted(found, key=lambda one: (-one.calls, one.tool))
+    found = (_of_tool(name, tool, least) for name, tool in _tools(rows).items())
+    return sorted(filter(None, found), key=lambda one: (-one.calls, one.tool))
 
 
 def _tools(rows: Iterable[Row]) -> dict[str, _Tool]:
@@ -107,7 +103,7 @@ def _tools(rows: Iterable[Row]) -> dict[str, _Tool]:
     for events in calls.values():
         tool = tools.setdefault(events[0].tool, _Tool())
         args = next((row.call.args for row in events if row.call), None)
-        if _is_automatic(events):
+        if all(row.tier in {Tier.AUTO, Tier.NOTIFY} for row in events):
             continue
         if _is_approved(events):
             tool.approved.append(args or {})
@@ -117,10 +113,6 @@ def _tools(rows: Iterable[Row]) -> dict[str, _Tool]:
         else:
             tool.others.append(args)
     return tools
-
-
-def _is_automatic(events: Sequence[Row]) -> bool:
-    return all(row.tier in {Tier.AUTO, Tier.NOTIFY} for row in events)
 
 
 def _is_approved(events: Sequence[Row]) -> bool:
@@ -140,9 +132,8 @@ def _of_tool(name: str, tool: _Tool, least: int) -> Suggestion | None:
     if not tool.others:
         return Suggestion(tool=name, calls=len(tool.approved))
     names = dict.fromkeys(key for args in tool.approved for key in args)
-    found = [_of_argument(name, tool, key, least) for key in names]
-    best = [one for one in found if one is not None]
-    return max(best, key=lambda one: one.calls, default=None)
+    found = (_of_argument(name, tool, key, least) for key in names)
+    return max(filter(None, found), key=lambda one: one.calls, default=None)
 
 
 def _of_argument(

@@ -60,6 +60,11 @@ _Optional = Annotated[
 ]
 
 
+def _maybe(*places: AliasPath) -> str:
+    """Return the field of the member at the first of these places; "" without one."""
+    return Field("", validation_alias=AliasChoices(*places))
+
+
 class _Payload(BaseModel):
     """The members of a payload that the bot reads.
 
@@ -75,7 +80,7 @@ class _Payload(BaseModel):
 
     team: _Text = Field(validation_alias=AliasPath("team", "id"))
     user: _Text = Field(validation_alias=AliasPath("user", "id"))
-    home: _Optional = Field("", validation_alias=AliasPath("user", "team_id"))
+    home: _Optional = _maybe(AliasPath("user", "team_id"))
     digest: str
     token: str
 
@@ -116,27 +121,19 @@ class Clicked(_Payload):
     action_id: _Text = Field(validation_alias=AliasPath("actions", 0, "action_id"))
     block_id: _Text = Field(validation_alias=AliasPath("actions", 0, "block_id"))
     # The value of a button, or of the option chosen in a menu.
-    value: _Optional = Field(
-        "",
-        validation_alias=AliasChoices(
-            AliasPath("actions", 0, "value"),
-            AliasPath("actions", 0, "selected_option", "value"),
-        ),
+    value: _Optional = _maybe(
+        AliasPath("actions", 0, "value"),
+        AliasPath("actions", 0, "selected_option", "value"),
     )
-    channel: _Optional = Field(
-        "",
-        validation_alias=AliasChoices(
-            AliasPath("channel", "id"), AliasPath("container", "channel_id")
-        ),
+    channel: _Optional = _maybe(
+        AliasPath("channel", "id"), AliasPath("container", "channel_id")
     )
-    message_ts: _Optional = Field(
-        "", validation_alias=AliasPath("container", "message_ts")
-    )
+    message_ts: _Optional = _maybe(AliasPath("container", "message_ts"))
     trigger_id: _Text
     response_url: _Optional = ""
-    view_id: _Optional = Field("", validation_alias=AliasPath("view", "id"))
-    view_hash: _Optional = Field("", validation_alias=AliasPath("view", "hash"))
-    view_type: _Optional = Field("", validation_alias=AliasPath("view", "type"))
+    view_id: _Optional = _maybe(AliasPath("view", "id"))
+    view_hash: _Optional = _maybe(AliasPath("view", "hash"))
+    view_type: _Optional = _maybe(AliasPath("view", "type"))
 
     @property
     def is_home(self) -> bool:
@@ -157,9 +154,7 @@ class Submitted(_Payload):
     type: Literal["view_submission"]
     callback_id: _Text = Field(validation_alias=AliasPath("view", "callback_id"))
     view_id: _Text = Field(validation_alias=AliasPath("view", "id"))
-    private_metadata: _Optional = Field(
-        "", validation_alias=AliasPath("view", "private_metadata")
-    )
+    private_metadata: _Optional = _maybe(AliasPath("view", "private_metadata"))
     values: dict[str, dict[str, dict[str, object]]] = Field(
         validation_alias=AliasPath("view", "state", "values")
     )
@@ -179,9 +174,9 @@ _USER_SUBTYPES: Final = frozenset({"", "file_share", "me_message", "thread_broad
 """Subtypes of messages that a person wrote."""
 
 
-def _in_event(*path: str) -> AliasChoices:
-    """Return the place of a message's member, also for a changed message."""
-    return AliasChoices(AliasPath("event", "message", *path), AliasPath("event", *path))
+def _in_event(*path: str) -> tuple[AliasPath, AliasPath]:
+    """Return the places of a message's member: of a changed message, or another one."""
+    return AliasPath("event", "message", *path), AliasPath("event", *path)
 
 
 class Mention(_Payload):
@@ -200,34 +195,25 @@ class Mention(_Payload):
             AliasPath("authorizations", 0, "team_id"), AliasPath("team_id")
         )
     )
-    user: _Optional = Field("", validation_alias=_in_event("user"))
-    home: _Optional = Field(
-        "",
-        validation_alias=AliasChoices(
-            *_in_event("user_team").choices, *_in_event("team").choices
-        ),
-    )
+    user: _Optional = _maybe(*_in_event("user"))
+    home: _Optional = _maybe(*_in_event("user_team"), *_in_event("team"))
     event_id: _Text
     event: Literal["app_mention", "message"] = Field(
         validation_alias=AliasPath("event", "type")
     )
     channel: _Text = Field(validation_alias=AliasPath("event", "channel"))
-    channel_type: _Optional = Field(
-        "", validation_alias=AliasPath("event", "channel_type")
+    channel_type: _Optional = _maybe(AliasPath("event", "channel_type"))
+    change: _Optional = _maybe(AliasPath("event", "subtype"))
+    subtype: _Optional = _maybe(AliasPath("event", "message", "subtype"))
+    bot_id: object = Field(None, validation_alias=AliasChoices(*_in_event("bot_id")))
+    ts: _Text = Field(validation_alias=AliasChoices(*_in_event("ts")))
+    thread: _Optional = _maybe(*_in_event("thread_ts"))
+    text: _Optional = _maybe(*_in_event("text"))
+    edited_ts: _Optional = _maybe(*_in_event("edited", "ts"))
+    edited_before: _Optional = _maybe(
+        AliasPath("event", "previous_message", "edited", "ts")
     )
-    change: _Optional = Field("", validation_alias=AliasPath("event", "subtype"))
-    subtype: _Optional = Field(
-        "", validation_alias=AliasPath("event", "message", "subtype")
-    )
-    bot_id: object = Field(None, validation_alias=_in_event("bot_id"))
-    ts: _Text = Field(validation_alias=_in_event("ts"))
-    thread: _Optional = Field("", validation_alias=_in_event("thread_ts"))
-    text: _Optional = Field("", validation_alias=_in_event("text"))
-    edited_ts: _Optional = Field("", validation_alias=_in_event("edited", "ts"))
-    edited_before: _Optional = Field(
-        "", validation_alias=AliasPath("event", "previous_message", "edited", "ts")
-    )
-    parent_user: _Optional = Field("", validation_alias=_in_event("parent_user_id"))
+    parent_user: _Optional = _maybe(*_in_event("parent_user_id"))
 
     @property
     def thread_ts(self) -> str:

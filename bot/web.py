@@ -104,6 +104,7 @@ class _Response(NamedTuple):
     """Slack's answer; ``body`` is empty unless the answer is a JSON object."""
 
     body: SlackBody
+    text: str
     status: int
     headers: Mapping[str, str]
 
@@ -216,27 +217,14 @@ class Slack:
 
     async def respond(self, url: str, body: Mapping[str, object]) -> None:
         """Post to the ``response_url`` of a payload; raises as `call` does."""
-        timeout = aiohttp.ClientTimeout(total=TIMEOUT_S)
-        try:
-            # A redirect would send the card's content to another server.
-            async with self.session.post(
-                url, json=body, timeout=timeout, allow_redirects=False
-            ) as response:
-                status = response.status
-                told = await response.text(errors="replace")
-        except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            problem = f"no answer ({type(error).__name__})"
-            raise SlackNoResponse("response_url", problem) from error
-        # The answer's waiting time is not read: a private reply is not sent again
-        # anyway.
-        if status == _TOO_MANY:
-            raise RateLimited("response_url", _WAIT_S)
-        if status >= _REDIRECT:
-            raise SlackRefused("response_url", f"http_{status}")
+        response = await self._exchange("response_url", "POST", url, body=body)
+        is_limited = response.status == _TOO_MANY
+        if response.status >= _REDIRECT and not is_limited:
+            raise SlackRefused("response_url", f"http_{response.status}")
         # A refusal may have status 200, too, and so may the page of a proxy.
-        answer = _object(told)
-        if answer.get("ok") is not True and told.strip() not in _TAKEN:
-            raise _failure_of("response_url", _Response(answer, status, {}))
+        is_taken = response.body.get("ok") is True or response.text in _TAKEN
+        if is_limited or not is_taken:
+            raise _failure_of("response_url", response)
 
     async def _response(
         self,
@@ -246,13 +234,16 @@ class Slack:
         params: dict[str, str] | None = None,
         headers: dict[str, str] | None = None,
     ) -> _Response:
-        try:
-            async with asyncio.timeout(TIMEOUT_S):
-                response = await self._sent(method, json, params, headers or {})
-        except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            raise SlackNoResponse(
-                method, f"no answer ({type(error).__name__})"
-            ) from error
+        # Without the charset Slack adds a warning to its answer.
+        kind = {"Content-Type": "application/json;charset=utf-8"} if json else {}
+        response = await self._exchange(
+            method,
+            "GET" if params is not None else "POST",
+            f"{self._api_url}{method}",
+            body=json,
+            params=params,
+            headers=self._headers | kind | (headers or {}),
+        )
         is_taken = response.status == HTTPStatus.OK and bool(response.body.get("ok"))
         failure = None if is_taken else _failure_of(method, response)
         # A call with separate headers uses the app-level token (`open_socket`), which
@@ -264,26 +255,34 @@ class Slack:
             raise failure
         return response
 
-    async def _sent(
+    async def _exchange(
         self,
         method: str,
-        body: dict[str, object] | None,
-        params: dict[str, str] | None,
-        headers: dict[str, str],
+        verb: str,
+        url: str,
+        *,
+        body: Mapping[str, object] | None = None,
+        params: Mapping[str, str] | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> _Response:
-        verb = "GET" if params is not None else "POST"
-        # Without the charset Slack adds a warning to its answer.
-        kind = {"Content-Type": "application/json;charset=utf-8"} if body else {}
-        async with self.session.request(
-            verb,
-            f"{self._api_url}{method}",
-            json=body,
-            params=params,
-            headers=self._headers | kind | headers,
-        ) as response:
-            return _Response(
-                _object(await response.read()), response.status, response.headers
-            )
+        try:
+            # A redirect would send the card's content to another server.
+            async with (
+                asyncio.timeout(TIMEOUT_S),
+                self.session.request(
+                    verb,
+                    url,
+                    json=body,
+                    params=params,
+                    headers=headers,
+                    allow_redirects=False,
+                ) as response,
+            ):
+                text = (await response.text(errors="replace")).strip()
+                return _Response(_object(text), text, response.status, response.headers)
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            problem = f"no answer ({type(error).__name__})"
+            raise SlackNoResponse(method, problem) from error
 
 
 def text_at(reply: SlackBody, *path: str) -> str:
@@ -296,10 +295,10 @@ def text_at(reply: SlackBody, *path: str) -> str:
     return node if isinstance(node, str) else ""
 
 
-def _object(answer: bytes | str) -> SlackBody:
+def _object(text: str) -> SlackBody:
     """Return the JSON object of an answer; an empty one for any other answer."""
     try:
-        found: object = json.loads(answer)
+        found: object = json.loads(text)
     except ValueError:
         # From a proxy, or from a Slack in trouble.
         return {}

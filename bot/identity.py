@@ -133,15 +133,9 @@ async def ask_until_answered(ask: Callable[[], Awaitable[T]], config: BotConfig)
 
 
 def _silent(error: SlackError, config: BotConfig) -> SettingsError:
-    if isinstance(error, SlackRefused):
-        return SettingsError(
-            f"Slack takes no calls in this workspace now ({error.error!r}); see "
-            "slack-status.com, or ask an administrator of the workspace, then start "
-            "again."
-        )
     return SettingsError(
-        f"Slack does not answer at {config.api_url!r} ({error}); check the "
-        "network, the proxy, and 'slack.api_url' (KEYTURN_SLACK_API_URL)."
+        f"Slack does not answer at {config.api_url!r} ({error}); check the network, "
+        "the proxy, slack-status.com, and 'slack.api_url' (KEYTURN_SLACK_API_URL)."
     )
 
 

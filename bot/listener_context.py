@@ -195,19 +195,6 @@ class ListenerContext:
         """
         self.tasks.later(self._reply_to_click(click, message), name="reply")
 
-    async def send(self, method: str, *, to: str, **arguments: object) -> None:
-        """Post a message that may get lost; a failure is only logged.
-
-        Args:
-            method: of Slack's Web API.
-            to: the recipient, for the log.
-            arguments: of the method.
-        """
-        try:
-            await self.slack.call(method, **arguments)
-        except SlackError as error:
-            logger.warning("message.not_sent user=%s why=%s", to, error)
-
     async def is_first(self, event_id: str) -> bool:
         """Return True if this event was not delivered before.
 

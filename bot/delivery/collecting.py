@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -32,6 +31,7 @@ from keyturn.gateway.errors import CorruptRecord
 from keyturn.gateway.policy.rules import BatchRule
 from keyturn.gateway.protocol import digest
 from keyturn.gateway.protocol.records import ItemState
+from keyturn.gateway.service.decide.reviews import ReviewService
 from keyturn.gateway.store import keys as store_keys
 from keyturn.gateway.store.reviewers.cards import ALONE, CollectedCardStore
 
@@ -65,38 +65,33 @@ class Collector:
 
     Attributes:
         updater: posts and updates cards.
-        store: the approvals of each shared card.
-        rule: returns the policy's rule by which a call may share a card, if any.
-        collects: returns whether the policy has such rules.
-        queue: of the publisher that leads; see `begin`.
+        queue: of the publisher that leads.
+        service: has the policy's rules by which calls share cards.
     """
 
     updater: CardUpdater
-    store: CollectedCardStore
-    rule: Callable[[Approval], BatchRule | None]
-    collects: Callable[[], bool]
-    queue: OutboxQueue | None = None
+    queue: OutboxQueue
+    service: ReviewService
     _waiting: dict[str, _Waiting] = field(default_factory=dict[str, _Waiting])
     # Two members that are due at the same moment would each begin a card.
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
-    def begin(self, queue: OutboxQueue) -> None:
-        """Start over with the queue of a new lease."""
-        self.queue = queue
-        self._waiting.clear()
+    @property
+    def store(self) -> CollectedCardStore:
+        """Return the approvals of each shared card."""
+        return self.service.store.collected_cards
 
     async def takes(self, entry: QueueEntry) -> bool:
         """Return whether an approval has no separate card, or none yet.
 
         Its events were then moved to the shared card.
         """
-        queue = self.queue
-        if queue is None or entry.place is not None or entry.is_auto_approved:
+        if entry.place is not None or entry.is_auto_approved:
             return False
         keys = self.updater.card_publisher.keys
         card = await self.store.card_of(keys, entry.approval)
         # Most approvals have separate cards, and most policies collect none.
-        if card == ALONE or (card is None and not self.collects()):
+        if card == ALONE or (card is None and not self.service.collects()):
             self._waiting.pop(entry.approval, None)
             return False
         async with self._lock:
@@ -105,7 +100,7 @@ class Collector:
                 if await self._waits(entry):
                     return True
                 card = await self.store.card_of(keys, entry.approval)
-            return await self._is_on(entry, card, queue) if card else False
+            return await self._is_on(entry, card) if card else False
 
     async def _waits(self, entry: QueueEntry) -> bool:
         """Return whether an approval waits for others; collect those that are due."""
@@ -161,31 +156,31 @@ class Collector:
         logger.info("card.collected id=%s calls=%d", card, len(members))
         return ids
 
-    async def _is_on(self, entry: QueueEntry, card: str, queue: OutboxQueue) -> bool:
+    async def _is_on(self, entry: QueueEntry, card: str) -> bool:
         """Move a member's events to its card; False if it leaves the card."""
         publisher = self.updater.card_publisher
         keys, cards = publisher.keys, publisher.cards
         approval = await self._read(entry.approval)
         if approval is None:
-            queue.redraw(card)
+            self.queue.redraw(card)
             return False
         if not await self._stays(approval, card):
             if (await self.store.members(keys, card))[0] == [approval.id]:
                 await self._say_that_all_left(card)
             await self.store.leave(keys, approval.id)
-            queue.redraw(card)
+            self.queue.redraw(card)
             return False
         for event in list(entry.events):
             # A member with more time gets its reminder later than the others.
             if (
                 event.name in _ONCE
-                and not was_extended(approval)
+                and approval.expires_at_ms == approval.created_at_ms + approval.ttl_ms
                 and not await self.store.tells(keys, card, event.name, event.seq)
             ):
                 await self.updater.acknowledge(entry, [event])
         await cards.unmark(keys, approval.id)
         entry.shown = entry.wanted
-        queue.hand_over(entry, card)
+        self.queue.hand_over(entry, card)
         return True
 
     async def _say_that_all_left(self, card: str) -> None:
@@ -221,7 +216,7 @@ class Collector:
 
     def _rule(self, approval: Approval) -> BatchRule | None:
         """Return the rule by which a pending approval may share a card now."""
-        return self.rule(approval) if can_share(approval) else None
+        return self.service.collecting_rule(approval) if can_share(approval) else None
 
     async def _read(self, approval_id: str) -> Approval | None:
         try:
@@ -242,11 +237,6 @@ def can_share(approval: Approval) -> bool:
     if decidable_in_row(approval) is None or copies_for(approval):
         return False
     return not decided_alone(collected(_ANY, [approval]))
-
-
-def was_extended(approval: Approval) -> bool:
-    """Return whether a call was given more time."""
-    return approval.expires_at_ms != approval.created_at_ms + approval.ttl_ms
 
 
 def group_of(approval: Approval) -> str:

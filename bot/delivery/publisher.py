@@ -263,21 +263,6 @@ class Publisher:
         publisher = CardPublisher(slack, Limits(clock), store, config, me)
         self._card_publisher, self._keys = publisher, publisher.keys
         self._outbox = store.outbox(self._keys, reader=reader)
-        updater = CardUpdater(
-            card_publisher=publisher,
-            copies=CopyUpdater(publisher),
-            outbox=self._outbox,
-            read=self._read_card,
-            clock=clock,
-        )
-        self._collector = Collector(
-            updater, store.collected_cards, service.collecting_rule, service.collects
-        )
-        self._sender = QueueSender(
-            updater,
-            self._collector,
-            channel=lambda: service.policy_now.defaults.channel,
-        )
         seeded = SeededDefects(service, publisher, changed=home.changed.set)
         reports = MetricsReports(
             service, config.metrics, tenant=config.tenant, reader=reader
@@ -374,7 +359,15 @@ class Publisher:
             await term.scheduler.finish(0.0 if lost.is_set() else _GRACE_S)
 
     def _new_term(self) -> _LeaseTerm:
-        sender, publisher = self._sender, self._card_publisher
+        publisher, queue = self._card_publisher, OutboxQueue()
+        updater = CardUpdater(
+            card_publisher=publisher,
+            copies=CopyUpdater(publisher),
+            outbox=self._outbox,
+            read=self._read_card,
+            clock=self._clock,
+        )
+        sender = QueueSender(updater, Collector(updater, queue, self._service))
         happened = asyncio.Event()
 
         async def step(entry: QueueEntry, given: Call | None) -> float:
@@ -386,8 +379,6 @@ class Publisher:
                     # The policy decision may have changed while the card was posted.
                     happened.set()
 
-        queue = OutboxQueue()
-        self._collector.begin(queue)
         feed = Feed(
             queue,
             self._outbox,

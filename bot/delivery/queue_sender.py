@@ -8,7 +8,6 @@ is given up, and the log records an error.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from keyturn.bot.cards.channel_messages import FREEZE_EVENTS, SECURITY_EVENTS, shortened
@@ -58,12 +57,10 @@ class QueueSender:
     Attributes:
         updater: makes those for cards.
         collector: finds the approvals that share a card.
-        channel: returns the channel for messages without a card and a thread.
     """
 
     updater: CardUpdater
     collector: Collector
-    channel: Callable[[], str]
 
     @property
     def card_publisher(self) -> CardPublisher:
@@ -215,7 +212,7 @@ class QueueSender:
         if event.name in METRICS_EVENTS:
             return entry.channel or event.channel
         if event.name in FREEZE_EVENTS | SECURITY_EVENTS:
-            return entry.channel or self.channel()
+            return entry.channel or self.collector.service.channel
         return event.data.get("channel") or event.channel
 
     async def _refused(self, entry: QueueEntry, error: SlackRefused) -> float:

@@ -57,7 +57,6 @@ from keyturn.gateway.approvals.decisions import (
     Approve,
     Click,
     Edit,
-    Forbidden,
     GestureDecided,
     GestureOutcome,
     GestureRefused,
@@ -356,14 +355,8 @@ def batch_reply(outcome: GestureOutcome) -> UserText | None:
 
 def _form_reply(outcome: GestureOutcome) -> AckBody:
     """Return the response to a submitted modal: close it, or show the reply in it."""
-    may_pass = isinstance(outcome, GestureRefused) and isinstance(
-        outcome.refusals[min(outcome.refusals)], Forbidden
-    )
-    return closing_reply(
-        batch_reply(outcome),
-        is_recorded=isinstance(outcome, GestureDecided),
-        may_pass=may_pass,
-    )
+    is_recorded = isinstance(outcome, GestureDecided)
+    return closing_reply(batch_reply(outcome), is_recorded=is_recorded)
 
 
 def _decided_reply(outcome: GestureDecided) -> UserText | None:

@@ -53,19 +53,16 @@ _TRIES = 3
 async def show(ctx: ListenerContext, user: str) -> None:
     """Publish a person's tab now; failures are logged."""
     async with ctx.home.next_update(user) as is_mine:
-        if not is_mine:
-            return
         try:
-            for _ in range(_TRIES):
+            for _ in range(_TRIES if is_mine else 0):
                 await ctx.home.wait_for_limit()
-                if await _published(ctx, user, {}, is_requested=True):
+                if await _updated(ctx, user, {}, is_requested=True):
                     return
-        except (SlackError, StoreUnavailable) as error:
+        except StoreUnavailable as error:
             logger.warning("home.unpublished user=%s why=%s", user, error)
-            if isinstance(error, SlackRefused):
-                return
-        # The person is waiting for the tab: it is retried together with the open tabs.
-        ctx.home.changed.set()
+        if is_mine:
+            # The person is waiting for it: it is retried together with the open tabs.
+            ctx.home.changed.set()
 
 
 async def follow(ctx: ListenerContext) -> None:
@@ -97,18 +94,24 @@ async def _follow_changes(ctx: ListenerContext) -> None:
     for user in users:
         async with ctx.home.next_update(user) as is_mine:
             # Otherwise another update of this person is waiting, and shows everything.
-            if is_mine and not await _followed(ctx, user, read):
+            if is_mine and not await _updated(ctx, user, read):
                 ctx.home.changed.set()
 
 
-async def _followed(ctx: ListenerContext, user: str, read: dict[str, Loaded]) -> bool:
-    """Bring one open tab up to date; False if it must be retried.
+async def _updated(
+    ctx: ListenerContext,
+    user: str,
+    read: dict[str, Loaded],
+    *,
+    is_requested: bool = False,
+) -> bool:
+    """Bring one tab up to date; False if it must be retried.
 
     Raises:
         StoreUnavailable: the store does not answer.
     """
     try:
-        return await _published(ctx, user, read, is_requested=False)
+        return await _published(ctx, user, read, is_requested=is_requested)
     except SlackRefused as error:
         # A retry would be refused, too: the person has left, or the tab was switched
         # off.

@@ -275,17 +275,22 @@ async def _card_above(ctx: ListenerContext, mention: Mention) -> str:
 
 
 def _reply_later(ctx: ListenerContext, mention: Mention, message: Message) -> None:
+    ctx.tasks.later(_reply(ctx, mention, message), name="reply")
+
+
+async def _reply(ctx: ListenerContext, mention: Mention, message: Message) -> None:
     """Answer a message in its place, visible only to its author."""
-    reply = ctx.send(
-        "chat.postEphemeral",
-        to=mention.user,
-        channel=mention.channel,
-        user=mention.user,
-        thread_ts=mention.thread or None,
-        blocks=message.blocks or None,
-        text=message.text,
-    )
-    ctx.tasks.later(reply, name="reply")
+    try:
+        await ctx.slack.call(
+            "chat.postEphemeral",
+            channel=mention.channel,
+            user=mention.user,
+            thread_ts=mention.thread or None,
+            blocks=message.blocks or None,
+            text=message.text,
+        )
+    except SlackError as error:
+        logger.warning("message.not_sent user=%s why=%s", mention.user, error)
 
 
 def as_message(sentence: UserText) -> Message:
@@ -302,7 +307,7 @@ async def _offer(ctx: ListenerContext, mention: Mention, approval: str) -> None:
     except StoreUnavailable as error:
         logger.warning("thread_reply.not_offered why=%s", error)
         message = as_message(NOT_RECORDED)
-    _reply_later(ctx, mention, message)
+    await _reply(ctx, mention, message)
 
 
 async def _answered(

@@ -30,7 +30,6 @@ from keyturn.gateway.approvals.decisions import (
     Click,
     Decided,
     Decision,
-    Forbidden,
     Invalid,
     Outcome,
     Reviewer,
@@ -550,22 +549,17 @@ async def find_moved(
 
 def form_reply(outcome: Outcome) -> AckBody:
     """Return the response to a modal after a decision: close it, or show a sentence."""
-    return closing_reply(
-        outcome_reply(outcome),
-        is_recorded=isinstance(outcome, Voted),
-        # Such as a freeze, or a failed lookup.
-        may_pass=isinstance(outcome, Forbidden),
-    )
+    is_recorded = isinstance(outcome, Voted)
+    return closing_reply(outcome_reply(outcome), is_recorded=is_recorded)
 
 
-def closing_reply(
-    reply: UserText | None, *, is_recorded: bool, may_pass: bool
-) -> AckBody:
+def closing_reply(reply: UserText | None, *, is_recorded: bool) -> AckBody:
     """Return the response that closes a modal, or shows a sentence.
 
-    A refusal that may pass is shown on top, so that the person keeps their input.
+    A refusal is shown on top, so that the person keeps their input: it may pass, such
+    as a freeze, or a failed lookup.
     """
     if reply is None:
         return {"response_action": "clear"}
     view = notice("Recorded" if is_recorded else "Not done", reply)
-    return {"response_action": "push" if may_pass else "update", "view": view}
+    return {"response_action": "update" if is_recorded else "push", "view": view}

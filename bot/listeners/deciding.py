@@ -251,7 +251,7 @@ async def _reconcile(ctx: ListenerContext, clicked: Clicked) -> UserText | None:
     outcome = await decide(ctx, target, Reconcile(finding=FOUND[action]), clicked)
     # The event updates the card, but not a modal.
     reply = outcome_text if clicked.view_id else outcome_reply
-    return reply(outcome, now_ms=target.now_ms)
+    return reply(outcome)
 
 
 @on_action(Action.RECONCILE_NOTE)

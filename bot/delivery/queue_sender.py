@@ -212,7 +212,7 @@ class QueueSender:
         if event.name in METRICS_EVENTS:
             return entry.channel or event.channel
         if event.name in FREEZE_EVENTS | SECURITY_EVENTS:
-            return entry.channel or self.collector.service.channel
+            return entry.channel or self.collector.service.policy_now.defaults.channel
         return event.data.get("channel") or event.channel
 
     async def _refused(self, entry: QueueEntry, error: SlackRefused) -> float:

@@ -36,6 +36,8 @@ TURN_TAG = "keyturn/v1/turn"
 EDIT_TAG = "keyturn/v1/edit"
 
 _PREFIX = "sha256:"
+_ARGS_FIRST = '{"args":'
+_DECODER = json.JSONDecoder()
 _MOST_ZEROS = 6
 
 
@@ -205,7 +207,14 @@ def canonical_args(document: str) -> str:
     Raises:
         BadJson: when it is no action document.
     """
-    return canonical(action_args(document)).decode()
+    # They come first, already canonical: "args" sorts before "ctx".
+    if not document.startswith(_ARGS_FIRST):
+        return canonical(action_args(document)).decode()
+    try:
+        _, end = _DECODER.raw_decode(document, len(_ARGS_FIRST))
+    except ValueError as error:
+        raise BadJson("it is not an action document") from error
+    return document[len(_ARGS_FIRST) : end]
 
 
 def action_hash(document: str) -> str:
@@ -265,6 +274,8 @@ class BusinessState(Record):
 
 def state_in(document: str) -> BusinessState | None:
     """Return the state in an action document; None if it has none."""
+    if not _may_have_state(document):
+        return None
     action = parse_object(document)
     # By the key, not the value: null is a valid state.
     return BusinessState(value=action[STATE_MEMBER]) if STATE_MEMBER in action else None
@@ -298,8 +309,16 @@ def stateless_hash(document: str) -> str:
 
     The idempotency key is derived from it: the same effect has one key in every state.
     """
+    if not _may_have_state(document):
+        return action_hash(document)
     action = parse_object(document)
     if STATE_MEMBER not in action:
         return action_hash(document)
     rest = {name: value for name, value in action.items() if name != STATE_MEMBER}
     return action_hash(canonical(rest).decode("utf-8"))
+
+
+def _may_have_state(document: str) -> bool:
+    """Return whether a document may contain a state; most do not and are not parsed."""
+    # A JSON name may also be written with escapes.
+    return f'"{STATE_MEMBER}"' in document or "\\u" in document

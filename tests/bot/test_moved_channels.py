@@ -83,7 +83,7 @@ async def test_what_stands_there_is_redacted(
 ) -> None:
     monkeypatch.setattr(redacting, "LOOK_S", 0.02)
     monkeypatch.setattr(redacting, "_RESERVE", 0)
-    monkeypatch.setattr(redacting, "RETRY_NOT_FOUND", timedelta(0))
+    monkeypatch.setattr(redacting, "RETRY", timedelta(0))
 
     async with keeping(stack, DAY):
         await decided(stack)

@@ -7,6 +7,7 @@ module has only cheap imports: the help page needs no others.
 
 from __future__ import annotations
 
+import errno
 import inspect
 import os
 import re
@@ -75,6 +76,7 @@ The demo and a first ``run`` start the embedded store as well. The other modules
 the extra ``server`` at most.
 """
 
+_FULL = {errno.ENOSPC, errno.EDQUOT}
 _SLACK_PACKAGE = "slack_bolt"
 """A package of the extra ``slack``: the help page reports if it is missing."""
 
@@ -114,6 +116,14 @@ def run(
     except Exception as error:
         if options.debug:
             raise
+        if isinstance(error, OSError) and error.errno in _FULL:
+            where = f"of {error.filename!r}" if error.filename else "in use"
+            typer.echo(
+                f"The disk {where} is full ({error.strerror}). Make room on it, then "
+                "run the command again.",
+                err=True,
+            )
+            return USAGE
         typer.echo(
             f"Keyturn failed unexpectedly ({type(error).__name__}: {error}). "
             "'keyturn --debug …' shows where; please report it.",

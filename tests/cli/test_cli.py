@@ -18,7 +18,7 @@ import typer
 
 from keyturn.bot.manifest import as_yaml, render
 from keyturn.cli import console, version
-from keyturn.cli.main import COMMANDS, UNEXPECTED, add
+from keyturn.cli.main import COMMANDS, UNEXPECTED, USAGE, add
 from keyturn.gateway.config import Settings
 from keyturn.gateway.errors import SettingsError
 from keyturn.gateway.policy.load import load_policy
@@ -301,6 +301,25 @@ def test_a_stream_that_is_closed_is_no_file_that_is_opened_later(
     )
 
     assert ended.returncode == 10 + to_nothing, ended.stderr
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux has such a file")
+def test_output_that_finds_no_room_is_a_sentence(tmp_path: Path) -> None:
+    with Path("/dev/full").open("w", encoding="utf-8") as full:
+        ended = subprocess.run(
+            [sys.executable, "-m", "keyturn", "manifest"],
+            cwd=tmp_path,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+
+    assert ended.returncode == USAGE
+    assert ended.stderr == (
+        "The disk in use is full (No space left on device). Make room on "
+        "it, then run the command again.\n"
+    )
 
 
 def test_a_file_is_on_the_disk_before_it_is_said_to_be_there(

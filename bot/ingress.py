@@ -168,6 +168,8 @@ class Ingress:
             # signed with the empty key, so the path does not exist then.
             case ("POST", "/slack/events") if self.signing_secret:
                 return await self._events(request)
+            case ("GET", "/slack/events") if "ssl_check" in request.query:
+                return web.Response()
             case _:
                 return web.Response(status=HTTPStatus.NOT_FOUND, text="Not found.\n")
 

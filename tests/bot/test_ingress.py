@@ -287,6 +287,8 @@ async def test_health_is_always_told_and_readiness_with_its_reasons() -> None:
         async with session.get(f"{base}/readyz") as unready:
             assert unready.status == 503
             assert (await unready.json())["problems"] == door.problems
+        async with session.get(f"{door.url}?ssl_check=1") as checked:
+            assert checked.status == 200
         async with session.get(f"{base}/admin") as other:
             assert other.status == 404
 

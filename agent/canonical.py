@@ -16,9 +16,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
 from functools import lru_cache
+from inspect import Signature
 from typing import Any, cast
 
 from langchain_core.tools import BaseTool, StructuredTool
@@ -60,6 +61,7 @@ def _with_sorted_sets(value: object, shown: Any) -> Any:  # noqa: ANN401 - any J
 
     The order of a set differs between processes, and would change the hash.
     """
+    is_dataclass = dataclasses.is_dataclass(value)
     if isinstance(value, set | frozenset) and isinstance(shown, list):
         return sorted(cast("list[JsonValue]", shown), key=digest.canonical)
     if isinstance(value, list | tuple) and isinstance(shown, list):
@@ -74,7 +76,7 @@ def _with_sorted_sets(value: object, shown: Any) -> Any:  # noqa: ANN401 - any J
         fields = type(value).model_fields.items()
         names = {field.serialization_alias or name: name for name, field in fields}
         members = {key: getattr(value, name) for key, name in names.items()}
-    elif dataclasses.is_dataclass(cast("object", value)):
+    elif is_dataclass:
         members = vars(value)
     elif isinstance(value, dict):
         members = cast("dict[str, object]", value)
@@ -294,14 +296,12 @@ def binding_problem(
         calls += [(one, ()) for one in (tool.func, tool.coroutine) if one]
     for function, first in calls:
         try:
-            parameters = signature_of(function).parameters.keys()
-            # Python binds to the outermost function, even if a decorator shows another.
-            signature = signature_of(function, is_outermost=not first)
-        except (TypeError, ValueError):
-            continue  # a built-in without a signature; the call itself may fail
-        config = _get_runnable_config_param(function)
-        set_by_langchain = {"run_manager" if first else "callbacks"} & parameters
-        set_by_langchain |= {config} if config else set()
+            seen = _inspected(function, is_method=bool(first))
+        except TypeError:  # it has no hash
+            seen = _inspected.__wrapped__(function, is_method=bool(first))
+        if seen is None:
+            continue
+        signature, parameters, set_by_langchain = seen
         if taken := names & (set_by_langchain | injected):
             return (
                 f"LangChain sets the argument {min(taken)!r} itself, so the tool would "
@@ -313,6 +313,26 @@ def binding_problem(
         except TypeError as error:
             return f"the function of the tool cannot be called with them ({error})"
     return ""
+
+
+# Cached: each call is checked twice, and inspecting takes longer than the rest.
+@lru_cache(maxsize=512)
+def _inspected(
+    function: Callable[..., Any], *, is_method: bool
+) -> tuple[Signature, frozenset[str], frozenset[str]] | None:
+    """Return a function's signature, parameters, and those that LangChain sets.
+
+    Returns None for a built-in without a signature; the call itself may fail.
+    """
+    try:
+        parameters = frozenset(signature_of(function).parameters)
+        # Python binds to the outermost function, even if a decorator shows another.
+        signature = signature_of(function, is_outermost=not is_method)
+    except (TypeError, ValueError):
+        return None
+    config = _get_runnable_config_param(function)
+    own = {"run_manager" if is_method else "callbacks"} & parameters
+    return signature, parameters, frozenset([*own, config] if config else own)
 
 
 _MAX_ERRORS = 3

@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from functools import lru_cache
 from inspect import Signature
@@ -82,6 +83,29 @@ def _with_sorted_sets(value: object, shown: Any) -> Any:  # noqa: ANN401 - any J
         members = cast("dict[str, object]", value)
     rows = cast("dict[str, Any]", shown).items()
     return {key: _with_sorted_sets(members.get(key), one) for key, one in rows}
+
+
+def _shadowed(value: object) -> str | None:
+    """Return an extra value's name that is also the name of a field, or None.
+
+    A field may be read under its alias only. The document would show the extra value
+    under the field's name, while the field has another value.
+    """
+    members: Iterable[object] = ()
+    if isinstance(value, BaseModel):
+        fields = type(value).model_fields
+        names = {one.serialization_alias or name for name, one in fields.items()}
+        extra = value.model_extra or {}
+        if taken := extra.keys() & (names | fields.keys()):
+            return min(taken)
+        members = [*vars(value).values(), *extra.values()]
+    elif dataclasses.is_dataclass(value):
+        members = [getattr(value, one.name) for one in dataclasses.fields(value)]
+    elif isinstance(value, Mapping):
+        members = cast("Mapping[object, object]", value).values()
+    elif isinstance(value, list | tuple | set | frozenset | deque):
+        members = cast("Iterable[object]", value)
+    return next(filter(None, map(_shadowed, members)), None)
 
 
 def _differ(one: object, other: object) -> bool:
@@ -150,8 +174,13 @@ class ArgumentModel:
     def write(self, instance: BaseModel) -> dict[str, Any]:
         """Return an instance as JSON values, under the names that `read` accepts.
 
-        Raises any serializer's error, including custom ones.
+        Raises `SchemaFault`, or any serializer's error, including custom ones.
         """
+        if name := _shadowed(instance):
+            raise SchemaFault(
+                f"the tool's schema does not read {name!r} into the field of this "
+                "name, so the arguments that would run are ambiguous"
+            )
         unset = (self._defaults.keys() | self._own_defaults) - instance.model_fields_set
         shown = instance.model_dump(**_AS_READ, exclude={*self.injected, *unset})
         read_as = {
@@ -168,8 +197,12 @@ class ArgumentModel:
         return frozenset(fields.get(name, name) for name in document)
 
     def lost(self, given: BaseModel, again: BaseModel) -> str | None:
-        """Return the first given argument that reading it again changes, or None."""
-        names = self._read_as.keys() & given.model_fields_set
+        """Return the first argument that reading the document changes, or None.
+
+        Defaults of a factory are in the document, too; constant ones are read once.
+        """
+        constant = self._defaults.keys() | self._own_defaults
+        names = self._read_as.keys() - (constant - given.model_fields_set)
         changed = (
             self._read_as[name]
             for name in sorted(names)
@@ -454,6 +487,8 @@ def _read(model: ArgumentModel, given: JsonObject) -> BaseModel:
 def _written(model: ArgumentModel, instance: BaseModel) -> JsonObject:
     try:
         written = model.write(instance)
+    except SchemaFault:
+        raise
     except any_failure() as error:  # a serializer may run any code and raise anything
         raise SchemaFault(
             f"the tool's schema does not write them as JSON ({type(error).__name__}), "

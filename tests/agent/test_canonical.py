@@ -8,6 +8,7 @@ import ipaddress
 import math
 import sys
 import uuid
+from collections import deque
 from decimal import Decimal
 from typing import Annotated, Any
 
@@ -29,6 +30,7 @@ from pydantic import (
     RootModel,
     SecretStr,
     computed_field,
+    create_model,
     field_validator,
 )
 from pydantic import v1 as pydantic_v1
@@ -135,6 +137,41 @@ def test_a_schema_that_does_not_write_what_it_reads_is_refused() -> None:
         ArgumentMismatch, match="does not write 'note' the way it reads it"
     ):
         canonical_args(described(Hidden), {"note": "careful"})
+
+
+class _Options(BaseModel):
+    model_config = ConfigDict(extra="allow")
+    dry_run: bool = Field(default=True, validation_alias="dryRun")
+
+
+class _Listed(RootModel[list[_Options]]):
+    """A root model hides its members from a walk over fields."""
+
+
+class _Choices(BaseModel):
+    model_config = ConfigDict(extra="allow")
+    dry_run: bool = Field(default=True, validation_alias=AliasChoices("dryRun", "dry"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "given"),
+    [
+        (_Options, {"dry_run": False}),
+        (_Choices, {"dry_run": False}),
+        (list[_Options], [{"dry_run": False}]),
+        (dict[str, _Options], {"a": {"dry_run": False}}),
+        (_Listed, [{"dry_run": False}]),
+        (Json[_Options], '{"dry_run": false}'),
+        (deque[_Options], [{"dry_run": False}]),
+    ],
+)
+def test_an_extra_value_with_the_name_of_a_field_is_refused(
+    kind: Any, given: Any
+) -> None:
+    deploy = create_model("Deploy", options=(kind, ...))
+
+    with pytest.raises(SchemaFault, match="does not read 'dry_run'"):
+        canonical_args(described(deploy), {"options": given})
 
 
 def test_a_validator_that_fails_in_its_own_way_is_a_misfit() -> None:

@@ -415,7 +415,9 @@ def select(
 ) -> Block:
     """Make a menu to choose one of up to 100 options."""
     menu = _one_of("static_select", action_id, options, initial)
-    return menu | ({"placeholder": _placeholder(placeholder)} if placeholder else {})
+    if placeholder:
+        menu["placeholder"] = _placeholder(placeholder)
+    return menu
 
 
 def _one_of(

@@ -151,9 +151,11 @@ def _failures(frame: Frame) -> list[list[Block]]:
     ended = [item for item in items if item.state is _S.FAILED]
     failed = [item.index for item in items if item.has_failed or item in ended]
     unknown = [item.index for item in doubts if not item.has_failed]
+    heads: list[tuple[LiteralString, list[int]]]
+    heads = [(_FAILED, failed), (_DOUBTFUL, unknown)]
     lines = [
         template(head, n=len(found), all=len(items), calls=calls_named(found))
-        for head, found in ((_FAILED, failed), (_DOUBTFUL, unknown))
+        for head, found in heads
         if found
     ]
     parts = [[section(joined("\n", lines))]] if lines else []
@@ -408,7 +410,8 @@ def _words(item: Item) -> list[Block]:
     found: list[tuple[LiteralString, str]] = []
     edit, decision = item.edit, item.decision
     if edit is not None:
-        found += [("Changed:", _changed(item)), ("Why:", edit.reason)]
+        found.append(("Changed:", _changed(item)))
+        found.append(("Why:", edit.reason))
     if decision is not None and decision.verb in _REASONS:
         found.append((_REASONS[decision.verb], decision.text))
     found.extend(("Note:", one.note) for one in item.observations[-1:])

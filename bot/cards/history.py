@@ -222,7 +222,7 @@ def _reached(event: Event, item: Item) -> Template | None:
     A mention subscribes a person to the thread. The card shows who decided alone.
     """
     state = state_after(event.name)
-    if state in {None, _S.PENDING, _S.EXECUTING}:
+    if state is None or state in {_S.PENDING, _S.EXECUTING}:
         return None
     is_several = _needs_several_people(item)
     if state in _BY_SOMEBODY and not approvers(item):

@@ -51,7 +51,10 @@ STATE_NAMES: dict[ItemState, LiteralString] = {
 }
 """One short word for each state, for counts and the fallback text."""
 
-UNREVIEWED_STATE_NAMES = STATE_NAMES | {_S.AUTHORIZED: "not started yet"}
+UNREVIEWED_STATE_NAMES: dict[ItemState, LiteralString] = {
+    **STATE_NAMES,
+    _S.AUTHORIZED: "not started yet",
+}
 """The same for calls that the policy authorized without review."""
 
 SIGNS: dict[ItemState, LiteralString] = {

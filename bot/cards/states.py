@@ -150,6 +150,7 @@ def state_counts(approval: Approval) -> Template:
     """Return the number of items in each state: "2 done, 1 rejected"."""
     counts = Counter(item.state for item in approval.items)
     words = UNREVIEWED_STATE_NAMES if approval.is_auto_approved else STATE_NAMES
+    each: list[tuple[LiteralString, int]]
     each = [(words[state], counts[state]) for state in ItemState if counts[state]]
     return joined(", ", [template("{n} " + word, n=count) for word, count in each])
 

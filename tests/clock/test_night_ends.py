@@ -28,7 +28,7 @@ TURNS = """\
 on_call:
   turns: {people: [U0ANA, U0BEN], start: DAY 12:00, length: 24h, zone: ZONE}
 """
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 
 
 def zone_of(hour: int, now_hour: int) -> str:

@@ -124,4 +124,4 @@ def allow(screen: Screen, uses: int, each: str = "30") -> None:
     screen.type('.dialog [data-block-id="each"] .control', each)
     screen.click(".modal-submit")
     screen.gone(".dialog")
-    words_on(screen, "Similar calls are allowed", f"{uses} of {uses} left")
+    words_on(screen, f"{uses} of {uses} calls left")

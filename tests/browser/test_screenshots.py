@@ -174,7 +174,7 @@ def test_pictures_of_a_standing_approval(
     allow(screen, 3)
     ask(screen, 79002)
     screen.size(WIDE, 900)
-    opened(screen, ANA, "2 of 3 left")
+    opened(screen, ANA, "2 of 3 calls left")
     take(screen, "standing-light")
 
 

@@ -271,10 +271,10 @@ def config_hint(
     """Return the hint for one call. Never raises: on an error the call is held."""
     if config is None:
         return _RUN_HINT
-    if config.when is not None:
-        request = _request(call, tool, state, runtime)
-        if not _is_held(config.when, request):
-            return _RUN_HINT
+    if config.when is not None and not _is_held(
+        config.when, call["name"], lambda: _request(call, tool, state, runtime)
+    ):
+        return _RUN_HINT
     text = config.description
     if callable(text):
         try:
@@ -288,11 +288,12 @@ def config_hint(
 
 
 def _is_held(
-    when: Callable[[ToolCallRequest], object], request: ToolCallRequest
+    when: Callable[[ToolCallRequest], object],
+    tool: str,
+    request: Callable[[], ToolCallRequest],
 ) -> bool:
-    tool = request.tool_call["name"]
     try:
-        answer = when(request)
+        answer = when(request())
     except any_failure() as error:  # application code; the call is then held
         log_failure(logger, error, "interrupt_on.when_failed tool=%s", tool)
         return True

@@ -23,6 +23,7 @@ from keyturn.bot.text import (
 )
 from keyturn.gateway.approvals.gestures import index_ranges
 from keyturn.gateway.approvals.record import Inquiry, short_id
+from keyturn.gateway.approvals.standing import bounds_of
 from keyturn.gateway.protocol.questions import Answered
 from keyturn.gateway.protocol.records import Person
 
@@ -68,13 +69,16 @@ def short_ref(approval_id: str) -> Ref:
 def origin(frame: Frame) -> list[Template | Plain]:
     """Return the requester, the agent, the link to the conversation, and the short id.
 
-    For a question: the agent that asks, and the person for whom it works.
+    For a question: the agent that asks, and the person for whom it works. For a
+    standing approval: the agent whose calls it covers.
     """
     # Each part is complete: Slack sets the parts of a line apart.
     approval, where = frame.approval, frame.conversation
     agent = fit(approval.agent, _AGENT)
     parts: list[Template | Plain] = [untrusted(f"Requested by the agent {agent}")]
-    if approval.requester is not None:
+    if approval.is_standing:
+        parts = [untrusted(f"Agent: {fit(bounds_of(approval).agent, _AGENT)}")]
+    elif approval.requester is not None:
         # A question is the agent's, not the requester's.
         by: LiteralString = (
             "Asked on behalf of" if approval.is_question else "Requested by"

@@ -14,7 +14,13 @@ from keyturn.bot.cards.special_cards import standing_card
 from keyturn.bot.modals import allow_similar
 from keyturn.gateway.approvals.record import Approval, Item
 from keyturn.gateway.approvals.requirement import Revocation
-from keyturn.gateway.approvals.similar import ALLOW_SIMILAR, Bounds, Use, without
+from keyturn.gateway.approvals.similar import (
+    ALLOW_SIMILAR,
+    STANDING_AGENT,
+    Bounds,
+    Use,
+    without,
+)
 from keyturn.gateway.approvals.standing import REJECTED
 from keyturn.gateway.policy.rules import SimilarRule
 from keyturn.gateway.policy.standing import Offer
@@ -91,15 +97,20 @@ def ended(why: str, **changes: Any) -> Item:
     return in_state(GIVEN, S.LAPSED).with_(revoked=revoked)
 
 
+def a_standing(item: Item, **changes: Any) -> Approval:
+    """Return a standing approval as the gateway proposes it: of no agent's thread."""
+    return an_approval(item, agent=STANDING_AGENT, requester=None, **changes)
+
+
 CARDS = {
-    "standing_waiting": an_approval(SIMILAR.with_(votes=(a_vote(SIMILAR, ANA),))),
-    "standing_denied": an_approval(SIMILAR.with_(tier=Tier.DENY)),
-    "standing_given": an_approval(GIVEN, uses=USES),
-    "standing_revoked": an_approval(ended("It was revoked.", by=BEN), uses=USES),
-    "standing_rejected_call": an_approval(ended(REJECTED), uses=USES),
-    "standing_over": an_approval(in_state(GIVEN, S.LAPSED), uses=USES),
-    "standing_rejected": an_approval(in_state(SIMILAR, S.REJECTED, by=BEN)),
-    "standing_hostile": an_approval(
+    "standing_waiting": a_standing(SIMILAR.with_(votes=(a_vote(SIMILAR, ANA),))),
+    "standing_denied": a_standing(SIMILAR.with_(tier=Tier.DENY)),
+    "standing_given": a_standing(GIVEN, uses=USES),
+    "standing_revoked": a_standing(ended("It was revoked.", by=BEN), uses=USES),
+    "standing_rejected_call": a_standing(ended(REJECTED), uses=USES),
+    "standing_over": a_standing(in_state(GIVEN, S.LAPSED), uses=USES),
+    "standing_rejected": a_standing(in_state(SIMILAR, S.REJECTED, by=BEN)),
+    "standing_hostile": a_standing(
         an_item_of(
             bounds_of({"note": "<!channel> *now*\u202e", "to": ["<@U1>", None]}).with_(
                 tool="<!here>", agent="`x`", may_differ=("args.<!channel>",)
@@ -152,7 +163,7 @@ _bounds = st.builds(
 def _standing(bounds: Bounds, state: ItemState, why: str) -> Approval:
     item = in_state(an_item_of(bounds), state)
     item = item.with_(revoked=Revocation(reason=why, at_ms=NOW)) if why else item
-    return an_approval(item, uses=USES, principals=(KIM,))
+    return a_standing(item, uses=USES, principals=(KIM,))
 
 
 @_quick

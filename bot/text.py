@@ -152,13 +152,14 @@ def _checked(text: str) -> Template:
     return whole
 
 
-_MENTIONS = re.compile(r"<[@!][^>|]*>(?:(?:,| and) <[@!][^>|]*>)*")
+_PEOPLE = r"<[@!][^>|]*>(?:(?:,| and) <[@!][^>|]*>)*(?: and \d+ more)?"
 _DATE = re.compile(r"<!date[^>|]*\|([^>]*)>")
 
 
 def spoken(sentence: Template) -> str:
     """Return a sentence as it is read aloud: without markup and signs, and no name."""
-    text = _MENTIONS.sub("somebody", _DATE.sub(r"\1", sentence.text))
+    text = _DATE.sub(r"\1", sentence.text)
+    text = re.sub(_PEOPLE, "somebody", re.sub(rf",? by {_PEOPLE}", "", text))
     text = re.sub(r"^\W+|[*`]", "", text)
     return text[:1].upper() + text[1:]
 

@@ -15,7 +15,7 @@ from keyturn.bot.cards.frame import Frame
 from keyturn.bot.cards.refs import join_list, short_ref
 from keyturn.bot.cards.states import batch_state, expires_each, status_sentence
 from keyturn.bot.ids import CARD_EVENT, Action
-from keyturn.bot.text import Ref, Template, code, joined, label, spoken, template
+from keyturn.bot.text import Template, code, joined, label, spoken, template
 from keyturn.gateway.approvals.record import Approval, Item
 from keyturn.gateway.protocol.records import Verb
 
@@ -44,33 +44,51 @@ def plain_card(frame: Frame) -> Message:
     return Message((section(joined(" ", said)), *blocks), text, metadata=shown)
 
 
+_UNNAMED = template("another tool")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
 
 def card_sentence(approval: Approval) -> Template:
-    """Return the state of a card, whoever reads it and whenever."""
-    said = status_sentence(approval, approval.items[0])
-    if approval.is_batch:
-        words = template("{words}.", words=batch_state(approval)[1])
-        said = joined(" ", [words, *expires_each(approval)])
-    if approval.is_auto_approved or approval.is_question:
+    """Return the state of a card and its tools."""
+    said = _state_of(approval)
+    if _has_own_subject(approval):
         return said
-    return template("{said} {tools}", said=said, tools=tools_named(approval.items))
+    names = _names(approval.items)
+    noun: LiteralString = "Tools: " if len(names) > 1 else "Tool: "
+    return template("{said} " + noun + "{each}.", said=said, each=join_list(names))
 
 
 def card_fallback(approval: Approval) -> str:
     """Return the sentence for a card."""
-    return spoken(card_sentence(approval))
+    said = _state_of(approval)
+    return spoken(said) if _has_own_subject(approval) else about(approval.items, said)
 
 
-def tools_named(items: Sequence[Item]) -> Template:
-    """Return the names of the tools of calls, as a sentence."""
-    names = [*dict.fromkeys(item.tool for item in items)]
-    each = [template("{tool}", tool=_tool(name)) for name in names]
-    noun: LiteralString = "Tools: " if len(names) > 1 else "Tool: "
-    return template(noun + "{each}.", each=join_list(each))
+def about(items: Sequence[Item], sentence: Template) -> str:
+    """Return a sentence about calls as it is read aloud: the tools come first."""
+    named = join_list(_names(items)).text.replace("`", "")
+    return f"{named}: {spoken(sentence)}"
 
 
-def _tool(name: str) -> Ref:
-    """Return a tool's name, unless it could be read as markup."""
-    return code(name if _NAME.fullmatch(name) else "another-tool")
+def _has_own_subject(approval: Approval) -> bool:
+    return approval.is_auto_approved or approval.is_question
+
+
+def _state_of(approval: Approval) -> Template:
+    said = status_sentence(approval, approval.items[0])
+    if approval.is_batch:
+        words = template("{words}.", words=batch_state(approval)[1])
+        return joined(" ", [words, *expires_each(approval)])
+    return said
+
+
+def _names(items: Sequence[Item]) -> list[Template]:
+    """Return the tools of calls, without names that could be read as markup."""
+    return [_name(item) for item in {item.tool: item for item in items}.values()]
+
+
+def _name(item: Item) -> Template:
+    if item.is_standing:
+        return template("similar calls")
+    is_plain = _NAME.fullmatch(item.tool)
+    return template("{tool}", tool=code(item.tool)) if is_plain else _UNNAMED

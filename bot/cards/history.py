@@ -19,7 +19,7 @@ from keyturn.bot.blocks import (
     said,
     section,
 )
-from keyturn.bot.cards.fallbacks import tools_named
+from keyturn.bot.cards.fallbacks import about
 from keyturn.bot.cards.frame import is_table
 from keyturn.bot.cards.listing import diff
 from keyturn.bot.cards.refs import calls_named, when, who
@@ -32,7 +32,7 @@ from keyturn.bot.cards.states import (
     state_sentence,
     still_needed,
 )
-from keyturn.bot.text import Template, excerpt, joined, label, spoken, template
+from keyturn.bot.text import Template, excerpt, joined, label, template
 from keyturn.gateway.approvals.events import (
     BATCH_MEMBER,
     ENDS_DIFFER,
@@ -138,7 +138,7 @@ def thread_note(event: Event, approval: Approval) -> Message | None:
     sentence = None if item is None else _sentence(event, item)
     if item is None or sentence is None:
         return None
-    text = f"{spoken(sentence)} {spoken(tools_named([item]))}"
+    text = about([item], sentence)
     if approval.is_batch:
         nth = item.index + 1
         sentence = template("*Call {n}:* {said}", n=nth, said=sentence)

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import LiteralString
 
 from keyturn.bot.blocks import Block, Message, context, notes, section
-from keyturn.bot.cards.fallbacks import card_fallback, tools_named
+from keyturn.bot.cards.fallbacks import about, card_fallback
 from keyturn.bot.cards.mentions import (
     Mentions,
     escalation_mentions,
@@ -51,7 +51,7 @@ def _reply(
     approval: Approval, sentence: Template, whom: Mentions, *more: Block
 ) -> Message:
     """Return a reply under a card that calls people to it."""
-    text = f"{spoken(sentence)} {spoken(tools_named(approval.items))}"
+    text = about(approval.items, sentence)
     return Message((section(whom.before(sentence)), *more), text)
 
 

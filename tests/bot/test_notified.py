@@ -96,7 +96,7 @@ async def test_an_edit_that_raises_a_call_notifies_those_who_decide_it_then(
         outcome = await stack.reviews.decide(click_on(approval), edit, ana())
 
         assert outcome.kind == "voted"
-        await eventually(is_told(stack, "U0CHLOE", "Edited by"))
+        await eventually(is_told(stack, "U0CHLOE", "Edited."))
         await nothing_is_left(stack)
         assert len(await notified(stack, "U0CHLOE")) == 1
         assert len(await notified(stack, "U0BEN", "🔔 Your decision is needed.")) == 1

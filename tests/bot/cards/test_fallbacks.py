@@ -19,7 +19,7 @@ from tests.bot.cards.test_notification import MESSAGES
 from tests.bot.cards.test_notification import shown as notified
 from tests.bot.samples import TEAM, a_refund, an_approval, an_item, frame
 
-SENTENCE = re.compile(r"(?=[A-Z0-9])[^\n]{8,240}[.]")
+SENTENCE = re.compile(r"([\w ,.-]{1,80}: )?(?=[A-Z0-9])[^\n]{6,240}[.]")
 NO_PERSONS_WORD = re.compile(
     r"ap_|nt_|sha256|<|>|`|\b(?:item|approval|run|record)\.[a-z]|\bcall \d+:|_ms\b"
     r"|T0KEYTURN|U0|C0|\b[A-Z]{2,}_",

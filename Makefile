@@ -111,7 +111,7 @@ check: $(VENV)/.dev
 	@$(BIN)/loq check
 	@$(BIN)/python -m tests.sizes
 	@$(BIN)/codespell
-	@$(BIN)/interrogate --quiet agent bot cli gateway receipts sandbox src testing
+	@$(BIN)/interrogate --quiet agent bot cli connect gateway receipts sandbox src testing
 	@$(BIN)/mypy
 	@$(BIN)/pyright
 	@$(BIN)/zizmor --offline --quiet --no-progress .github

@@ -37,7 +37,7 @@ KEEPALIVE_S = 15.0
 
 NextPage = Callable[[float], Awaitable[EventPage]]
 
-_STATES = {
+QUEUES = {
     "pending": frozenset({ItemState.PENDING}),
     "authorized": frozenset({ItemState.AUTHORIZED}),
     "executing": frozenset({ItemState.EXECUTING}),
@@ -99,7 +99,7 @@ async def queue(key: ApiKey, tenant: Tenant, query: Mapping[str, str]) -> Approv
     try:
         return await tenant.readings.page(
             key.may_be,
-            states=_STATES[asked.state],
+            states=QUEUES[asked.state],
             agent=asked.agent,
             cursor=asked.cursor,
             limit=asked.limit,

@@ -13,13 +13,15 @@ import json
 import logging
 import re
 import weakref
+from collections.abc import Coroutine, Mapping
 from email.utils import parsedate_to_datetime
-from typing import TypeVar
-from urllib.parse import urlsplit
+from typing import Any, TypeVar
+from urllib.parse import urlencode, urlsplit
 
 import aiohttp
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 from typing_extensions import override
+from yarl import URL
 
 from keyturn.gateway.arguments import is_a, require
 from keyturn.gateway.background import spawn
@@ -213,10 +215,43 @@ class HttpConnection:
             # The gateway warns its operators.
             headers[http_api.CLOCK_HEADER] = f"{ahead_s:+d}"
         sent = self._send(operation.path, body, headers, wait_s, is_write=is_write)
+        return await self._read_answer(sent, operation.answer)
+
+    async def read(
+        self,
+        path: str,
+        query: Mapping[str, str],
+        answer: TypeAdapter[A],
+        *,
+        wait_s: float = 0.0,
+    ) -> A:
+        """Send a GET request and return the answer.
+
+        Args:
+            path: path of the URL.
+            query: parameters; empty ones are omitted.
+            answer: reads the body of the response.
+            wait_s: how long the gateway may wait before it answers.
+
+        Raises:
+            StoreUnavailable: when there is no answer now.
+            KeyRefused: when the key is invalid, or does not permit this.
+            NotAllowed: when the gateway refuses.
+        """
+        given = urlencode({name: value for name, value in query.items() if value})
+        at = f"{path}?{given}" if given else path
+        sent = self._send(at, None, self._headers, wait_s, is_write=False)
+        return await self._read_answer(sent, answer)
+
+    async def _read_answer(
+        self,
+        sent: Coroutine[Any, Any, tuple[aiohttp.ClientResponse, bytes]],
+        kind: TypeAdapter[A],
+    ) -> A:
         reply, answer = await asyncio.wrap_future(spawn(sent))
         try:
             if reply.status == _OK:
-                return operation.answer.validate_json(answer)
+                return kind.validate_json(answer)
             found = Problem.model_validate_json(answer)
         except ValidationError as error:
             # From a proxy in between, or another program at this address.
@@ -259,7 +294,7 @@ class HttpConnection:
     async def _send(
         self,
         path: str,
-        body: bytes,
+        body: bytes | None,
         headers: dict[str, str],
         wait_s: float,
         *,
@@ -291,13 +326,18 @@ class HttpConnection:
     async def _sent(
         self,
         path: str,
-        body: bytes,
+        body: bytes | None,
         headers: dict[str, str],
         timeout: aiohttp.ClientTimeout,  # noqa: ASYNC109 - of each part, not of all
     ) -> tuple[aiohttp.ClientResponse, bytes]:
-        url = f"{self.url}{path}"
-        async with self._opened().post(
-            url, data=body, headers=headers, timeout=timeout, allow_redirects=False
+        async with self._opened().request(
+            "GET" if body is None else "POST",
+            # Not quoted again: names in a query may contain any character.
+            URL(f"{self.url}{path}", encoded=True),
+            data=body,
+            headers=headers,
+            timeout=timeout,
+            allow_redirects=False,
         ) as reply:
             return reply, await reply.read()
 

@@ -44,7 +44,7 @@ async def test_an_open_tab_shows_what_comes_and_what_goes(stack: Stack) -> None:
         (verdict,) = await waiting(stack, 1)
         await shown(stack, "U0ANA", "Waiting for you: 1")
         item = (await stack.approval(verdict)).items[0]
-        await stack.agents.withdraw(frozenset({item.id}))
+        await stack.agents.withdraw_items(frozenset({item.id}))
 
         await shown(stack, "U0ANA", "Waiting for you: 0")
         assert "Live until" in text_of(await stack.actor("U0ANA").home())

@@ -118,7 +118,7 @@ async def test_who_is_needed_because_of_another_call_is_notified_once(
         third = await stack.refund(thread="t3", amount=850)
 
         await eventually(is_told(stack, "U0CHLOE", LINE, times=2))
-        await stack.agents.withdraw(frozenset({third.item_id}))
+        await stack.agents.withdraw_items(frozenset({third.item_id}))
         await stack.card(first, lambda m: not says("Needs more now")(m))
         await nothing_is_left(stack)
     async with stack.running():

@@ -151,7 +151,7 @@ class Client:
 
     async def withdraw(self, key: str, item: str) -> None:
         """End the wait, as an agent does that dropped the call."""
-        work = self._agents.withdraw(frozenset({item}))
+        work = self._agents.withdraw_items(frozenset({item}))
         await self._recorded(lambda: work, lambda _: None, key, "withdraw")
 
     async def claim(self, key: str, item: str) -> tuple[str, int] | None:

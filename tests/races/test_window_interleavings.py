@@ -88,7 +88,7 @@ class Scene:
                 await self.harness.overdue(click.approval)
                 await self.harness.sweeper.expire(click.approval)
             case _:
-                await self.harness.agents.withdraw(frozenset({self.items[place]}))
+                await self.harness.agents.withdraw_items(frozenset({self.items[place]}))
 
     async def live(self) -> list[Item]:
         """Return the calls that may still run."""
@@ -106,7 +106,7 @@ class Scene:
             await self.submit(max(0, LIMIT - counted) + amount)
             item = await self.harness.item(self.items.pop())
             assert item.tier is (tier if counted <= LIMIT else Tier.ESCALATE)
-            await self.harness.agents.withdraw(frozenset({item.id}))
+            await self.harness.agents.withdraw_items(frozenset({item.id}))
 
 
 def amount_of(item: Item) -> int:

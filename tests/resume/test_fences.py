@@ -181,7 +181,7 @@ async def test_under_a_lost_lease_nothing_is_asked_claimed_or_ended(
 
         async def late() -> None:
             await take_away(stack.store, at)
-            await gateway.withdraw(frozenset({item.id}))
+            await gateway.withdraw_items(frozenset({item.id}))
 
         with pytest.raises(LeaseLost):
             await under_lease(stack.store, at, late)

@@ -170,7 +170,7 @@ async def cleared(life: Life) -> None:
 async def withdrawn(life: Life) -> None:
     await life.asks()
     await life.approved()
-    await life.harness.agents.withdraw(frozenset({life.verdict.item_id}))
+    await life.harness.agents.withdraw_items(frozenset({life.verdict.item_id}))
 
 
 async def superseded(life: Life) -> None:

@@ -83,7 +83,7 @@ class Call:
         await self.harness.sweeper.sweep()
 
     async def withdraw(self) -> None:
-        await self.harness.agents.withdraw(frozenset({self.id}))
+        await self.harness.agents.withdraw_items(frozenset({self.id}))
 
     async def ask_for_more(self) -> None:
         self.harness.put_policy((REFUND, "process_refund: {tier: escalate}"))

@@ -99,7 +99,7 @@ async def superseded(harness: ServiceHarness, ref: TurnRef, _verdict: Verdict) -
 
 
 async def withdrawn(harness: ServiceHarness, _ref: TurnRef, verdict: Verdict) -> None:
-    await harness.agents.withdraw(frozenset({verdict.item_id}))
+    await harness.agents.withdraw_items(frozenset({verdict.item_id}))
 
 
 async def claimed(harness: ServiceHarness, ref: TurnRef, verdict: Verdict) -> None:

@@ -174,7 +174,7 @@ async def test_a_use_counts_also_if_its_call_never_runs(
     standing = await allowed(harness, what=chosen(uses=1))
     (verdict,) = await asked(harness, refund(1, "o1"))
 
-    await harness.agents.withdraw(frozenset({verdict.item_id}))
+    await harness.agents.withdraw_items(frozenset({verdict.item_id}))
 
     assert (await harness.item(verdict.item_id)).state is ItemState.WITHDRAWN
     assert left_of(await standing_now(harness, standing))[0] == 0

@@ -36,7 +36,7 @@ class Overtaken(AgentService):
         self._harness = harness
         self._ref, self._verdict, self._then = ref, verdict, then
 
-    async def withdraw(self, item_ids: frozenset[str]) -> None:
+    async def withdraw_items(self, item_ids: frozenset[str]) -> None:
         harness, verdict = self._harness, self._verdict
         if self._then is not ItemState.PENDING:
             is_no = self._then is ItemState.REJECTED
@@ -45,7 +45,7 @@ class Overtaken(AgentService):
             claimed = await harness.agents.claim(claim_of(self._ref, verdict))
             assert claimed.kind == "new"
         assert (await harness.item(verdict.item_id)).state is self._then
-        await super().withdraw(item_ids)
+        await super().withdraw_items(item_ids)
 
 
 @pytest.mark.parametrize(

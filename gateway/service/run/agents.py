@@ -145,7 +145,7 @@ class AgentService(claiming.ClaimService, Submitter):
         for approval_id in approval_ids:
             await self._end(approval_id, Transition.SUPERSEDE)
 
-    async def withdraw(self, item_ids: frozenset[str]) -> None:
+    async def withdraw_items(self, item_ids: frozenset[str]) -> None:
         """End waiting items whose calls the agent has dropped."""
         for approval_id in {approval_of(item_id)[0] for item_id in item_ids}:
             await self._end(
@@ -472,7 +472,7 @@ class RunCalls(TenantService):
         ]
         if not chosen:
             return ()
-        await self._agents.withdraw(frozenset(chosen))
+        await self._agents.withdraw_items(frozenset(chosen))
         if resumes:
             job = Job.to_resume(self._tenant, run.agent, run.thread)
             # Queued after the calls have ended, so that the agent is not resumed too
@@ -496,7 +496,7 @@ class RunCalls(TenantService):
             for item in approval.items
             if item.state in ends and item.id not in asked
         )
-        await self._agents.withdraw(dropped)
+        await self._agents.withdraw_items(dropped)
 
     async def droppable(self, run: RunRef, asked: Collection[str]) -> list[Approval]:
         """Return the run's unfinished approvals, except those a paused task may need.

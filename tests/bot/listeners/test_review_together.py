@@ -166,7 +166,7 @@ async def test_what_ends_while_the_form_is_open_is_named_with_its_reason(
             action_hash=first.items[0].action_hash,
         )
         await stack.reviews.decide(seen, Approve(), ben)
-        await stack.agents.withdraw(frozenset({second.items[0].id}))
+        await stack.agents.withdraw_items(frozenset({second.items[0].id}))
 
         told = await results(ana)
 

@@ -1,0 +1,127 @@
+"""What a connector asks of a gateway, and the gateway at a URL.
+
+The port for agents proposes and runs calls. A connector also waits for people, names
+the requester, withdraws what its framework has dropped, and finds its open calls after
+a restart. `keyturn.connect.local_gate` is the same in the gateway's process.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, Protocol
+
+from pydantic import TypeAdapter
+
+from keyturn.gateway.client.http_gateway import HttpGateway
+from keyturn.gateway.protocol import http_api
+from keyturn.gateway.protocol.approval_views import PAGE, ApprovalPage, EventPage
+from keyturn.gateway.protocol.port import Gateway
+from keyturn.gateway.protocol.records import RunRef
+
+Queue = Literal["pending", "authorized", "executing", "open"]
+"""States of the calls in a listing; ``open`` is all of them."""
+
+_PAGE_OF_APPROVALS = TypeAdapter(ApprovalPage)
+_PAGE_OF_EVENTS = TypeAdapter(EventPage)
+
+
+class Gate(Gateway, Protocol):
+    """A gateway for connectors.
+
+    Every method raises `keyturn.gateway.errors.KeyturnError` when the gateway cannot
+    answer, and may be called from any event loop.
+    """
+
+    async def answers(
+        self, question: http_api.AnswersQuestion
+    ) -> tuple[http_api.Answered, ...]:
+        """Return what people decided; wait up to ``wait_s`` for the first answer."""
+        ...
+
+    async def withdraw(
+        self, run: RunRef, item_ids: tuple[str, ...] | None = None
+    ) -> tuple[str, ...]:
+        """Withdraw calls of a run that have not started; None: all of them.
+
+        Returns:
+            The ids of the calls that were withdrawn.
+        """
+        ...
+
+    async def remember(self, facts: http_api.RunFacts) -> None:
+        """Record the requester of a run, who cannot approve its calls."""
+        ...
+
+    async def listing(
+        self,
+        *,
+        agent: str = "",
+        state: Queue = "open",
+        cursor: str = "",
+        limit: int = PAGE,
+    ) -> ApprovalPage:
+        """Return a page of approvals that have a call in this state.
+
+        Args:
+            agent: only approvals of this agent; "" for all.
+            state: of one of its calls.
+            cursor: ``next`` of the page before.
+            limit: most approvals of the page.
+        """
+        ...
+
+    async def events(
+        self, *, agent: str = "", after: str = "", wait_s: int = 0
+    ) -> EventPage:
+        """Return the changes of calls since a place.
+
+        Args:
+            agent: only events of this agent; "" for all.
+            after: ``next`` of the page before; "" begins with new events.
+            wait_s: seconds to wait for the first event, 60 at most.
+        """
+        ...
+
+
+class HttpGate(HttpGateway):
+    """A gateway at a URL, for connectors; see `Gate` and `HttpGateway`."""
+
+    async def answers(
+        self, question: http_api.AnswersQuestion
+    ) -> tuple[http_api.Answered, ...]:
+        """Return what people decided; see `Gate.answers`."""
+        ask = self.connection.ask
+        return await ask(http_api.ANSWERS, question, wait_s=question.wait_s)
+
+    async def withdraw(
+        self, run: RunRef, item_ids: tuple[str, ...] | None = None
+    ) -> tuple[str, ...]:
+        """Withdraw calls of a run; see `Gate.withdraw`."""
+        question = http_api.Withdrawal(run=run, item_ids=item_ids)
+        return await self.connection.ask(http_api.WITHDRAW, question)
+
+    async def remember(self, facts: http_api.RunFacts) -> None:
+        """Record the requester of a run; see `Gate.remember`."""
+        await self.connection.ask(http_api.REMEMBER, facts)
+
+    async def listing(
+        self,
+        *,
+        agent: str = "",
+        state: Queue = "open",
+        cursor: str = "",
+        limit: int = PAGE,
+    ) -> ApprovalPage:
+        """Return a page of approvals; see `Gate.listing`."""
+        asked = {"agent": agent, "state": state, "cursor": cursor, "limit": str(limit)}
+        return await self.connection.read(
+            f"{http_api.BASE}/approvals", asked, _PAGE_OF_APPROVALS
+        )
+
+    async def events(
+        self, *, agent: str = "", after: str = "", wait_s: int = 0
+    ) -> EventPage:
+        """Return the changes of calls since a place; see `Gate.events`."""
+        asked = {"agent": agent, "after": after, "wait": str(wait_s)}
+        return await self.connection.read(
+            f"{http_api.BASE}/events", asked, _PAGE_OF_EVENTS, wait_s=wait_s
+        )

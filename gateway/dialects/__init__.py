@@ -1,0 +1,1 @@
+"""Formats in which agents of other libraries ask people, as pure functions."""

@@ -1,0 +1,367 @@
+"""Each format is read exactly, answered in its own words, and never guessed."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, cast
+
+import pytest
+from pydantic import JsonValue
+
+from keyturn.gateway.dialects.asked import Asked, Ended, NoWord, Question
+from keyturn.gateway.dialects.dialects import answer, read, turn_of
+from keyturn.gateway.protocol.records import Tier
+from keyturn.gateway.protocol.wire import (
+    APPROVAL_INTERRUPT,
+    Answer,
+    AnswerKind,
+    Verdict,
+    VerdictKind,
+)
+
+STANDARD = "Tool execution requires approval\n\nTool: pay\nArgs: {'order': '7'}"
+
+
+def asked(value: object, schema: Any = None) -> Asked:
+    """Return what a value asks."""
+    found = read(Question("q", value, schema))
+    assert found is not None
+    return found
+
+
+def said(value: object, *ends: Ended, schema: Any = None) -> JsonValue:
+    """Return the answer to a value."""
+    return answer(Question("q", value, schema), ends)
+
+
+def end(kind: str, **given: Any) -> Answer:
+    """Return an end of a call."""
+    return Answer(type=AnswerKind(kind), item_id="i", action_hash="h", **given)
+
+
+def denied(reason: str) -> Verdict:
+    """Return the policy's refusal."""
+    return Verdict(
+        kind=VerdictKind.DENY, tool="pay", tool_call_id="q:0", tier=Tier.DENY,
+        args_hash="h", reason=reason,
+    )  # fmt: skip
+
+
+def batch(*kinds: str, args: Any = None, description: str = STANDARD) -> dict[str, Any]:
+    """Return a batched question about one call."""
+    request = {
+        "name": "pay",
+        "args": {"order": "7"} if args is None else args,
+        "description": description,
+    }
+    review = {"action_name": "pay", "allowed_decisions": [*kinds]}
+    return {"action_requests": [request], "review_configs": [review]}
+
+
+def per_call(**branches: Any) -> dict[str, Any]:
+    """Return a response schema with these decisions."""
+    return {
+        "oneOf": [{"$ref": f"#/$defs/{name}"} for name in branches],
+        "$defs": {
+            name: {"properties": {"type": {"const": name}, **more}}
+            for name, more in branches.items()
+        },
+    }
+
+
+def javascript(value: dict[str, Any]) -> dict[str, Any]:
+    """Return a batched question in the spelling of JavaScript."""
+    names = {
+        "action_requests": "actionRequests", "review_configs": "reviewConfigs",
+        "action_name": "actionName", "allowed_decisions": "allowedDecisions",
+    }  # fmt: skip
+    text = json.dumps(value)
+    for old, new in names.items():
+        text = text.replace(old, new)
+    return cast("dict[str, Any]", json.loads(text))
+
+
+def inbox(**allows: bool) -> dict[str, Any]:
+    """Return a request of Agent Inbox."""
+    config = {f"allow_{name}": is_so for name, is_so in allows.items()}
+    action = {"action": "pay", "args": {"order": "7"}}
+    return {"action_request": action, "config": config, "description": None}
+
+
+WHOLE = batch("approve", "reject")
+CALL = {"type": "tool_approval", "tool_call_id": "c", "name": "pay", "args": {}}
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        WHOLE | javascript(WHOLE),
+        {"action_requests": WHOLE["action_requests"]},
+        {"action_requests": WHOLE["action_requests"], "review_configs": []},
+        {**WHOLE, "review_configs": javascript(WHOLE)["reviewConfigs"]},
+        {**WHOLE, "review_configs": [{"action_name": "other"}]},
+        {**WHOLE, "action_requests": [{"name": 7, "args": {}}]},
+        {**WHOLE, "action_requests": [{"name": "pay", "args": "all"}]},
+        {**WHOLE, "action_requests": [{"name": "pay", "arguments": {}}]},
+        {**WHOLE, "action_requests": [{"name": "pay", "args": {}, "arguments": {}}]},
+        {**WHOLE, "action_requests": [{"name": "\ud800", "args": {}}]},
+        {**WHOLE, "action_requests": WHOLE["action_requests"] * 1001},
+        {**WHOLE, "action_requests": []},
+        batch("defer"),
+        {**WHOLE, "review_configs": [*WHOLE["review_configs"],
+                                     *batch("edit")["review_configs"]]},
+        WHOLE | inbox(accept=True),
+        [WHOLE],
+        CALL,
+        inbox(),
+        {"action_request": {"action": "pay", "args": {}}},
+        [inbox(accept=True), {"note": "look"}],
+        {"type": "ask_user"},
+        {"type": "ask_user", "questions": [{"question": "?", "type": "riddle"}]},
+        {"type": APPROVAL_INTERRUPT, "item_id": "i"},
+        float("nan"),
+        object(),
+    ],
+)  # fmt: skip
+def test_a_value_that_only_resembles_a_format_is_unknown_and_never_answered(
+    value: object,
+) -> None:
+    assert read(Question("q", value)) is None
+    with pytest.raises(NoWord):
+        said(value, end("approve"))
+
+
+def test_a_batch_is_answered_in_the_spelling_of_its_question() -> None:
+    edit = end("edit", args={"order": "8"})
+    value = batch("approve", "edit", "reject", "respond")
+
+    assert said(value, edit) == {
+        "decisions": [
+            {"type": "edit", "edited_action": {"name": "pay", "args": {"order": "8"}}}
+        ]
+    }
+    assert said(javascript(value), edit) == {
+        "decisions": [
+            {"type": "edit", "editedAction": {"name": "pay", "args": {"order": "8"}}}
+        ]
+    }
+    assert asked(value).tells_edits
+    assert not asked(javascript(value)).tells_edits
+
+
+def test_only_decisions_that_the_format_takes_are_offered() -> None:
+    def offered(value: object, schema: Any = None) -> list[str]:
+        [call] = asked(value, schema).calls
+        assert call.hint is not None
+        assert call.hint.allow is not None
+        return [verb.value for verb in call.hint.allow]
+
+    assert offered(batch("approve", "reject")) == ["approve", "reject"]
+    assert offered(batch("edit")) == ["approve", "edit"]
+    assert offered(batch("respond")) == ["reject", "respond"]
+    assert offered(inbox(accept=True, ignore=False)) == ["approve"]
+    assert offered(CALL, per_call(approve={}, respond={})) == [
+        "approve", "reject", "respond",
+    ]  # fmt: skip
+
+
+def test_a_call_that_its_format_cannot_approve_always_waits_for_people() -> None:
+    [answered], [approvable] = asked(batch("respond")).calls, asked(WHOLE).calls
+    assert (answered.hint and answered.hint.hold) is True
+    assert (approvable.hint and approvable.hint.hold) is None
+
+
+def test_an_approval_in_a_format_that_only_takes_edits_is_an_edit_without_changes() -> (
+    None
+):
+    [found] = cast("Any", said(batch("edit"), end("approve")))["decisions"]
+    assert found["edited_action"] == {"name": "pay", "args": {"order": "7"}}
+    assert said(inbox(edit=True), end("approve")) == [
+        {"type": "edit", "args": {"action": "pay", "args": {"order": "7"}}}
+    ]
+
+
+def test_an_edit_that_changes_nothing_is_an_approval() -> None:
+    value = batch("approve", "edit", args={"b": 7.0, "a": 1})
+    same = end("edit", args={"a": 1, "b": 7})
+    assert said(value, same) == {"decisions": [{"type": "approve"}]}
+
+
+def test_unchanged_values_of_an_edit_keep_their_type_and_their_place() -> None:
+    value = batch("edit", args={"to": "ada", "amount": 7.0, "why": "?"})
+    canonical = end("edit", args={"amount": 7, "to": "ada", "why": "lunch"})
+    [found] = cast("Any", said(value, canonical))["decisions"]
+
+    given = found["edited_action"]["args"]
+    assert json.dumps(given) == '{"to": "ada", "amount": 7.0, "why": "lunch"}'
+
+
+@pytest.mark.parametrize(
+    "ended",
+    [
+        end("expired", message="Nobody decided in time, so the call did not run."),
+        end("lapsed", message="Not used in time."),
+        end("withdrawn", message="Taken back."),
+        denied("The policy forbids it."),
+    ],
+)
+def test_every_end_without_an_approval_is_a_rejection_with_its_reason(
+    ended: Ended,
+) -> None:
+    reason = ended.reason if isinstance(ended, Verdict) else ended.message
+    rejected = {"type": "reject", "message": reason}
+    assert said(WHOLE, ended) == {"decisions": [rejected]}
+    assert said(CALL, ended, schema=per_call(reject={})) == rejected
+
+    [response] = cast("Any", said(batch("respond"), ended))["decisions"]
+    assert response["message"] == f"This call was refused and did not run. {reason}"
+
+    with pytest.raises(NoWord):
+        said(batch("approve"), ended)
+
+
+def test_agent_inbox_gets_a_list_also_for_one_request() -> None:
+    everything = inbox(accept=True, edit=True, ignore=True, respond=True)
+    action = {"action": "pay", "args": {"order": "7"}}
+
+    assert said(everything, end("approve")) == [{"type": "accept", "args": action}]
+    assert said([everything], end("reject", message="No.")) == [
+        {"type": "ignore", "args": None}
+    ]
+    assert said(everything, end("respond", message="Ask Ada.")) == [
+        {"type": "response", "args": "Ask Ada."}
+    ]
+    assert not asked(everything).keeps_reason
+    assert asked(inbox(accept=True, respond=True)).keeps_reason
+
+
+def test_a_rejection_without_a_reason_leaves_the_words_to_langchain() -> None:
+    assert said(WHOLE, end("reject")) == {"decisions": [{"type": "reject"}]}
+
+
+def test_langchains_own_description_is_dropped_and_any_other_is_kept() -> None:
+    def shown(value: object) -> str:
+        [call] = asked(value).calls
+        assert call.hint is not None
+        return call.hint.description
+
+    assert shown(WHOLE) == ""
+    assert shown(batch("approve", description="Look at <!here> *this*")) == (
+        "Look at <!here> *this*"
+    )
+    own = STANDARD.replace("Tool execution requires approval", "Money leaves")
+    assert shown(batch("approve", description=own)) == "Money leaves"
+
+
+def test_a_question_about_one_call_brings_the_schema_of_its_arguments() -> None:
+    args = {"$ref": "#/$defs/pay"}
+    edited = {"edited_action": {"properties": {"args": args}}}
+    schema = per_call(approve={}, edit=edited)
+    schema["$defs"]["pay"] = {"type": "object", "properties": {"n": {"type": "number"}}}
+
+    found = asked(CALL, schema).schemas["pay"]
+    assert found["properties"] == {"n": {"type": "number"}}
+    assert "pay" in cast("Any", found["$defs"])
+
+
+def test_a_call_with_arguments_that_cannot_be_shown_is_refused_alone() -> None:
+    value = batch("approve", "reject")
+    value["action_requests"].append({"name": "pay", "args": {"n": float("nan")}})
+    first, second = asked(value).calls
+
+    assert first.problem == ""
+    assert second.problem.startswith("This call did not run: ")
+    assert second.args == {}
+
+
+def test_there_is_one_end_for_each_call() -> None:
+    with pytest.raises(ValueError, match="1 calls need as many ends: 2"):
+        said(WHOLE, end("approve"), end("approve"))
+
+
+def test_ask_user_of_deepagents_is_answered_in_order_or_with_the_reason() -> None:
+    value = {
+        "type": "ask_user",
+        "tool_call_id": "c",
+        "questions": [
+            {"question": "Where?", "type": "text"},
+            {
+                "question": "Which?",
+                "type": "multi_select",
+                "choices": [{"value": "a"}, {"value": "b"}],
+                "required": False,
+            },
+        ],
+    }
+    [call] = asked(value).calls
+
+    assert call.is_question
+    assert said(value, end("respond", answers=("Bonn", "a, b"))) == {
+        "status": "answered",
+        "answers": ["Bonn", "a, b"],
+    }
+    assert said(value, end("expired", message="Nobody answered in time.")) == {
+        "status": "error",
+        "error": "Nobody answered in time.",
+    }
+    assert said(value, end("withdrawn")) == {"status": "cancelled"}
+
+
+@pytest.mark.parametrize(
+    ("value", "schema", "words", "given"),
+    [
+        ("Which account?", None, "7", "7"),
+        ("Which account?", None, " no ", " no "),
+        ("How many?", {"type": "integer"}, "12", 12),
+        ("Go on?", {"type": "boolean"}, "No", False),
+        ("Which?", {"enum": ["a", "b"]}, "b", "b"),
+        ({"question": "How many?", "options": [1, 2]}, None, "2", 2),
+        ({"draft": "Dear Ada"}, None, "shorter", "shorter"),
+        (["a", "b"], None, "a", "a"),
+    ],
+)
+def test_a_plain_question_gets_exactly_what_a_person_answered(
+    value: object, schema: Any, words: str, given: object
+) -> None:
+    assert said(value, end("respond", answers=(words,)), schema=schema) == given
+    for nobody in ("expired", "superseded", "withdrawn", "lapsed"):
+        with pytest.raises(NoWord):
+            said(value, end(nobody, message="Nobody."), schema=schema)
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"), [("integer", "many"), ("number", "true"), ("boolean", "perhaps")]
+)
+def test_words_of_another_type_than_a_plain_question_takes_are_not_sent(
+    kind: str, words: str
+) -> None:
+    with pytest.raises(NoWord, match="takes"):
+        said("How?", end("respond", answers=(words,)), schema={"type": kind})
+
+
+def test_a_plain_question_is_shown_word_for_word() -> None:
+    def shown(value: object) -> tuple[Any, str]:
+        found = asked(value)
+        [question] = cast("Any", found.calls[0].args["questions"])
+        return question["question"], found.says
+
+    assert shown("Which <!channel>?") == ("Which <!channel>?", "")
+    title, says = shown({"draft": "Dear Ada"})
+    assert title == "The agent waits for an answer to the text above."
+    assert json.loads(says) == {"draft": "Dear Ada"}
+    assert shown("x" * 501) == (title, "x" * 501)
+
+
+def test_a_turn_is_a_lane_of_its_question_and_is_named_by_its_value_too() -> None:
+    def ref(value: object) -> Any:
+        question = Question("q1", value)
+        found = asked(value)
+        turn = turn_of(question, found, agent="crm", thread="t")
+        assert [call.tool_call_id for call in turn.calls] == ["q:0"]
+        return turn.ref
+
+    one, other = ref("Which?"), ref("Which now?")
+    assert (one.agent, one.thread, one.ns) == ("crm", "t", "q1")
+    assert one.message_id.startswith("q1.")
+    assert one.message_id != other.message_id
+    assert one == ref("Which?")

@@ -24,23 +24,16 @@ from typing import TypeVar
 
 from langgraph.errors import GraphBubbleUp, ParentCommand, is_invalid_resume
 
-from keyturn.agent import messages
-from keyturn.agent.bridge import Shell, ask_or_wait, ask_with_retries
-from keyturn.agent.execution import (
-    HANDED_OFF,
-    CutOff,
-    HeldCall,
-    Ran,
-    RanBefore,
-    Work,
-)
+from keyturn.agent.execution import HANDED_OFF, Work
 from keyturn.agent.grants import Grant, contained, grant_scope
 from keyturn.agent.turns import collect_edits
+from keyturn.gateway.client.bridge import Shell, ask_or_wait, ask_with_retries
+from keyturn.gateway.client.claiming import CutOff, HeldCall, Ran, RanBefore
 from keyturn.gateway.errors import (
     KeyturnError,
 )
 from keyturn.gateway.failures import any_failure
-from keyturn.gateway.protocol import digest
+from keyturn.gateway.protocol import digest, texts
 from keyturn.gateway.protocol.port import Gateway
 from keyturn.gateway.protocol.records import Result
 from keyturn.gateway.protocol.run_context import Inside
@@ -134,7 +127,7 @@ async def _run_begun(
             await call.release()
         else:
             # Reported, but not as over: a retry of the node may run the call again.
-            await call.end(messages.failed_result(error), is_over=False)
+            await call.end(texts.failed_result(error), is_over=False)
         raise
     done = store(result)
     if done is None:

@@ -26,19 +26,8 @@ from keyturn.agent import (
     result_codec,
     turns,
 )
-from keyturn.agent.bridge import Shell, ask_with_retries
 from keyturn.agent.canonical import ArgumentModel, argument_model
-from keyturn.agent.execution import (
-    Closed,
-    CutOff,
-    HeldCall,
-    NotRun,
-    Ran,
-    RanBefore,
-    Reconciled,
-    Work,
-    execute,
-)
+from keyturn.agent.execution import Interrupts, Work, execute, state_reader
 from keyturn.agent.grants import recheck_of, share_guarded
 from keyturn.agent.messages import ITEM_KEY
 from keyturn.agent.prepared_calls import PreparedCall, Toolbox
@@ -49,6 +38,17 @@ from keyturn.agent.result_codec import (
     restore_result,
 )
 from keyturn.agent.turns import report_edits
+from keyturn.gateway.client.bridge import Shell, ask_with_retries
+from keyturn.gateway.client.claiming import (
+    Closed,
+    CutOff,
+    End,
+    HeldCall,
+    NotRun,
+    Ran,
+    RanBefore,
+    Reconciled,
+)
 from keyturn.gateway.clock import now_s
 from keyturn.gateway.errors import (
     FINAL_ERRORS,
@@ -61,7 +61,7 @@ from keyturn.gateway.errors import (
     StoreUnavailable,
 )
 from keyturn.gateway.gates.reachable import middleware_behind
-from keyturn.gateway.protocol import run_context, strict_json
+from keyturn.gateway.protocol import edits, run_context, strict_json, texts
 from keyturn.gateway.protocol.digest import BusinessState
 from keyturn.gateway.protocol.port import Gateway
 from keyturn.gateway.protocol.records import EditRecord, Reading
@@ -287,7 +287,7 @@ class Caller:
     ) -> ToolResult:
         item_id = verdict.item_id
         if not interrupts.is_alone(request):
-            return _refused_result(request, messages.NOT_ALONE, item_id)
+            return _refused_result(request, texts.NOT_ALONE, item_id)
         args = strict_json.accept_object(request.tool_call["args"])
         answer = interrupts.request_decision(verdict, args)
         if answer.type not in {AnswerKind.APPROVE, AnswerKind.EDIT}:
@@ -299,8 +299,10 @@ class Caller:
             ref,
             verdict,
             args,
-            ask_again=lambda: interrupts.request_decision(verdict, args, is_again=True),
-            recheck=recheck_of(self.tools.get(verdict.tool)),
+            people=Interrupts(verdict, args),
+            state=state_reader(
+                self.shell, recheck_of(self.tools.get(verdict.tool)), verdict.tool
+            ),
             reading=partial(reading, request),
         )
         ran = await self._execute(request, run, held)
@@ -365,7 +367,7 @@ async def invoke_or_refuse(
     try:
         return await invoke(request, run, args)
     except NotAllowed as error:
-        failed = messages.failed_result(error)
+        failed = texts.failed_result(error)
         message = messages.message_for(request.tool_call, failed.summary)
         return explained(message, failed.failure)
 
@@ -378,7 +380,7 @@ def reading(request: ToolCallRequest, args: JsonObject) -> Reading | None:
 def _told(
     request: ToolCallRequest,
     held: HeldCall,
-    end: Ran[ToolResult] | RanBefore | Reconciled | CutOff | Closed | NotRun,
+    end: End[ToolResult],
 ) -> ToolResult:
     """Return the model's tool message of a call that has ended."""
     call, item_id = request.tool_call, held.verdict.item_id
@@ -388,7 +390,7 @@ def _told(
         case NotRun():
             message = messages.message_for(call, end.reason, item_id=item_id)
         case CutOff():
-            message = messages.message_for(call, messages.CUT_OFF, item_id=item_id)
+            message = messages.message_for(call, texts.CUT_OFF, item_id=item_id)
             # Marked: people may reconcile it, and a late report may contradict them.
             message = messages.mark_reconciled(message)
         case Reconciled():
@@ -423,7 +425,7 @@ def _present(
     """
     if not (item_id or edit or inside):
         return result
-    own = edit and canonical.edit_as_spelled(edit, request.tool_call["args"])
+    own = edit and edits.edit_as_spelled(edit, request.tool_call["args"])
     known = messages.known_edits(request.state)
     fresh = [record for record in inside if record not in known]
 
@@ -438,7 +440,7 @@ def _present(
         )
         return messages.mark_reconciled(marked) if reconciled else marked
 
-    note = messages.reconciliation_note(reconciled) if reconciled else ""
+    note = texts.reconciliation_note(reconciled) if reconciled else ""
     presented = with_note(request, _each_own(request, result, annotate), note)
     records = [own, *fresh] if own else fresh
     if not records:
@@ -507,7 +509,7 @@ def _each_own(
 def denied(request: ToolCallRequest, verdict: Verdict) -> ToolResult:
     """Return the tool message of a call that its verdict denies."""
     reason = verdict.reason if verdict.kind is VerdictKind.DENY else turns.NO_VERDICT
-    return _refused_result(request, messages.denial_text(reason))
+    return _refused_result(request, texts.denial_text(reason))
 
 
 def _refused_result(

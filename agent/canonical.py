@@ -34,7 +34,6 @@ from keyturn.gateway.errors import BadJson, InexactNumber
 from keyturn.gateway.failures import any_failure
 from keyturn.gateway.protocol import digest, strict_json
 from keyturn.gateway.protocol.parameters import signature_of
-from keyturn.gateway.protocol.records import EditRecord
 from keyturn.gateway.protocol.schema_validation import checkable, problems
 from keyturn.gateway.protocol.strict_json import JsonObject
 
@@ -430,13 +429,6 @@ def plain(args: object) -> JsonObject:
     if not isinstance(args, dict):
         return strict_json.accept_object(args)  # raises, and names the type
     return cast("JsonObject", digest.parsed(cast("JsonObject", args)))
-
-
-def edit_as_spelled(record: EditRecord, args: JsonObject) -> EditRecord:
-    """Return a record with the order and number types of the call's own arguments."""
-    edited = digest.in_spelling_of(args, record.edited_args)
-    original = digest.in_spelling_of(args, record.original_args)
-    return record.with_(original_args=original, edited_args=edited)
 
 
 def _canonical(model: ArgumentModel, given: JsonObject) -> JsonObject:

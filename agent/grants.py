@@ -44,9 +44,9 @@ from langchain_core.tools import BaseTool
 from langchain_core.tools import tool as make_tool
 from langchain_core.tracers.context import register_configure_hook
 
-from keyturn.agent.bridge import PORT_TIMEOUT_S, Shell
 from keyturn.agent.canonical import caller_args
 from keyturn.gateway.arguments import require
+from keyturn.gateway.client.bridge import PORT_TIMEOUT_S, Shell
 from keyturn.gateway.errors import (
     BadJson,
     NotAllowed,
@@ -480,15 +480,6 @@ def _is_of_a_signal(error: SystemExit) -> bool:
 
 Recheck = Callable[..., Any]
 """A synchronous or asynchronous function: arguments as keywords in, JSON out."""
-
-STATE_UNREADABLE = (
-    "The state that this call depends on could not be read, so no approval was "
-    "requested and it did not run. Tell the user; it can be tried again later."
-)
-STATE_MISSING = (
-    "This call was submitted without the state that its tool depends on, so it did "
-    "not run. If it is still wanted, make it again as a new call."
-)
 
 
 async def read(

@@ -26,11 +26,11 @@ from langchain_core.messages import (
 from langgraph.graph.message import REMOVE_ALL_MESSAGES
 from langgraph.types import Command
 
-from keyturn.agent import canonical, messages, result_codec, turns
-from keyturn.agent.bridge import ask_with_retries
+from keyturn.agent import messages, result_codec, turns
 from keyturn.agent.calls import Caller
 from keyturn.agent.messages import ITEM_KEY, RECONCILED_KEY, prepend
 from keyturn.agent.result_codec import restore_result
+from keyturn.gateway.client.bridge import ask_with_retries
 from keyturn.gateway.errors import (
     BadJson,
     KeyRefused,
@@ -39,7 +39,7 @@ from keyturn.gateway.errors import (
     ThreadUnavailable,
 )
 from keyturn.gateway.failures import log_failure
-from keyturn.gateway.protocol import edits, run_context
+from keyturn.gateway.protocol import edits, run_context, texts
 from keyturn.gateway.protocol.port import Gateway
 from keyturn.gateway.protocol.records import EditRecord, ItemState
 from keyturn.gateway.protocol.wire import (
@@ -196,8 +196,8 @@ def _without_outcome(verdict: Verdict | None) -> str:
     it did not run.
     """
     if verdict is not None and verdict.kind is VerdictKind.DENY:
-        return messages.denial_text(verdict.reason)
-    return messages.INTERRUPTED
+        return texts.denial_text(verdict.reason)
+    return texts.INTERRUPTED
 
 
 def _from_outcome(repair: _Repair, call: ToolCall, outcome: CallOutcome) -> ToolMessage:
@@ -209,7 +209,7 @@ def _from_outcome(repair: _Repair, call: ToolCall, outcome: CallOutcome) -> Tool
         return _from_result(repair, call, outcome)
     answer = outcome.answer
     if answer is None or answer.type in {AnswerKind.APPROVE, AnswerKind.EDIT}:
-        text = messages.cut_off_text(outcome.state)
+        text = texts.cut_off_text(outcome.state)
         answered = messages.message_for(call, text, item_id=outcome.item_id)
         # Marked: people may reconcile it later, and a late report may contradict them.
         return (
@@ -222,18 +222,18 @@ def _from_result(repair: _Repair, call: ToolCall, outcome: CallOutcome) -> ToolM
     assert outcome.result is not None  # noqa: S101 - the caller looked
     result, inside = restore_result(call, outcome.result, repair.history)
     found = result_codec.last_tool_message(result)
-    message = found or messages.message_for(call, messages.RESULT_LOST, is_error=False)
+    message = found or messages.message_for(call, texts.RESULT_LOST, is_error=False)
     kwargs = {**message.additional_kwargs, ITEM_KEY: outcome.item_id}
     marked = message.model_copy(
         update={"additional_kwargs": kwargs, "tool_call_id": call["id"] or ""}
     )
     repair.updates.extend(result_codec.other_updates(result))
-    own = outcome.edit and canonical.edit_as_spelled(outcome.edit, call["args"])
+    own = outcome.edit and edits.edit_as_spelled(outcome.edit, call["args"])
     repair.records.extend([own, *inside] if own else inside)
     message = messages.with_records(marked, own, inside)
     if outcome.reconciled is None:
         return message
-    note = messages.reconciliation_note(outcome.reconciled)
+    note = texts.reconciliation_note(outcome.reconciled)
     message = messages.mark_reconciled(message)
     return messages.with_note(message, note) if note else message
 
@@ -418,7 +418,7 @@ def with_reports(
         report = remaining.get(_item_of(message)) if _is_reconciled(message) else None
         if report is not None and _is_new(message, report):
             del remaining[report.item_id]
-            text = edits.defuse(messages.late_report_text(report))
+            text = edits.defuse(texts.late_report_text(report))
             placed.append(prepend(message, [f"{MARK} {text}"]))
         else:
             placed.append(message)

@@ -13,9 +13,8 @@ arguments.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Literal, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from langchain_core.messages import (
     AIMessage,
@@ -27,21 +26,15 @@ from langchain_core.messages import (
 )
 from pydantic import ValidationError
 
-from keyturn.gateway.errors import NotAllowed, NotStarted
-from keyturn.gateway.protocol import digest, edits
+from keyturn.gateway.protocol import digest, edits, texts
 from keyturn.gateway.protocol.records import (
     EditOutcome,
     EditRecord,
-    FailureKind,
-    ItemState,
-    Person,
-    Result,
 )
-from keyturn.gateway.protocol.strict_json import JsonObject, printable
+from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.protocol.wire import (
     Answer,
     AnswerKind,
-    LateReport,
     ReconcileAnswer,
 )
 
@@ -92,7 +85,7 @@ class EditMessage(HumanMessage):
     def of(cls, record: EditRecord) -> EditMessage:
         """Return the message of a record."""
         return cls(
-            content=edit_text(record),
+            content=texts.edit_text(record),
             tool_name=record.tool,
             tool_call_id=record.tool_call_id,
             original_args=record.original_args,
@@ -166,34 +159,6 @@ def dump_records(records: Iterable[EditRecord]) -> list[dict[str, Any]]:
     return [record.model_dump(mode="json") for record in records]
 
 
-def edit_text(record: EditRecord) -> str:
-    """Return the model's text about an edit; forged marks in values are neutralized."""
-    return _defused(edits.EDIT_MARK, edits.edit_text(record))
-
-
-def unconfirmed_edit_text(record: EditRecord) -> str:
-    """Return the text about an edit without a record at the gateway."""
-    return _defused(edits.UNCONFIRMED_MARK, edits.unconfirmed_edit_text(record))
-
-
-def _defused(mark: str, text: str) -> str:
-    return mark + edits.defuse(text.removeprefix(mark))
-
-
-def nested_edit_text(record: EditRecord, text: str = "") -> str:
-    """Return the edit text for the result of a tool in which another agent acted."""
-    body = text or edit_text(record)
-    return f"Inside this tool, about a call of {record.tool!r}: {body}"
-
-
-def detached_edit_text(record: EditRecord, text: str = "") -> str:
-    """Return the edit text for a message other than the result of its call."""
-    return (
-        "(Note by the approval gateway, not by the user, about an earlier call of "
-        f"{record.tool!r}: {text or edit_text(record)})"
-    )
-
-
 def without_lookalikes(message: ToolMessage) -> ToolMessage:
     """Return a tool's message without forged marks and reserved keys."""
     kwargs = {
@@ -252,8 +217,9 @@ def with_records(
     marked = with_data(message, data) if data else message
     if is_silent:
         return marked
-    texts = ([edit_text(own)] if own else []) + [nested_edit_text(r) for r in inside]
-    return prepend(marked, texts)
+    notices = [texts.edit_text(own)] if own else []
+    notices += map(texts.nested_edit_text, inside)
+    return prepend(marked, notices)
 
 
 def with_note(message: ToolMessage, text: str) -> ToolMessage:
@@ -290,23 +256,27 @@ def restate_edits(
         return cleaned
     placed: list[AnyMessage] = []
     for message in cleaned:
-        texts: list[str] = []
+        notices: list[str] = []
         if isinstance(message, ToolMessage):
             for named, is_own in records_on(message):
                 # Removed, so that a second copy of this result gets no second text.
                 record = known.pop(named.item_id, None)
                 if record is not None:
                     text = _text_for(record, doubtful)
-                    texts.append(text if is_own else nested_edit_text(record, text))
-        placed.append(prepend(message, texts))
-    rest = [detached_edit_text(one, _text_for(one, doubtful)) for one in known.values()]
+                    inside = text if is_own else texts.nested_edit_text(record, text)
+                    notices.append(inside)
+        placed.append(prepend(message, notices))
+    rest = [
+        texts.detached_edit_text(one, _text_for(one, doubtful))
+        for one in known.values()
+    ]
     return _append_notes(placed, rest)
 
 
 def _text_for(record: EditRecord, doubtful: Mapping[str, EditRecord]) -> str:
     if doubtful.get(record.item_id) is record:
-        return unconfirmed_edit_text(record)
-    return edit_text(record)
+        return texts.unconfirmed_edit_text(record)
+    return texts.edit_text(record)
 
 
 def records_on(message: ToolMessage) -> list[tuple[EditRecord, bool]]:
@@ -356,9 +326,9 @@ def _without(text: str, records: Iterable[EditRecord]) -> str:
     for record in variants:
         # The plain text last: the longer forms contain it, and must be removed whole.
         for known in (
-            detached_edit_text(record),
-            nested_edit_text(record),
-            edit_text(record),
+            texts.detached_edit_text(record),
+            texts.nested_edit_text(record),
+            texts.edit_text(record),
         ):
             text = text.replace(f"{known}\n\n", "").replace(f"\n\n{known}", "")
             text = text.replace(known, "")
@@ -399,11 +369,11 @@ def _append_notes(messages: list[AnyMessage], notes: list[str]) -> list[AnyMessa
     return [HumanMessage(text), *messages]
 
 
-def prepend(message: _M, texts: Sequence[str]) -> _M:
+def prepend(message: _M, paragraphs: Sequence[str]) -> _M:
     """Return a message with paragraphs before its content."""
-    if not texts:
+    if not paragraphs:
         return message
-    text = "\n\n".join(texts)
+    text = "\n\n".join(paragraphs)
     content: Content = message.content
     joined: Content
     if isinstance(content, str):
@@ -488,40 +458,6 @@ def _edited(message: AIMessage, call_id: str, record: EditRecord) -> AIMessage:
 
 
 # Build the tool messages for held calls that did not run as the model proposed.
-#
-# Every text states whether the call ran: a model that has to guess repeats the call.
-# Text from people is quoted as JSON, so that it cannot end the sentence.
-
-NOT_AGAIN = "Do not make the same call again."
-UNKNOWN_EFFECT = (
-    "Whether it took effect is unknown. Do not repeat it; tell the user that it has "
-    "to be checked."
-)
-RESULT_LOST = (
-    "This call ran and took effect, but its output was lost. Do not repeat it; tell "
-    "the user that it is done."
-)
-UNKNOWN_RESULT = f"This call was started and did not end well. {UNKNOWN_EFFECT}"
-CUT_OFF = (
-    "This call was cut off while it ran, so whether it took effect is unknown. If it "
-    "only reads, make it again; otherwise do not repeat it, and tell the user that it "
-    "has to be checked."
-)
-INTERRUPTED = (
-    "This call was cut off when the conversation moved on, and its result is lost. "
-    f"It may have run. {UNKNOWN_EFFECT}"
-)
-MISMATCH = (
-    "The authorized action differs from this call, so the call did not run. "
-    f"{NOT_AGAIN} Tell the user."
-)
-NOT_ALONE = (
-    "This call was started in one task with others, where approvals cannot be told "
-    "apart, so it did not run. Make it again as a single call."
-)
-
-MOVED_ON = "The conversation moved on before this call ran, so it did not run."
-STARTED = f"This call had been started when the conversation moved on. {UNKNOWN_EFFECT}"
 
 
 def message_for(
@@ -544,81 +480,15 @@ def decision_message(call: ToolCall, answer: Answer, *, item_id: str) -> ToolMes
     Programs find the person's text, unquoted, under `ANSWER_KEY`.
     """
     is_error = answer.type is not AnswerKind.RESPOND
-    message = message_for(call, ended_text(answer), item_id=item_id, is_error=is_error)
+    message = message_for(
+        call, texts.ended_text(answer), item_id=item_id, is_error=is_error
+    )
     data = answer.model_dump(mode="json", include={"type", "message", "by"})
     if answer.is_question:
-        data |= {"status": question_status(answer)}
+        data |= {"status": texts.question_status(answer)}
     if answer.type is AnswerKind.RESPOND and answer.answers is not None:
         data |= {"answers": [*answer.answers]}
     return with_data(message, {ANSWER_KEY: data})
-
-
-def question_status(answer: Answer) -> Literal["answered", "cancelled"]:
-    """Return the status of the questions of a call."""
-    return "answered" if answer.type is AnswerKind.RESPOND else "cancelled"
-
-
-def _question_text(answer: Answer) -> str:
-    """Return the transcript of answered questions, or why there are no answers."""
-    if answer.type is AnswerKind.RESPOND:
-        return answer.message
-    text = answer.message
-    if answer.by is not None:
-        why = f" Their reason: {_quoted(text)}." if text else ""
-        text = f"{_name(answer.by)} chose not to answer.{why}"
-    return f"{text}\n\nDo not ask the same again. Continue without it if you can."
-
-
-def denial_text(reason: str) -> str:
-    """Return the message about a refusal by policy or by the gateway."""
-    return reason.strip() or f"This call was refused and did not run. {NOT_AGAIN}"
-
-
-def ended_text(answer: Answer) -> str:
-    """Return the message about a call that ended without running."""
-    if answer.is_question:
-        return _question_text(answer)
-    who = _name(answer.by)
-    ran = "did not run"
-    if answer.has_started:
-        ran = "was stopped; its effects up to then remain"
-    if answer.type is AnswerKind.REJECT:
-        why = f"Their reason: {_quoted(answer.message)}." if answer.message else ""
-        why = why or "They gave no reason."
-        return (
-            f"{who} rejected this call, so it {ran}. {why} {NOT_AGAIN} Tell "
-            "the user, and continue only in a way that respects this decision."
-        )
-    if answer.type is AnswerKind.RESPOND:
-        return (
-            f"This call {ran}. {who} answered it instead: "
-            f"{_quoted(answer.message)}. Take this as the answer. {NOT_AGAIN}"
-        )
-    reason = answer.message or "This call did not run."
-    return f"{reason} {NOT_AGAIN} Tell the user, who may ask for it again."
-
-
-def lost_result_text(result: Result) -> str:
-    """Return the message about a result that cannot be returned."""
-    return RESULT_LOST if result.ok else UNKNOWN_RESULT
-
-
-def reconciled_text(answer: ReconcileAnswer) -> str:
-    """Return the message with a reviewer's finding about a call in doubt."""
-    if answer.by is None and answer.message:
-        return f"This call was cut off or failed. {answer.message} {UNKNOWN_EFFECT}"
-    note = f" Their note: {_quoted(answer.message)}." if answer.message else ""
-    who = _name(answer.by)
-    if answer.type == "executed":
-        return (
-            f"This call was cut off or failed. {who} checked and confirmed that it "
-            f"took effect; its output is lost.{note} Do not repeat it."
-        )
-    return (
-        f"This call was cut off or failed, and {who} decided to skip it.{note} "
-        "Treat it as not done, although it may have taken effect. Do not repeat it; "
-        "tell the user."
-    )
 
 
 def finding_message(
@@ -626,69 +496,5 @@ def finding_message(
 ) -> ToolMessage:
     """Return the message for a call that people reconciled."""
     is_error = answer.type != "executed"
-    text = reconciled_text(answer)
+    text = texts.reconciled_text(answer)
     return mark_reconciled(message_for(call, text, item_id=item_id, is_error=is_error))
-
-
-def reconciliation_note(answer: ReconcileAnswer) -> str:
-    """Return the reviewer's note on a reconciled call; "" without one."""
-    if not answer.message:
-        return ""
-    return (
-        f"{_name(answer.by)} reconciled this call, which was cut off or had failed. "
-        f"Their note: {_quoted(answer.message)}."
-    )
-
-
-def late_report_text(report: LateReport) -> str:
-    """Return the message about a report that arrived after the reconciliation."""
-    outcome = "it ran and took effect" if report.ok else "it failed"
-    about = "an earlier attempt at this call" if report.is_apart else "this call"
-    means = "So it took effect twice" if report.is_apart else "This report counts now"
-    summary = report.summary[:500]
-    quoted = f" Its report: {_quoted(summary)}." if summary else ""
-    return (
-        f"A late report about {about}: after people had reconciled it, its worker "
-        f"reported that {outcome}.{quoted} {means}, even if the result below differs. "
-        "Do not repeat the call; tell the user."
-    )
-
-
-def failed_result(error: BaseException) -> Result:
-    """Return the result of a tool that raised, with a text for people.
-
-    A tool may have had an effect before another tool inside it was refused, so only
-    `NotStarted` proves that nothing ran.
-    """
-    if isinstance(error, NotStarted):
-        kind, text = FailureKind.NOT_STARTED, str(error)
-    else:
-        is_refused = isinstance(error, NotAllowed)
-        kind = FailureKind.REFUSED if is_refused else FailureKind.RAISED
-        text = f"{type(error).__name__}: {error}"
-    return Result(ok=False, summary=printable(text[:500]), failure=kind)
-
-
-def failure_text(kind: FailureKind, said: str) -> str:
-    """Return the message about a failure: its reason, then the advice to the model."""
-    if kind is FailureKind.NOT_STARTED:
-        return f"{said} {NOT_AGAIN} Tell the user."
-    return f"The tool failed: {_quoted(said)}. {UNKNOWN_EFFECT}"
-
-
-def cut_off_text(state: ItemState) -> str:
-    """Return the message about a held call whose turn new input interrupted."""
-    if state in {ItemState.PENDING, ItemState.AUTHORIZED}:
-        return MOVED_ON
-    is_open = state in {ItemState.EXECUTING, ItemState.IN_DOUBT}
-    return STARTED if is_open else RESULT_LOST
-
-
-def _name(by: Person | None) -> str:
-    if by is None:
-        return "A reviewer"
-    return f"A reviewer ({_quoted(by.name or by.user)})"
-
-
-def _quoted(text: str) -> str:
-    return json.dumps(printable(text), ensure_ascii=False)

@@ -50,7 +50,6 @@ from keyturn.agent import (
     prepared_calls,
     turns,
 )
-from keyturn.agent.bridge import AWAITING, BLOCKING, Shell, drive
 from keyturn.agent.calls import Caller, Handler, VerdictCache
 from keyturn.agent.grants import share_guarded
 from keyturn.agent.hints import (
@@ -61,6 +60,7 @@ from keyturn.agent.hints import (
 from keyturn.agent.prepared_calls import GUIDANCE, PreparedCall, Toolbox
 from keyturn.agent.result_codec import ToolResult
 from keyturn.agent.turns import KeyturnState
+from keyturn.gateway.client.bridge import AWAITING, BLOCKING, Shell, drive
 from keyturn.gateway.client.http_gateway import (
     agent_name,
     current_gateway,

@@ -23,22 +23,22 @@ from weakref import WeakKeyDictionary
 from langchain_core.tools import BaseTool, StructuredTool
 from langgraph.config import get_config
 
-from keyturn.agent import auto_approved, canonical, grants, interrupts, messages, turns
-from keyturn.agent.bridge import Awaiting, Blocking, Shell, ask_or_wait, drive
+from keyturn.agent import auto_approved, canonical, grants, interrupts, turns
 from keyturn.agent.canonical import argument_model
-from keyturn.agent.execution import (
+from keyturn.agent.execution import Interrupts, Work, execute, state_reader
+from keyturn.agent.grants import Recheck
+from keyturn.gateway.arguments import is_a, require
+from keyturn.gateway.client.bridge import Awaiting, Blocking, Shell, ask_or_wait, drive
+from keyturn.gateway.client.claiming import (
     Closed,
     CutOff,
+    End,
     HeldCall,
     NotRun,
     Ran,
     RanBefore,
     Reconciled,
-    Work,
-    execute,
 )
-from keyturn.agent.grants import Recheck
-from keyturn.gateway.arguments import is_a, require
 from keyturn.gateway.client.http_gateway import (
     agent_name,
     current_gateway,
@@ -52,7 +52,7 @@ from keyturn.gateway.errors import (
     NotAllowed,
     StateUnknown,
 )
-from keyturn.gateway.protocol import digest, run_context, strict_json
+from keyturn.gateway.protocol import digest, run_context, strict_json, texts
 from keyturn.gateway.protocol.parameters import signature_of
 from keyturn.gateway.protocol.port import Gateway
 from keyturn.gateway.protocol.questions import ASK_USER, QuestionSet
@@ -383,7 +383,7 @@ async def _require(step: _Step, work: _Work[R], shell: Shell) -> Outcome[R]:
     ref = turn_ref(step.asker.agent, step.tool, step.asker.key)
     verdict = await _submit(step, ref, shell)
     if verdict.kind is VerdictKind.DENY:
-        return NotApproved("deny", messages.denial_text(verdict.reason))
+        return NotApproved("deny", texts.denial_text(verdict.reason))
     held, why = HeldCall(ref, verdict, step.args), ""
 
     def reading(args: JsonObject) -> Reading | None:
@@ -396,10 +396,8 @@ async def _require(step: _Step, work: _Work[R], shell: Shell) -> Outcome[R]:
         why = answer.why_approved
         held = replace(
             held,
-            ask_again=lambda: interrupts.request_decision(
-                verdict, step.args, is_again=True
-            ),
-            recheck=step.asker.recheck,
+            people=Interrupts(verdict, step.args),
+            state=state_reader(shell, step.asker.recheck, step.tool),
             reading=reading,
         )
 
@@ -423,21 +421,19 @@ async def _require(step: _Step, work: _Work[R], shell: Shell) -> Outcome[R]:
 
 def _closed(answer: Answer) -> NotApproved:
     said = answer.message if answer.by else ""
-    return NotApproved(str(answer.type), messages.ended_text(answer), said)
+    return NotApproved(str(answer.type), texts.ended_text(answer), said)
 
 
-def _outcome(
-    end: Ran[Outcome[R]] | RanBefore | Reconciled | CutOff | Closed | NotRun, why: str
-) -> Outcome[R]:
+def _outcome(end: End[Outcome[R]], why: str) -> Outcome[R]:
     match end:
         case Closed():
             return _closed(end.answer)
         case NotRun():
             return NotApproved("deny", end.reason)
         case CutOff():
-            return Unsure(messages.CUT_OFF)
+            return Unsure(texts.CUT_OFF)
         case Reconciled():
-            return Unsure(messages.reconciled_text(end.finding))
+            return Unsure(texts.reconciled_text(end.finding))
         case RanBefore():
             found: Outcome[Any] = _from_result(end.result)
         case Ran():
@@ -447,7 +443,7 @@ def _outcome(
     if isinstance(found, Approved):
         found = replace(found, edit=end.edit, reasons=why)
     elif isinstance(found, Unsure) and end.reconciled is not None:
-        note = messages.reconciliation_note(end.reconciled)
+        note = texts.reconciliation_note(end.reconciled)
         found = Unsure(f"{note} {found.message}" if note else found.message)
     return found
 
@@ -456,7 +452,7 @@ def _failed(kind: FailureKind, said: str) -> NotApproved | Unsure:
     """Return the outcome of a step that returned nothing, with advice."""
     if kind is FailureKind.NOT_STARTED:
         return NotApproved("misfit", said)
-    return Unsure(messages.failure_text(kind, said))
+    return Unsure(texts.failure_text(kind, said))
 
 
 async def _submit(step: _Step, ref: TurnRef, shell: Shell) -> Verdict:
@@ -471,7 +467,7 @@ async def _submit(step: _Step, ref: TurnRef, shell: Shell) -> Verdict:
         try:
             state = await grants.read(shell, asker.recheck, step.tool, step.args)
         except StateUnknown:
-            return turns.denial(step.tool, call.tool_call_id, grants.STATE_UNREADABLE)
+            return turns.denial(step.tool, call.tool_call_id, texts.STATE_UNREADABLE)
         call = call.with_(state=state)
     schemas = {} if asker.schema is None else {step.tool: asker.schema}
     turn = Turn(ref=ref, calls=(call,), says=asker.says, schemas=schemas)
@@ -504,7 +500,7 @@ def _from_result(result: Result) -> Approved[Any] | NotApproved | Unsure:
         row = strict_json.parse_object(result.payload)
         return Approved(row["result"], cast("JsonObject", row["args"]))
     except (KeyturnError, KeyError):
-        return Unsure(messages.lost_result_text(result))
+        return Unsure(texts.lost_result_text(result))
 
 
 Asked = Sequence[str | Mapping[str, Any]]
@@ -586,12 +582,12 @@ async def _ask(questions: Asked, asker: _Asker, shell: Shell) -> Answers:
     turn = _turn(questions, asker)
     verdict = await submit(turn, asker.port, shell)
     if verdict.kind is not VerdictKind.HOLD:
-        return Answers("error", (), messages.denial_text(verdict.reason))
+        return Answers("error", (), texts.denial_text(verdict.reason))
     answer = interrupts.request_decision(verdict, turn.calls[0].args)
     return Answers(
-        messages.question_status(answer),
+        texts.question_status(answer),
         (answer.type is AnswerKind.RESPOND and answer.answers) or (),
-        messages.ended_text(answer),
+        texts.ended_text(answer),
         answer.by,
     )
 

@@ -22,7 +22,7 @@ from langgraph.types import Command, Send
 from pydantic import JsonValue, ValidationError
 
 from keyturn.agent import messages, result_codec, turns
-from keyturn.gateway.protocol import edits
+from keyturn.gateway.protocol import edits, texts
 from keyturn.gateway.protocol.records import EditRecord, FailureKind, Result
 
 ToolResult = ToolMessage | Command[Any] | list[ToolMessage | Command[Any]]
@@ -276,7 +276,7 @@ def explained(result: ToolResult, failure: FailureKind | None) -> ToolResult:
         return result
 
     def explain(message: ToolMessage) -> ToolMessage:
-        text = messages.failure_text(failure, str(message.text))
+        text = texts.failure_text(failure, str(message.text))
         return message.model_copy(update={"content": edits.defuse(text)})
 
     return result_codec.each_message(result, explain)
@@ -292,6 +292,6 @@ def restore_result(
     if found is not None:
         cleaned = clean_result(found[0], history)
         return explained(cleaned, result.failure), found[1]
-    text = result.summary if result.failure else messages.lost_result_text(result)
+    text = result.summary if result.failure else texts.lost_result_text(result)
     message = messages.message_for(call, text, is_error=not result.ok)
     return explained(message, result.failure), []

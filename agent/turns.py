@@ -25,12 +25,11 @@ from langgraph._internal._constants import CONFIG_KEY_CHECKPOINTER
 from langgraph.config import get_config
 from pydantic import Field, ValidationError
 
-from keyturn.agent import grants
 from keyturn.agent.canonical import plain
 from keyturn.agent.messages import add_edits
 from keyturn.agent.prepared_calls import NO_CALLS, CanonicalArgs, PreparedCall
 from keyturn.gateway.errors import BadJson, GraphError
-from keyturn.gateway.protocol import digest, run_context, strict_json, wire
+from keyturn.gateway.protocol import digest, run_context, strict_json, texts, wire
 from keyturn.gateway.protocol.digest import BusinessState
 from keyturn.gateway.protocol.questions import NOT_OUTERMOST
 from keyturn.gateway.protocol.records import EditRecord, Record, RunRef, Tier, is_inside
@@ -215,7 +214,7 @@ class TurnDraft:
         for call in proposed:
             call_id, state = call.tool_call_id, states.get(call.tool_call_id)
             if call_id in states and state is None:
-                reason = grants.STATE_UNREADABLE
+                reason = texts.STATE_UNREADABLE
                 self.refused[call_id] = denial(call.tool, call_id, reason)
             else:
                 self.proposed.append(call.with_(state=state) if state else call)

@@ -315,6 +315,13 @@ def unconfirmed_edit_text(record: EditRecord) -> str:
     )
 
 
+def edit_as_spelled(record: EditRecord, args: JsonObject) -> EditRecord:
+    """Return a record with the order and number types of the call's own arguments."""
+    edited = digest.in_spelling_of(args, record.edited_args)
+    original = digest.in_spelling_of(args, record.original_args)
+    return record.with_(original_args=original, edited_args=edited)
+
+
 def defuse(text: str) -> str:
     """Break every look-alike of an edit mark in text from elsewhere."""
     if "[" not in text:

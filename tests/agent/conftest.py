@@ -12,7 +12,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 
-from keyturn.agent import bridge, execution
+from keyturn.gateway.client import bridge, claiming
 from tests.agent.agent_runner import Effects, Killed, Runner
 from tests.levels import run_each_way
 
@@ -31,7 +31,7 @@ def killed_is_an_exit(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def quick_beats(monkeypatch: pytest.MonkeyPatch) -> None:
     """Send heartbeats all the time under a lease that survives a busy machine."""
-    monkeypatch.setattr(execution, "BEATS", 1_500)
+    monkeypatch.setattr(claiming, "BEATS", 1_500)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from keyturn.agent import bridge, interrupts
-from keyturn.agent.bridge import (
+from keyturn.agent import interrupts
+from keyturn.gateway.client import bridge
+from keyturn.gateway.client.bridge import (
     Awaiting,
     Blocking,
     ask_with_retries,

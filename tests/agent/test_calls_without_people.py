@@ -11,9 +11,10 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import Command, interrupt
 
-from keyturn.agent import Approved, Unsure, guarded, messages
+from keyturn.agent import Approved, Unsure, guarded
 from keyturn.agent.messages import ITEM_KEY, RECONCILED_KEY
 from keyturn.agent.scripted_model import calling
+from keyturn.gateway.protocol import texts
 from keyturn.gateway.protocol.records import ItemState, Tier
 from keyturn.gateway.protocol.wire import CallEnd
 from tests.agent.agent_runner import (
@@ -241,7 +242,7 @@ async def test_a_cut_off_call_is_told_of_and_the_agent_goes_on(
     state = await runner.say(graph, "pay")
 
     answer = by_call(state)["c1"]
-    assert answer.text == messages.CUT_OFF
+    assert answer.text == texts.CUT_OFF
     assert answer.additional_kwargs[RECONCILED_KEY]
     assert effects.paid == []
     assert gateway.only().state is ItemState.IN_DOUBT
@@ -293,5 +294,5 @@ async def test_a_step_that_was_cut_off_is_unsure(
 
     state = await runner.run(graph, GO)
 
-    assert state["outcome"] == Unsure(messages.CUT_OFF)
+    assert state["outcome"] == Unsure(texts.CUT_OFF)
     assert ran == []

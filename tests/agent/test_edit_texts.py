@@ -24,9 +24,7 @@ from keyturn.agent.messages import (
     EDIT_KEY,
     MAX_EDITS,
     add_edits,
-    detached_edit_text,
     dump_records,
-    edit_text,
     restate_edits,
     with_records,
 )
@@ -36,6 +34,7 @@ from keyturn.gateway.errors import ThreadUnavailable
 from keyturn.gateway.protocol import edits
 from keyturn.gateway.protocol.edits import EDIT_MARK
 from keyturn.gateway.protocol.records import EditRecord, Person, Tier
+from keyturn.gateway.protocol.texts import detached_edit_text, edit_text
 from keyturn.gateway.service.run.claiming import told_edit
 from tests.agent import providers
 from tests.agent.agent_runner import (

@@ -17,13 +17,13 @@ from pydantic import BaseModel, Field
 from keyturn.agent import grant, guarded
 from keyturn.agent.canonical import ArgumentMismatch, canonical_args
 from keyturn.agent.grants import Grant, grant_scope
-from keyturn.agent.messages import failed_result
 from keyturn.agent.scripted_model import calling
 from keyturn.gateway.errors import NotAllowed, NotStarted
 from keyturn.gateway.gates.gate import is_guarded
 from keyturn.gateway.protocol import wire
 from keyturn.gateway.protocol.records import FailureKind
 from keyturn.gateway.protocol.strict_json import JsonObject
+from keyturn.gateway.protocol.texts import failed_result
 from tests.agent.agent_runner import Runner, build, results
 from tests.agent.fake_gateway import FakeGateway
 

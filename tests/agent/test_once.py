@@ -13,7 +13,8 @@ from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command, interrupt
 
-from keyturn.agent import bridge, execution, guarded
+from keyturn.agent import guarded
+from keyturn.gateway.client import bridge, claiming
 from keyturn.gateway.errors import StoreUnavailable, ThreadUnavailable
 from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.protocol.wire import Claimed, ClaimReply, ClaimRequest
@@ -210,7 +211,7 @@ async def test_a_busy_item_hands_the_thread_back_in_the_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     _gateway, graph, answers = await _killed_inside(runner, memory, effects)
-    monkeypatch.setattr(execution, "BUSY_DEADLINE_S", 0.02)
+    monkeypatch.setattr(claiming, "BUSY_DEADLINE_S", 0.02)
 
     with pytest.raises(ThreadUnavailable, match=r"'ap0\.0'"):
         await runner.run(graph, Command(resume=answers), STRICT)
@@ -248,7 +249,7 @@ async def test_who_was_paused_before_the_start_asks_whether_the_claim_still_stan
     """Its answer waited in a socket while others took the call over."""
     gateway, graph = await _approved(runner, memory, effects, lease_s=30.0)
     paused_s = 0.0
-    monkeypatch.setattr(execution, "now_s", lambda: paused_s)
+    monkeypatch.setattr(claiming, "now_s", lambda: paused_s)
 
     def pause(claimed: Claimed) -> Claimed:
         nonlocal paused_s

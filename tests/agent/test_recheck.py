@@ -12,15 +12,12 @@ from langchain_core.tools import BaseTool, StructuredTool, tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command
 
-from keyturn.agent import (
-    Approved,
-    bridge,
-    grants,
-    guarded,
-)
+from keyturn.agent import Approved, guarded
 from keyturn.agent.grants import recheck_of
 from keyturn.agent.scripted_model import calling
+from keyturn.gateway.client import bridge
 from keyturn.gateway.errors import StateUnknown
+from keyturn.gateway.protocol import texts
 from keyturn.gateway.protocol.digest import BusinessState, state_in
 from keyturn.gateway.protocol.records import ItemState
 from tests.agent.agent_runner import GO, STRICT, Runner, build, pay, results, step_graph
@@ -155,7 +152,7 @@ async def test_a_recheck_that_fails_at_the_request_asks_nobody(
     state = await runner.say(graph, "pay ada")
 
     assert gateway.items == {}
-    assert results(state)[0].text == grants.STATE_UNREADABLE
+    assert results(state)[0].text == texts.STATE_UNREADABLE
 
 
 async def test_a_recheck_that_hangs_counts_as_failed(
@@ -194,7 +191,7 @@ async def test_a_call_from_before_its_tool_had_a_recheck_does_not_run(
     state = await runner.resume(newer, gateway)
 
     assert bank.paid == []
-    assert results(state)[0].text == grants.STATE_MISSING
+    assert results(state)[0].text == texts.STATE_MISSING
 
 
 async def test_a_call_with_a_state_does_not_run_where_its_tool_has_no_recheck(
@@ -253,7 +250,7 @@ async def test_a_step_of_a_plain_node_depends_on_its_state_too(
     graph = step_graph(runner, memory, "pay", ASKED, run=pay, **options)
     break_(bank, "raises")
     unread = (await runner.run(graph, GO))["outcome"]
-    assert (unread.message, gateway.items) == (grants.STATE_UNREADABLE, {})
+    assert (unread.message, gateway.items) == (texts.STATE_UNREADABLE, {})
     mend(bank)
     await runner.run(graph, GO)
     item_id = gateway.only().id

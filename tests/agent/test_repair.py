@@ -13,9 +13,10 @@ from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command
 
-from keyturn.agent import bridge, guarded, turns
+from keyturn.agent import guarded, turns
 from keyturn.agent.scripted_model import ScriptedModel, calling, scripted
 from keyturn.gateway.approvals.lifecycle import Transition
+from keyturn.gateway.client import bridge
 from keyturn.gateway.errors import StoreUnavailable
 from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.protocol.wire import Turn, Verdict

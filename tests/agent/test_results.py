@@ -12,11 +12,11 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command, Send
 
 from keyturn.agent import edit_messages, edited_view, guarded, result_codec
-from keyturn.agent.messages import NOT_AGAIN, UNKNOWN_EFFECT
 from keyturn.agent.result_codec import ToolResult
 from keyturn.agent.scripted_model import calling
 from keyturn.gateway.errors import NotAllowed
 from keyturn.gateway.protocol.records import EditRecord, FailureKind, Tier
+from keyturn.gateway.protocol.texts import NOT_AGAIN, UNKNOWN_EFFECT
 from tests.agent.agent_runner import FREE, Effects, Runner, build, by_call, paused, pay
 from tests.agent.fake_gateway import FakeGateway
 

@@ -23,12 +23,12 @@ from langgraph.types import Command, interrupt
 from pydantic import BaseModel
 
 from keyturn.agent import ApprovalMiddleware, connected, guarded
-from keyturn.agent.messages import ended_text
 from keyturn.agent.middleware import with_note
 from keyturn.agent.scripted_model import calling, scripted
 from keyturn.gateway.approvals.lifecycle import Transition
 from keyturn.gateway.approvals.requirement import Vote
 from keyturn.gateway.protocol.records import ItemState, Person, Tier, Verb
+from keyturn.gateway.protocol.texts import ended_text
 from keyturn.gateway.protocol.wire import (
     APPROVAL_INTERRUPT,
     AgentNote,

@@ -12,10 +12,10 @@ import pytest
 from aiohttp import web
 
 from keyturn import gateway as gateway_package
-from keyturn.agent import bridge
-from keyturn.agent.bridge import Awaiting, ask_with_retries
 from keyturn.gateway import errors
 from keyturn.gateway.api.server import FOR_THE_OPERATOR
+from keyturn.gateway.client import bridge
+from keyturn.gateway.client.bridge import Awaiting, ask_with_retries
 from keyturn.gateway.client.http_connection import TRIES
 from keyturn.gateway.client.http_gateway import HttpGateway
 from keyturn.gateway.documents import BadDocument, Problem

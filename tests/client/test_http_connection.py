@@ -13,11 +13,10 @@ from typing import Any, cast
 import pytest
 from aiohttp import web
 
-from keyturn.agent import bridge
-from keyturn.agent.bridge import Awaiting, Blocking, ask_with_retries, drive
 from keyturn.gateway.approvals.decisions import Approve
 from keyturn.gateway.background import spawn
-from keyturn.gateway.client import http_connection, http_gateway
+from keyturn.gateway.client import bridge, http_connection, http_gateway
+from keyturn.gateway.client.bridge import Awaiting, Blocking, ask_with_retries, drive
 from keyturn.gateway.client.http_gateway import HttpGateway
 from keyturn.gateway.errors import (
     KeyRefused,

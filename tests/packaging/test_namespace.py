@@ -16,7 +16,7 @@ from keyturn.gateway.embed import Keyturn
 from keyturn.gateway.errors import KeyturnError
 
 ROOT = Path(__file__).parents[2]
-LINKS = ("agent", "bot", "cli", "gateway", "sandbox")
+LINKS = ("agent", "bot", "cli", "connect", "gateway", "sandbox")
 
 
 def loaded_by(statement: str) -> set[str]:
@@ -97,3 +97,12 @@ def test_the_plugin_of_pytest_belongs_to_the_namespace() -> None:
     points = distribution("keyturn").entry_points
 
     assert {point.value.split(".")[0].split(":")[0] for point in points} == {"keyturn"}
+
+
+# With the extra `client` alone; `local_gate` is for the gateway's process.
+@pytest.mark.parametrize("module", ["connect.gate", "gateway.client.claiming"])
+def test_a_connector_loads_no_langchain_and_no_store(module: str) -> None:
+    loaded = loaded_by(f"import keyturn.{module}")
+
+    assert not loaded & (FOREIGN | {"langchain", "langchain_core", "langgraph", "yaml"})
+    assert "keyturn.agent" not in loaded

@@ -10,13 +10,13 @@ from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import MessagesState, StateGraph
 
-from keyturn.agent import connected, messages
+from keyturn.agent import connected
 from keyturn.gateway.approvals.decisions import Edit
 from keyturn.gateway.approvals.events import EventName
 from keyturn.gateway.approvals.lifecycle import UNEXECUTED
 from keyturn.gateway.approvals.record import Item
 from keyturn.gateway.approvals.resume_value import answer_for
-from keyturn.gateway.protocol import digest
+from keyturn.gateway.protocol import digest, texts
 from keyturn.gateway.protocol.records import ItemState, Result, RunRef
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.protocol.wire import RECONCILE_INTERRUPT, ReconcileAnswer
@@ -111,7 +111,7 @@ async def test_a_doubt_that_nobody_knows_ends_without_a_word_of_people(
     [answer] = answers.ready.values()
     found = ReconcileAnswer.model_validate(answer)
     assert (found.type, found.by) == ("skip", None)
-    told = messages.reconciled_text(found)
+    told = texts.reconciled_text(found)
     assert "has no record of this call" in told
     assert "Whether it took effect is unknown" in told
     assert "reviewer" not in told

@@ -13,9 +13,10 @@ from langchain_core.messages import HumanMessage
 from langchain_core.tools import BaseTool, tool
 from langgraph.types import interrupt
 
-from keyturn.agent import grant, messages
+from keyturn.agent import grant
 from keyturn.gateway.errors import LeaseLost
 from keyturn.gateway.policy.load import load_policy
+from keyturn.gateway.protocol import texts
 from keyturn.gateway.protocol.port import connected
 from keyturn.gateway.resume.checkpoints import open_checkpoints
 from keyturn.gateway.resume.graphs import attached
@@ -157,7 +158,7 @@ async def test_a_call_is_not_repeated_by_who_takes_over_from_a_paused_process(
         await stage.late
 
     assert len(sample_tools.ledger()) == 1
-    assert await stage.words() == messages.CUT_OFF
+    assert await stage.words() == texts.CUT_OFF
 
 
 async def test_a_call_that_may_be_repeated_runs_again_under_the_same_key(
@@ -206,7 +207,7 @@ async def test_a_notified_call_is_not_repeated_when_its_owner_was_killed(
         await stage.under(lambda: second.nudge("t1", key="k"))
 
         assert len(sample_tools.ledger()) == 1
-        assert await stage.words() == messages.CUT_OFF
+        assert await stage.words() == texts.CUT_OFF
 
 
 async def test_an_agent_inside_a_call_goes_on_that_was_cut_off_after_a_pause(
@@ -224,4 +225,4 @@ async def test_an_agent_inside_a_call_goes_on_that_was_cut_off_after_a_pause(
     await stage.under(lambda: second.nudge("t1", key="k"))
 
     assert len(sample_tools.ledger()) == 1
-    assert await stage.words() == f"They say: {messages.CUT_OFF}"
+    assert await stage.words() == f"They say: {texts.CUT_OFF}"

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from keyturn.agent import bridge
 from keyturn.gateway.approvals.events import EventName
 from keyturn.gateway.approvals.record import Item
+from keyturn.gateway.client import bridge
 from keyturn.gateway.errors import StoreUnavailable, ThreadUnavailable
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.records import ItemState

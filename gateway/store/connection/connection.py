@@ -111,8 +111,8 @@ class Connection:
     """The connections to the store, one set for each event loop.
 
     An agent uses several loops: the worker's loop, and the background loop that keeps
-    claims alive and serves synchronous agents (`keyturn.agent.bridge`). A connection
-    belongs to one loop, see `keyturn.gateway.store.connection.servers`.
+    claims alive and serves synchronous agents (`keyturn.gateway.client.bridge`). A
+    connection belongs to one loop, see `keyturn.gateway.store.connection.servers`.
     Commands are repeated after a broken connection, so callers make them idempotent.
 
     Attributes:

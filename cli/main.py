@@ -61,6 +61,7 @@ COMMANDS = {
     "api_keys": {
         "api-keys": "Make, list and revoke API keys for agents in other processes."
     },
+    "mcp": {"mcp": "Put people before the tools of MCP servers, for any MCP client."},
     "webhooks": {"webhooks": "List and test webhooks, and show their secrets."},
     "version": {"version": "Print the version of Keyturn and of Python."},
 }
@@ -75,6 +76,9 @@ _WITH_SLACK = {"demo": "all", "run": "all", "bot": "slack", "doctor": "slack"}
 The demo and a first ``run`` start the embedded store as well. The other modules need
 the extra ``server`` at most.
 """
+
+_OTHER_EXTRAS = {"mcp": "mcp"}
+"""Modules that need the packages of another extra than ``server``."""
 
 _FULL = {errno.ENOSPC, errno.EDQUOT}
 _SLACK_PACKAGE = "slack_bolt"
@@ -158,7 +162,7 @@ def _commands(words: Sequence[str]) -> typer.Typer:
             # extra would hide.
             if str(error.name).partition(".")[0] == "keyturn":
                 raise
-            extra = _WITH_SLACK.get(module, "server")
+            extra = _WITH_SLACK.get(module) or _OTHER_EXTRAS.get(module, "server")
             for name in texts:
                 _add_missing(app, name, str(error.name), extra)
     return app

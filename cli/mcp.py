@@ -1,0 +1,176 @@
+"""Put people before the tools of MCP servers, for any MCP client.
+
+An MCP client (Claude Code, Claude Desktop, Cursor, VS Code, an SDK) starts this command
+instead of the server. Every tool call passes the policy; a call that needs people waits
+for them in Slack, and runs once with exactly the approved arguments.
+
+The gateway's URL and an API key are in KEYTURN_GATEWAY and KEYTURN_API_KEY
+('keyturn api-keys create NAME --agent mcp'). In the policy, a tool is named
+UPSTREAM__TOOL, such as billing__refund. docs/mcp.md has the settings of each client.
+
+Examples:
+  keyturn mcp --upstream billing='npx -y @acme/billing-mcp'   for a client on stdio
+  claude mcp add billing -- keyturn mcp --upstream billing='npx -y @acme/billing-mcp'
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from typing import Annotated
+
+import typer
+
+from keyturn.cli.command_context import CommandContext, command_context
+from keyturn.connect.gate import HttpGate
+from keyturn.connect.mcp.server import HOLD_S, Holds
+from keyturn.connect.mcp.serving import GateOptions, running, serve_stdio
+from keyturn.connect.mcp.upstreams import UpstreamSpec, parse_header, parse_upstream
+from keyturn.gateway.client.http_gateway import (
+    KEY_VARIABLE,
+    URL_VARIABLE,
+    agent_name,
+)
+from keyturn.gateway.errors import SettingsError
+from keyturn.gateway.logs import LogSettings, write_logs
+from keyturn.gateway.protocol.records import Person
+from keyturn.gateway.setting_forms import parse_duration
+
+group = typer.Typer(rich_markup_mode=None, invoke_without_command=True)
+
+_CLIENT = re.compile(r"(?:(?P<client>[^=]{1,80})=)?(?P<time>[^=]+)")
+
+Upstreams = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--upstream",
+        metavar="NAME=COMMAND|URL",
+        help="A server: its name, and its command line or URL. Repeatable.",
+    ),
+]
+Headers = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--header",
+        metavar="NAME=HEADER:VALUE",
+        help="A header for an upstream at a URL; $VARIABLE reads the environment.",
+    ),
+]
+Agent = Annotated[
+    str, typer.Option(help="The agent, by which policy, cards and API keys know it.")
+]
+
+
+@group.callback()
+def mcp(
+    ctx: typer.Context,
+    *,
+    upstream: Upstreams = None,
+    header: Headers = None,
+    agent: Agent = "mcp",
+    requester: Annotated[
+        str,
+        typer.Option(
+            metavar="U0…",
+            help="Slack id of the person whose client this is; they cannot approve.",
+        ),
+    ] = "",
+    hold: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="[CLIENT=]TIME",
+            help="How long a request waits for people, such as 45s or claude-code=2m.",
+        ),
+    ] = None,
+) -> None:
+    """Serve an MCP client over stdin and stdout."""
+    if ctx.invoked_subcommand is not None:
+        return
+    command = command_context(ctx)
+    specs = upstream_specs(command, upstream, header)
+    # Standard output is the protocol: everything else is written to standard error.
+    write_logs(LogSettings(), shows_errors=command.debug)
+    gate = connected_gate(command)
+    options = GateOptions(
+        upstreams=specs,
+        agent=agent_name(agent),
+        api_key=command.env.get(KEY_VARIABLE, ""),
+        requester=_person(requester),
+        holds=_holds(hold or []),
+        env=command.env,
+    )
+    asyncio.run(_serve(options, gate))
+
+
+async def _serve(options: GateOptions, gate: HttpGate) -> None:
+    async with running(options, gate) as server:
+        await serve_stdio(server)
+    await gate.aclose()
+
+
+def upstream_specs(
+    command: CommandContext, upstreams: list[str] | None, headers: list[str] | None
+) -> list[UpstreamSpec]:
+    """Return the servers of a command line.
+
+    Raises:
+        SettingsError: names the mistake.
+    """
+    specs = [parse_upstream(one) for one in upstreams or []]
+    if not specs:
+        raise SettingsError(
+            "Give the server to put people before: --upstream "
+            "billing='npx -y @acme/billing-mcp', or --upstream crm=https://…/mcp."
+        )
+    found = {spec.name: dict[str, str]() for spec in specs if spec.url}
+    for one in headers or []:
+        name, header, value = parse_header(one, command.env)
+        if name not in found:
+            raise SettingsError(
+                f"The --header is for {name!r}, but no --upstream of that name is at a "
+                "URL."
+            )
+        found[name][header] = value
+    return [
+        UpstreamSpec(one.name, one.command, one.url, found.get(one.name, {}))
+        for one in specs
+    ]
+
+
+def connected_gate(command: CommandContext) -> HttpGate:
+    """Return the gateway of the environment.
+
+    Raises:
+        SettingsError: URL or key is missing or cannot be used.
+    """
+    url = command.env.get(URL_VARIABLE, "")
+    if not url:
+        raise SettingsError(
+            f"No gateway is named: set {URL_VARIABLE} to its URL, https://…, and "
+            f"{KEY_VARIABLE} to a key of `keyturn api-keys create`."
+        )
+    return HttpGate(url, command.env.get(KEY_VARIABLE, ""))
+
+
+def _person(text: str) -> Person | None:
+    if not text:
+        return None
+    person = Person(team="", user=text)
+    if not person.has_slack_id:
+        raise SettingsError(
+            f"--requester {text!r} is no Slack user id, such as U0123ABCD. In Slack, "
+            "a profile's menu has 'Copy member ID'."
+        )
+    return person
+
+
+def _holds(texts: list[str]) -> Holds:
+    found = dict[str, float]()
+    for text in texts:
+        parts = _CLIENT.fullmatch(text)
+        try:
+            seconds = parse_duration(parts["time"] if parts else text).total_seconds()
+        except ValueError as error:
+            raise SettingsError(f"--hold {text!r}: {error}") from error
+        found[parts["client"] or "" if parts else ""] = seconds
+    return Holds(found.pop("", HOLD_S), found)

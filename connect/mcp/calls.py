@@ -1,0 +1,240 @@
+"""Tell the calls of the gate apart: which request continues which call.
+
+A client may time out, retry under another id, or come back with a ticket. In this
+order a request belongs to: the call of its sealed state; the call of its ticket; the
+call of the client's own id for it; an identical call that no caller waits for and whose
+result nobody collected. Otherwise it is a new call.
+
+Ids are random, or derived from the client's id: an id made of the arguments alone would
+answer a wanted second call with the result of the first one. Part of each id is a keyed
+hash of caller, tool and arguments, so an id fits one call only. The gateway keeps that
+hash as the id of the tool call; a restarted gate finds its open calls by it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import re
+import secrets
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from mcp_types import CallToolResult
+
+from keyturn.gateway.errors import KeyturnError
+from keyturn.gateway.protocol import digest
+from keyturn.gateway.protocol.records import Person
+from keyturn.gateway.protocol.strict_json import JsonObject
+from keyturn.gateway.protocol.wire import TurnRef, Verdict
+
+KEPT_S = 24 * 3600.0
+"""How long a result waits for its caller."""
+
+BETWEEN_LEGS_S = 5.0
+"""How long a client may take to send the next leg; clients wait 0.25 seconds."""
+
+_RANDOM_BYTES = 8
+_MARK = 32
+_PART = 8
+_ID = re.compile(r"[0-9a-f]{24}", re.ASCII)
+_TICKET = re.compile(r"([a-z0-9-]{1,31})\.([0-9a-f]{24})\.([0-9a-f]{8})", re.ASCII)
+
+Progress = Callable[[float, float | None, str | None], Awaitable[None]]
+"""Passes progress on: value, total, message."""
+
+
+class Caller(NamedTuple):
+    """Who calls: a name that binds calls and tickets, and the person behind it."""
+
+    principal: str = ""
+    person: Person | None = None
+
+
+@dataclass(eq=False)
+class Call:
+    """One call of a client, from its first request until its result is collected.
+
+    Attributes:
+        id: its name in the gateway: thread and message.
+        server: name of the upstream.
+        tool: name in the policy.
+        name: the upstream's name of the tool.
+        args: the client's arguments.
+        mark: keyed hash of caller, tool and arguments.
+        caller: who calls.
+        client: name of the client program, unverified.
+        waiting: number of requests that wait for it now.
+        legs: number of requests with sealed state so far.
+        gone_s: time from which its caller counts as gone, if no request waits.
+        verdict: the gateway's verdict, once it was submitted.
+        result: what the client gets, once it is over.
+        trouble: why the latest attempt failed before anything ran.
+        work: the attempt that runs now.
+        progress: passes progress of the upstream on.
+        trace: the client's trace context.
+    """
+
+    id: str
+    server: str
+    tool: str
+    name: str
+    args: JsonObject
+    mark: str
+    caller: Caller
+    client: str = ""
+    waiting: int = 0
+    legs: int = 0
+    gone_s: float = 0.0
+    verdict: Verdict | None = None
+    result: CallToolResult | None = None
+    trouble: KeyturnError | None = None
+    work: asyncio.Task[None] | None = None
+    progress: Progress | None = None
+    trace: str = ""
+    begun_s: float = 0.0
+    woken: asyncio.Event = field(default_factory=asyncio.Event)
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    def ref(self, agent: str) -> TurnRef:
+        """Return the turn of this call; each call has a thread of its own."""
+        return turn_of(agent, self.server, self.id)
+
+    def end(self, result: CallToolResult) -> None:
+        """Give the call its result, and wake those that wait for it."""
+        self.result = result
+        self.woken.set()
+
+
+def turn_of(agent: str, server: str, call_id: str) -> TurnRef:
+    """Return the turn of a call by its id."""
+    thread = f"mcp/{server}/{call_id}"
+    return TurnRef(agent=agent, thread=thread, message_id=call_id)
+
+
+def call_id_of(thread: str) -> str:
+    """Return the id of the call that has this thread; "" for other threads."""
+    head, _, call_id = thread.rpartition("/")
+    return call_id if head.startswith("mcp/") and _ID.fullmatch(call_id) else ""
+
+
+class Calls:
+    """The calls of this gate that are not collected.
+
+    Args:
+        secret: key of marks and tickets; the same after a restart.
+        clock_s: a clock that never goes back.
+    """
+
+    def __init__(self, secret: bytes, *, clock_s: Callable[[], float]) -> None:
+        self._secret = secret
+        self._clock_s = clock_s
+        self._by_id = dict[str, Call]()
+        self._by_mark = dict[str, dict[str, Call]]()
+        self._found = dict[str, list[str]]()
+
+    def __len__(self) -> int:
+        """Return the number of calls that are not collected."""
+        return len(self._by_id)
+
+    def all(self) -> list[Call]:
+        """Return the calls, oldest first."""
+        return list(self._by_id.values())
+
+    def get(self, call_id: str) -> Call | None:
+        """Return a call by its id; None if it is unknown or collected."""
+        return self._by_id.get(call_id)
+
+    def mark(self, caller: Caller, tool: str, args: JsonObject) -> str:
+        """Return the keyed hash of caller, tool and arguments."""
+        return self._keyed("call", caller.principal, tool, args)[:_MARK]
+
+    def ticket(self, call: Call) -> str:
+        """Return the ticket for a call; it works only for its caller."""
+        proof = self._keyed("ticket", call.caller.principal, call.server, call.id)
+        return f"{call.server}.{call.id}.{proof[:_PART]}"
+
+    def read_ticket(self, text: str, caller: Caller) -> tuple[str, str] | None:
+        """Return upstream and id of a ticket; None unless it is one of this caller."""
+        found = _TICKET.fullmatch(text.strip())
+        if found is None:
+            return None
+        server, call_id, proof = found.groups()
+        right = self._keyed("ticket", caller.principal, server, call_id)[:_PART]
+        return (server, call_id) if hmac.compare_digest(proof, right) else None
+
+    def remember_open(self, call_id: str, mark: str) -> None:
+        """Note an open call of an earlier process of this gate."""
+        if _ID.fullmatch(call_id) and call_id not in self._by_id:
+            self._found.setdefault(mark, []).append(call_id)
+
+    def of_request(self, wanted: Call, *, state_id: str, known: str) -> Call:
+        """Return the call that a request belongs to.
+
+        Args:
+            wanted: the request as a new call; its id is not set.
+            state_id: the id in the request's sealed state; "" without one.
+            known: the client's id of the call; "" without one.
+        """
+        self._drop_old()
+        own = state_id or (known and self._id_of(known, wanted))
+        if own and (call := self._by_id.get(own)) is not None:
+            return call
+        if not state_id:
+            now_s = self._clock_s()
+            for call in self._by_mark.get(wanted.mark, {}).values():
+                if not call.waiting and call.gone_s <= now_s:
+                    return call
+            own = self._left_open(wanted.mark) or own
+        wanted.id = own or secrets.token_hex(_RANDOM_BYTES) + wanted.mark[:_PART]
+        wanted.begun_s = self._clock_s()
+        self._by_id[wanted.id] = wanted
+        self._by_mark.setdefault(wanted.mark, {})[wanted.id] = wanted
+        return wanted
+
+    def comes_back(self, call: Call) -> None:
+        """Note that a client will send the next leg of a call by itself."""
+        call.legs += 1
+        call.gone_s = self._clock_s() + BETWEEN_LEGS_S
+
+    def collected(self, call: Call) -> None:
+        """Forget a call: its caller has the result. The gateway keeps its record."""
+        if self._by_id.get(call.id) is not call:
+            return
+        del self._by_id[call.id]
+        same = self._by_mark[call.mark]
+        del same[call.id]
+        if not same:
+            del self._by_mark[call.mark]
+
+    def _left_open(self, mark: str) -> str:
+        left = self._found.get(mark)
+        return left.pop(0) if left else ""
+
+    def _id_of(self, known: str, call: Call) -> str:
+        made = self._keyed("known", call.caller.principal, call.tool, known)
+        return made[: 2 * _RANDOM_BYTES] + call.mark[:_PART]
+
+    def _drop_old(self) -> None:
+        # In the order of their begin.
+        oldest = self._clock_s() - KEPT_S
+        for call in list(self._by_id.values()):
+            if call.begun_s > oldest:
+                return
+            if not call.waiting and (call.work is None or call.work.done()):
+                self.collected(call)
+
+    def _keyed(self, what: str, *parts: str | JsonObject) -> str:
+        text = digest.canonical([what, *parts])
+        return hmac.new(self._secret, text, hashlib.sha256).hexdigest()
+
+
+def gate_secret(api_key: str, purpose: str) -> bytes:
+    """Return a key of this gate: it is the same in each process with the API key.
+
+    The gate has no other secret: Keyturn's own must not be where an agent works.
+    """
+    text = f"keyturn/mcp/{purpose}".encode()
+    return hmac.new(api_key.encode(), text, hashlib.sha256).digest()

@@ -1,0 +1,430 @@
+"""Bring a call from proposal to result: submit, wait for people, claim, forward.
+
+A call moves only while a caller waits for it: an approved call whose caller has gone
+does not run, and nobody would be told of its effect. Once it is forwarded, it goes on
+without its caller, and its result waits to be collected.
+
+All waiting is for one source of events. A request that waits per call would use up the
+waits that the gateway grants to one API key.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from mcp_types import CallToolResult
+from typing_extensions import override
+
+from keyturn.connect.gate import Gate
+from keyturn.connect.mcp.calls import Call, Calls, call_id_of, turn_of
+from keyturn.connect.mcp.results import (
+    cleaned,
+    decision_of,
+    ended,
+    restored,
+    stored,
+    text_result,
+    with_decision,
+    with_edit,
+)
+from keyturn.connect.mcp.upstreams import NoAnswer, NotSent, Upstream
+from keyturn.gateway.background import begun
+from keyturn.gateway.client.bridge import AWAITING, ask_or_wait
+from keyturn.gateway.client.claiming import (
+    Closed,
+    CutOff,
+    Effect,
+    HeldCall,
+    NotRun,
+    People,
+    Ran,
+    RanBefore,
+    Reconciled,
+    Unfinished,
+    execute,
+)
+from keyturn.gateway.errors import KeyturnError, NotAllowed, ThreadUnavailable
+from keyturn.gateway.failures import any_failure, log_failure
+from keyturn.gateway.protocol import texts
+from keyturn.gateway.protocol.http_api import RunFacts
+from keyturn.gateway.protocol.receipts import META_KEY
+from keyturn.gateway.protocol.records import EditRecord, ItemState, Result
+from keyturn.gateway.protocol.strict_json import JsonObject
+from keyturn.gateway.protocol.wire import (
+    Answer,
+    AnswerKind,
+    CallEnd,
+    CallHint,
+    CallOutcome,
+    CallProgress,
+    Claimed,
+    ProposedCall,
+    ReconcileAnswer,
+    Turn,
+    Verdict,
+    VerdictKind,
+)
+
+logger = logging.getLogger(__name__)
+
+POLL_S = 30
+"""Longest wait of one request for events; afterwards waiting calls look anyway."""
+
+LONGEST_PAUSE_S = 5.0
+FIRST_PAUSE_S = 0.2
+
+_MOVING = {ItemState.PENDING}
+_GOES_ON = {AnswerKind.APPROVE, AnswerKind.EDIT}
+
+
+class _NotNow(KeyturnError):
+    """The call went back to people, or is in doubt: its caller waits again."""
+
+
+class _Elsewhere(People):
+    """People who decide while the call waits like any other: never inside a claim."""
+
+    @override
+    async def decide_again(self) -> Answer:
+        raise _NotNow
+
+    @override
+    async def reconcile(self) -> ReconcileAnswer:
+        raise InDoubt
+
+    @override
+    def has_ended(self) -> None:
+        return
+
+
+class InDoubt(KeyturnError):
+    """An earlier attempt ended without a report, and people find out what happened."""
+
+
+class Passage:
+    """The way of calls through the gateway.
+
+    Args:
+        gate: the gateway.
+        agent: the agent in whose name calls are proposed.
+        upstreams: the servers, by name.
+        calls: the calls of this gate.
+    """
+
+    def __init__(
+        self,
+        gate: Gate,
+        agent: str,
+        upstreams: Mapping[str, Upstream],
+        calls: Calls,
+    ) -> None:
+        self._gate, self._agent = gate, agent
+        self._upstreams, self._calls = upstreams, calls
+        self._place = ""
+        self._recovered = asyncio.Lock()
+        self._is_recovered = False
+
+    async def recover(self) -> None:
+        """Find the open calls of an earlier process of this gate, once.
+
+        Raises:
+            KeyturnError: the gateway does not answer.
+        """
+        async with self._recovered:
+            if self._is_recovered:
+                return
+            if not self._place:
+                self._place = (await self._gate.events(agent=self._agent)).next
+            cursor, is_last = "", False
+            while not is_last:
+                page = await self._gate.listing(
+                    agent=self._agent, state="open", cursor=cursor, limit=200
+                )
+                for approval in page.approvals:
+                    for call in approval.calls:
+                        call_id = call_id_of(approval.thread)
+                        self._calls.remember_open(call_id, call.tool_call_id)
+                cursor = page.next
+                is_last = not cursor
+            self._is_recovered = True
+
+    async def follow(self) -> None:
+        """Wake calls whenever the gateway has news of them; until cancelled."""
+        pause = FIRST_PAUSE_S
+        while True:
+            try:
+                await self.recover()
+                page = await self._gate.events(
+                    agent=self._agent, after=self._place, wait_s=POLL_S
+                )
+            except KeyturnError as error:
+                log_failure(logger, error, "mcp.events_unread")
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, LONGEST_PAUSE_S)
+                continue
+            pause, self._place = FIRST_PAUSE_S, page.next
+            if page.missed or not page.events:
+                # A wait may end without an event, such as after a restore.
+                self.wake_all()
+            for event in page.events:
+                if call := self._calls.get(call_id_of(event.thread)):
+                    call.woken.set()
+
+    def wake_all(self) -> None:
+        """Let all waiting calls look again."""
+        for call in self._calls.all():
+            if call.waiting:
+                call.woken.set()
+
+    async def wait(self, call: Call, hold_s: float) -> CallToolResult | None:
+        """Move a call on while its caller waits; None when it still waits afterwards.
+
+        Raises:
+            KeyturnError: nothing ran, and the caller may ask again.
+        """
+        call.waiting += 1
+        try:
+            async with asyncio.timeout(hold_s):
+                while call.result is None:
+                    call.woken.clear()
+                    async with call.lock:
+                        await self._advance(call)
+                    if (trouble := call.trouble) is not None:
+                        call.trouble = None
+                        raise trouble
+                    if call.result is None:
+                        await call.woken.wait()
+        except TimeoutError:
+            return call.result
+        finally:
+            call.waiting -= 1
+        return call.result
+
+    async def ended_before(self, server: str, call_id: str) -> CallToolResult | None:
+        """Return the result of a call that is not known here; None if it is open."""
+        outcomes = await self._gate.outcomes(turn_of(self._agent, server, call_id))
+        for outcome in outcomes:
+            if (found := _over(outcome, {})) is not None:
+                return found
+            if outcome.state is ItemState.IN_DOUBT:
+                return in_doubt()
+        return None
+
+    async def finish_work(self, within_s: float) -> None:
+        """Wait for the calls under way: each has a result that has to be recorded."""
+        work = [call.work for call in self._calls.all() if call.work is not None]
+        if work:
+            await asyncio.wait(work, timeout=within_s)
+
+    async def _advance(self, call: Call) -> None:
+        """Take the next step of a call; none while people decide or it runs."""
+        if call.result is not None or (call.work is not None and not call.work.done()):
+            return
+        if call.verdict is None:
+            call.verdict = await self._submitted(call)
+        verdict = call.verdict
+        if verdict.kind is VerdictKind.DENY:
+            decision = decision_of("denied", call.args, None, None)
+            text = texts.denial_text(verdict.reason)
+            call.end(text_result(text, decision=decision))
+        elif verdict.runs_unclaimed:
+            self._begin(call, self._run_unclaimed(call, verdict))
+        elif verdict.kind is VerdictKind.RUN or await self._is_decided(call):
+            self._begin(call, self._run_claimed(call, verdict))
+
+    def _begin(self, call: Call, work: Any) -> None:  # noqa: ANN401 - a coroutine
+        async def kept() -> None:
+            try:
+                await work
+            except _NotNow:
+                pass
+            except InDoubt:
+                call.end(in_doubt())
+            except KeyturnError as error:
+                call.trouble = error
+            except any_failure() as error:
+                log_failure(logger, error, "mcp.call_failed call=%s", call.id)
+                call.trouble = ThreadUnavailable("The gate failed; see its log.")
+            finally:
+                call.woken.set()
+
+        call.work = begun(kept())
+
+    async def _submitted(self, call: Call) -> Verdict:
+        ref = call.ref(self._agent)
+        if call.caller.person is not None:
+            facts = RunFacts(run=ref.run_ref, requester=call.caller.person)
+            await ask_or_wait(AWAITING, lambda: self._gate.remember(facts), call.tool)
+        turn = Turn(ref=ref, calls=(await self._proposed(call),))
+        [verdict] = await ask_or_wait(
+            AWAITING, lambda: self._gate.submit(turn), call.tool
+        )
+        if verdict.tool_call_id != call.mark or verdict.tool != call.tool:
+            raise NotAllowed(texts.MISMATCH)
+        return verdict
+
+    async def _proposed(self, call: Call) -> ProposedCall:
+        asked = f"Asked by the MCP client {call.client or 'without a name'!r}."
+        runs = "It runs while the client waits or when it asks again."
+        return ProposedCall(
+            tool=call.tool,
+            args=call.args,
+            tool_call_id=call.mark,
+            hint=CallHint(description=f"{asked} {runs}"),
+        )
+
+    async def _is_decided(self, call: Call) -> bool:
+        """Return whether a held call may be claimed; give it its end, if it has one."""
+        outcomes = await self._gate.outcomes(call.ref(self._agent))
+        for outcome in outcomes:
+            if outcome.tool_call_id != call.mark or outcome.state in _MOVING:
+                continue
+            if (found := _over(outcome, call.args)) is None:
+                return True
+            call.end(found)
+        return False
+
+    async def _run_claimed(self, call: Call, verdict: Verdict) -> None:
+        held = HeldCall(call.ref(self._agent), verdict, call.args, _Elsewhere())
+        ran_with = call.args
+
+        async def run(claimed: Claimed, args: JsonObject) -> CallToolResult:
+            nonlocal ran_with
+            ran_with = args
+            return await self._forward(call, args, claimed.receipt)
+
+        effect = Effect(run, stored, text_result, _meaning)
+        try:
+            end = await execute(held, self._gate, AWAITING, effect)
+        except NoAnswer as error:
+            decision = decision_of("unknown", call.args, ran_with, None)
+            text = f"{error} {texts.UNKNOWN_EFFECT}"
+            call.end(text_result(text, decision=decision))
+            return
+        match end:
+            case Ran():
+                result = end.result
+                if end.failure is not None:
+                    result = text_result(texts.failure_text(end.failure, _text(result)))
+                call.end(_told(call, verdict, result, end.edit, ran_with))
+            case RanBefore():
+                result = restored(end.result)
+                ran_with = end.edit.edited_args if end.edit else call.args
+                call.end(_told(call, verdict, result, end.edit, ran_with))
+            case Reconciled():
+                call.end(text_result(texts.reconciled_text(end.finding)))
+            case CutOff():
+                call.end(in_doubt())
+            case Closed():
+                call.end(ended(end.answer, call.args))
+            case NotRun():
+                decision = decision_of("refused", call.args, None, None)
+                call.end(text_result(end.reason, decision=decision))
+
+    async def _run_unclaimed(self, call: Call, verdict: Verdict) -> None:
+        """Forward a call of tier ``auto``: it has no record, and no receipt."""
+        ref = call.ref(self._agent)
+        progress = CallProgress(
+            verb="begin", ref=ref, tool=call.tool, tool_call_id=verdict.tool_call_id
+        )
+        start = await ask_or_wait(
+            AWAITING, lambda: self._gate.report_progress(progress), call.tool
+        )
+        decision = decision_of("policy", call.args, call.args, None)
+        if not start.may_run:
+            found = restored(start.result) if start.result else in_doubt()
+            call.end(with_decision(found, decision))
+            return
+        is_over = True
+        try:
+            result = await self._forward(call, call.args, "")
+            kept = stored(result)
+        except NotSent:
+            await self._gate.report_progress(progress.with_(verb="give_back"))
+            raise
+        except any_failure() as error:
+            kept, is_over = texts.failed_result(error), not isinstance(error, NoAnswer)
+            text = f"{error} {texts.UNKNOWN_EFFECT}"
+            result = text_result(text)
+        call.end(with_decision(result, decision))
+        if start.keeps_result or not kept.ok:
+            await self._ended(call, kept, is_over=is_over)
+
+    async def _ended(self, call: Call, result: Result, *, is_over: bool) -> None:
+        end = CallEnd(
+            ref=call.ref(self._agent),
+            tool=call.tool,
+            tool_call_id=call.mark,
+            result=result,
+            is_over=is_over,
+        )
+        try:
+            await self._gate.ended(end)
+        except KeyturnError as error:
+            log_failure(logger, error, "mcp.end_unreported call=%s", call.id)
+
+    async def _forward(
+        self, call: Call, args: JsonObject, receipt: str
+    ) -> CallToolResult:
+        meta: dict[str, Any] = {META_KEY: receipt} if receipt else {}
+        if call.trace:
+            meta["traceparent"] = call.trace
+
+        async def pass_on(
+            progress: float, total: float | None, message: str | None
+        ) -> None:
+            if call.progress is not None:
+                await call.progress(progress, total, message)
+
+        upstream = self._upstreams[call.server]
+        found = await upstream.call(call.name, args, meta=meta, progress=pass_on)
+        return cleaned(found)
+
+
+def in_doubt() -> CallToolResult:
+    """Return the result of a call whose effect is unknown."""
+    decision = decision_of("unknown", {}, None, None)
+    return text_result(texts.UNKNOWN_RESULT, decision=decision)
+
+
+def _meaning(error: BaseException) -> Unfinished | None:
+    if isinstance(error, NotSent):
+        return Unfinished.NOT_BEGUN
+    return Unfinished.UNKNOWN if isinstance(error, NoAnswer) else None
+
+
+def _over(outcome: CallOutcome, args: JsonObject) -> CallToolResult | None:
+    """Return the result of a call that is over; None for one that may still run."""
+    answer = outcome.answer
+    if answer is not None and answer.type not in _GOES_ON:
+        return ended(answer, args)
+    if outcome.reconcile_answer is not None:
+        return text_result(texts.reconciled_text(outcome.reconcile_answer))
+    if outcome.result is None:
+        return None
+    result = with_edit(restored(outcome.result), outcome.edit)
+    kind = "edit" if outcome.edit else "approve"
+    executed = outcome.edit.edited_args if outcome.edit else args
+    return with_decision(result, decision_of(kind, args, executed, answer))
+
+
+def _told(
+    call: Call,
+    verdict: Verdict,
+    result: CallToolResult,
+    edit: EditRecord | None,
+    executed: JsonObject,
+) -> CallToolResult:
+    kind = "edit" if edit else "approve"
+    if verdict.kind is VerdictKind.RUN:
+        kind = "policy"
+    decision = decision_of(kind, call.args, executed, edit)
+    decision["approval"] = verdict.item_id.partition(".")[0]
+    return with_decision(with_edit(result, edit), decision)
+
+
+def _text(result: CallToolResult) -> str:
+    return " ".join(getattr(one, "text", "") for one in result.content)

@@ -1,0 +1,179 @@
+"""Word the results of calls: for the model, and for programs in ``_meta``.
+
+Clients show structured content before text, or only one of them. A notice about an edit
+is therefore the first text block and the first member of the structured content. Every
+listed output schema allows that member, so a client that validates accepts it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, cast
+
+import mcp_types as types
+from pydantic import JsonValue, ValidationError
+
+from keyturn.gateway.protocol import edits, texts
+from keyturn.gateway.protocol.receipts import META_KEY
+from keyturn.gateway.protocol.records import EditRecord, Result
+from keyturn.gateway.protocol.strict_json import JsonObject
+from keyturn.gateway.protocol.wire import Answer
+
+NOTICE = "keyturn_notice"
+"""Member of structured content with the notice about an edit."""
+
+DECISION = META_KEY.replace("receipt", "decision")
+"""Member of ``_meta`` of a result: what became of the call, for programs."""
+
+MAX_PAYLOAD_CHARS = 1024 * 1024
+SUMMARY_CHARS = 500
+
+_NOT_OURS = ("io.modelcontextprotocol/", META_KEY.partition("/")[0] + "/")
+_COMPOSED = {
+    "$ref", "$dynamicRef", "allOf", "anyOf", "oneOf", "not", "if",
+    "unevaluatedProperties", "propertyNames", "maxProperties", "patternProperties",
+}  # fmt: skip
+"""Keywords with which one more member may not fit."""
+
+
+def text_result(
+    text: str, *, is_error: bool = True, decision: JsonObject | None = None
+) -> types.CallToolResult:
+    """Return a result of the gate itself."""
+    meta: Any = {DECISION: decision} if decision else None
+    content: list[types.ContentBlock] = [types.TextContent(text=edits.defuse(text))]
+    return types.CallToolResult(content=content, is_error=is_error, _meta=meta)
+
+
+def ended(answer: Answer, requested: JsonObject) -> types.CallToolResult:
+    """Return the result of a call that people, or the time, ended without running it.
+
+    It is an error, even for an answer: a client that validates would refuse a success
+    without the structured content of the tool's output schema.
+    """
+    decision = decision_of(answer.type, requested, None, answer)
+    return text_result(texts.ended_text(answer), decision=decision)
+
+
+def decision_of(
+    kind: str,
+    requested: JsonObject,
+    executed: JsonObject | None,
+    answer: Answer | EditRecord | None,
+) -> JsonObject:
+    """Return what became of a call, for programs."""
+    found: JsonObject = {"type": str(kind), "requested": requested}
+    if executed is not None:
+        found["executed"] = executed
+    if answer is not None:
+        found["approval"] = answer.item_id.partition(".")[0]
+        if answer.by is not None:
+            found["by"] = answer.by.name or answer.by.user
+    return found
+
+
+def cleaned(result: types.CallToolResult) -> types.CallToolResult:
+    """Return an upstream's result without what could pass for the gate's words."""
+    meta = {
+        name: value
+        for name, value in cast("dict[str, Any]", result.meta or {}).items()
+        if not name.startswith(_NOT_OURS)
+    }
+    shown = result.model_dump(by_alias=True, mode="json", exclude_none=True)
+    shown = _defused({**shown, "_meta": meta} if meta else _without(shown, "_meta"))
+    inner = shown.get("structuredContent")
+    if isinstance(inner, dict) and NOTICE in inner:
+        shown["structuredContent"] = _without(inner, NOTICE)
+    return types.CallToolResult.model_validate(shown, by_name=False)
+
+
+def with_edit(
+    result: types.CallToolResult, edit: EditRecord | None
+) -> types.CallToolResult:
+    """Return a result that tells the model about an edit of its call."""
+    if edit is None:
+        return result
+    notice = texts.edit_text(edit)
+    first: list[types.ContentBlock] = [types.TextContent(text=notice)]
+    update: dict[str, Any] = {"content": [*first, *result.content]}
+    inner: JsonValue = result.structured_content
+    if inner is not None:
+        members: JsonObject = inner if isinstance(inner, dict) else {"result": inner}
+        update["structured_content"] = {NOTICE: notice, **members}
+    return result.model_copy(update=update)
+
+
+def with_decision(
+    result: types.CallToolResult, decision: JsonObject
+) -> types.CallToolResult:
+    """Return a result with the decision in its ``_meta``."""
+    meta = {**cast("dict[str, Any]", result.meta or {}), DECISION: decision}
+    return result.model_copy(update={"meta": meta})
+
+
+def noted(tool: types.Tool) -> types.Tool:
+    """Return a tool as it is listed: its output schema allows the notice.
+
+    A composed schema is not listed, because another member may not fit it. The results
+    of such a tool keep their structured content.
+    """
+    schema = tool.output_schema
+    if schema is None:
+        return tool
+    if schema.get("type") != "object" or _COMPOSED & {*schema}:
+        return tool.model_copy(update={"output_schema": None})
+    about = {"type": "string", "description": "A notice of the approval gateway."}
+    members = {**schema.get("properties", {}), NOTICE: about}
+    changed = {**schema, "properties": members}
+    return tool.model_copy(update={"output_schema": changed})
+
+
+def stored(result: types.CallToolResult) -> Result:
+    """Return the result as the gateway keeps it; too large a one without its content.
+
+    The card shows the beginning of its text.
+    """
+    found = result.model_dump_json(by_alias=True, exclude_none=True)
+    text = " ".join(
+        one.text for one in result.content if isinstance(one, types.TextContent)
+    )
+    summary = (text or "(no text)").encode("utf-8", "replace").decode()
+    if len(summary) > SUMMARY_CHARS:
+        summary = summary[: SUMMARY_CHARS - 1] + "…"
+    payload = found if len(found) <= MAX_PAYLOAD_CHARS else ""
+    return Result(ok=not result.is_error, summary=summary, payload=payload)
+
+
+def restored(result: Result) -> types.CallToolResult:
+    """Return a kept result, or the words that it is lost."""
+    try:
+        # Cleaned again: whoever writes to the store may have changed it.
+        return cleaned(types.CallToolResult.model_validate_json(result.payload))
+    except (ValidationError, ValueError):
+        text = texts.lost_result_text(result)
+        if result.failure is not None:
+            text = texts.failure_text(result.failure, result.summary)
+        return text_result(text)
+
+
+def _without(found: Mapping[str, Any], name: str) -> dict[str, Any]:
+    return {key: value for key, value in found.items() if key != name}
+
+
+def _defused(value: Any) -> Any:  # noqa: ANN401 - any JSON
+    match value:
+        case str():
+            return edits.defuse(value)
+        case list():
+            return [_defused(one) for one in value]
+        case dict():
+            members = cast("dict[str, Any]", value).items()
+            return {edits.defuse(name): _defused(one) for name, one in members}
+        case _:
+            return value
+
+
+def as_json(value: JsonValue) -> str:
+    """Return JSON for a sentence."""
+    return json.dumps(value, ensure_ascii=False, sort_keys=True)

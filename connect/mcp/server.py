@@ -1,0 +1,301 @@
+"""The MCP server that clients see: tools of the upstreams, and `keyturn_wait`.
+
+A request waits for a while (`hold`). If people still decide then, a client of the
+current protocol gets sealed state with which it asks again by itself; every other
+client gets an error with a ticket, which the model passes to `keyturn_wait`. Neither
+occupies a connection between requests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import mcp_types as types
+from mcp.server.context import ServerRequestContext
+from mcp.server.lowlevel import Server
+from mcp.server.request_state import RequestStateBoundary, RequestStateSecurity
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+
+from keyturn.connect.mcp.calls import KEPT_S, Call, Caller, Calls
+from keyturn.connect.mcp.passage import Passage
+from keyturn.connect.mcp.results import noted, text_result
+from keyturn.connect.mcp.upstreams import NotSent, Upstream
+from keyturn.gateway.errors import BadJson, KeyRefused, KeyturnError, NotAllowed
+from keyturn.gateway.protocol import strict_json, texts
+from keyturn.gateway.protocol.strict_json import JsonObject
+
+logger = logging.getLogger(__name__)
+
+HOLD_S = 45.0
+"""How long a request waits: the shortest limit of a known client is 60 seconds."""
+
+MOST_LEGS = 8
+"""Legs of a call by sealed state. Clients give up after ten; the ticket comes first."""
+
+PROGRESS_S = 10.0
+"""Pause between progress messages while people decide."""
+
+WAIT = "keyturn_wait"
+CALL_ID = "dev.keyturn/call"
+_KNOWN_IDS = (CALL_ID, "claudecode/toolUseId")
+_LONGEST_ID = 200
+_TOOL = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
+
+INSTRUCTIONS = (
+    "Some calls wait until a person has decided, which may take long. Such a call "
+    "returns an error with a ticket: pass the ticket to keyturn_wait until you get the "
+    "result, and do not make the call again. A person may change the arguments of a "
+    "call: the result then begins with a notice."
+)
+
+_WAIT_TOOL = types.Tool(
+    name=WAIT,
+    description=(
+        "Wait for the result of a call that a person decides on. Use it with the "
+        "ticket that the call returned. It never makes a call again."
+    ),
+    input_schema={
+        "type": "object",
+        "properties": {"ticket": {"type": "string"}},
+        "required": ["ticket"],
+        "additionalProperties": False,
+    },
+    annotations=types.ToolAnnotations(read_only_hint=True, open_world_hint=False),
+)
+
+Context = ServerRequestContext[Any, Any]
+
+
+@dataclass(frozen=True)
+class Holds:
+    """How long requests wait, in seconds: in general, and by name of the client."""
+
+    general: float = HOLD_S
+    by_client: Mapping[str, float] = field(default_factory=dict[str, float])
+
+    def of(self, client: str) -> float:
+        """Return the wait of a client."""
+        return self.by_client.get(client, self.general)
+
+
+class GateServer:
+    """Answers the requests of MCP clients.
+
+    Args:
+        passage: the way of calls.
+        calls: the calls of this gate.
+        upstreams: the servers, by name.
+        secret: key of sealed state; the same after a restart.
+        holds: how long requests wait.
+        caller: returns who sends a request.
+    """
+
+    def __init__(
+        self,
+        *,
+        passage: Passage,
+        calls: Calls,
+        upstreams: Mapping[str, Upstream],
+        secret: bytes,
+        holds: Holds,
+        caller: Callable[[Context], Caller],
+    ) -> None:
+        self._passage, self.calls = passage, calls
+        self._upstreams, self._holds, self._caller = upstreams, holds, caller
+        self.server = Server[Any](
+            "keyturn",
+            version="1",
+            instructions=INSTRUCTIONS,
+            on_list_tools=self.list_tools,
+            on_call_tool=self.call_tool,
+        )
+        security = RequestStateSecurity(
+            keys=[secret], ttl=KEPT_S, bind_principal=self._principal
+        )
+        self.server.middleware.append(
+            RequestStateBoundary(security, default_audience="keyturn")
+        )
+
+    async def list_tools(
+        self, _ctx: Context, _params: types.PaginatedRequestParams | None
+    ) -> types.ListToolsResult:
+        """List the tools of all upstreams; one that does not answer has none."""
+        found = [_WAIT_TOOL]
+        for upstream in self._upstreams.values():
+            try:
+                tools = await upstream.tools()
+            except NotSent as error:
+                logger.warning("mcp.unlisted upstream=%s %s", upstream.name, error)
+                continue
+            found += [
+                noted(tool).model_copy(update={"name": shown})
+                for tool in tools
+                if (shown := self.shown_name(upstream.name, tool.name))
+            ]
+        # Each listing is asked for: a change of the tools has to be seen.
+        return types.ListToolsResult(tools=found, ttl_ms=0)
+
+    def shown_name(self, upstream: str, tool: str) -> str:
+        """Return the name by which clients call a tool; "" if it cannot have one."""
+        if len(self._upstreams) > 1:
+            tool = f"{upstream}__{tool}"
+        return tool if _TOOL.fullmatch(tool) and tool != WAIT else ""
+
+    async def call_tool(
+        self, ctx: Context, params: types.CallToolRequestParams
+    ) -> types.CallToolResult | types.InputRequiredResult:
+        """Answer one request of a call: its result, sealed state or a ticket."""
+        try:
+            if params.name == WAIT:
+                return await self._collect(ctx, params)
+            return await self._leg(ctx, params)
+        except BadJson as error:
+            return text_result(
+                f"Nothing was asked and nothing ran: an argument cannot be sent "
+                f"exactly. {error} Make the call again with other arguments."
+            )
+        except KeyturnError as error:
+            return text_result(_trouble(error))
+
+    async def _leg(
+        self, ctx: Context, params: types.CallToolRequestParams
+    ) -> types.CallToolResult | types.InputRequiredResult:
+        wanted = self._wanted(ctx, params)
+        if wanted is None:
+            return text_result(
+                f"There is no tool {params.name!r} here, so nothing ran. The list of "
+                "tools may have changed; read it again."
+            )
+        await self._passage.recover()
+        state = _read_state(params.request_state)
+        call = self.calls.of_request(
+            wanted, state_id=str(state.get("call", "")), known=_known(ctx)
+        )
+        result = await self._waited(ctx, call)
+        if result is not None:
+            return result
+        legs = int(cast("int", state.get("legs", 0))) + 1
+        if ctx.protocol_version in MODERN_PROTOCOL_VERSIONS and legs < MOST_LEGS:
+            self.calls.comes_back(call)
+            sealed = json.dumps({"call": call.id, "legs": legs})
+            return types.InputRequiredResult(request_state=sealed)
+        return self._later(call)
+
+    async def _collect(
+        self, ctx: Context, params: types.CallToolRequestParams
+    ) -> types.CallToolResult:
+        ticket = (params.arguments or {}).get("ticket")
+        caller = self._caller(ctx)
+        found = isinstance(ticket, str) and self.calls.read_ticket(ticket, caller)
+        if not found:
+            return text_result(
+                "This is no ticket of yours, so there is nothing to wait for. Pass the "
+                "ticket exactly as the call returned it."
+            )
+        call = self.calls.get(found[1])
+        if call is not None:
+            return await self._waited(ctx, call) or self._later(call)
+        # Collected before, or the gate was restarted.
+        ended = await self._passage.ended_before(*found)
+        return ended or text_result(
+            "The gate was restarted, and people's decision about this call is kept. "
+            "Make the same call once more, with the same arguments: it continues where "
+            "it was, and is not asked again."
+        )
+
+    async def _waited(self, ctx: Context, call: Call) -> types.CallToolResult | None:
+        """Wait for a call for one request; tell the client that it still waits."""
+        call.progress = ctx.session.report_progress
+
+        async def tell() -> None:
+            passed = 0.0
+            while True:
+                await asyncio.sleep(PROGRESS_S)
+                passed += PROGRESS_S
+                if call.work is None:
+                    await ctx.session.report_progress(passed, None, "People decide.")
+
+        telling = asyncio.create_task(tell())
+        try:
+            result = await self._passage.wait(call, self._holds.of(call.client))
+        finally:
+            telling.cancel()
+        if result is not None:
+            self.calls.collected(call)
+        return result
+
+    def _wanted(self, ctx: Context, params: types.CallToolRequestParams) -> Call | None:
+        """Return the call of a request as a new one; None for an unknown tool."""
+        args = strict_json.accept_object(params.arguments or {})
+        upstream, tool = next(iter(self._upstreams), ""), params.name
+        if len(self._upstreams) > 1:
+            upstream, _, tool = params.name.partition("__")
+        if upstream not in self._upstreams or not tool:
+            return None
+        caller, name = self._caller(ctx), f"{upstream}__{tool}"
+        return Call(
+            id="",
+            server=upstream,
+            tool=name,
+            name=tool,
+            args=args,
+            mark=self.calls.mark(caller, name, args),
+            caller=caller,
+            client=_client(ctx),
+            trace=_text(ctx, "traceparent"),
+        )
+
+    def _later(self, call: Call) -> types.CallToolResult:
+        ticket = self.calls.ticket(call)
+        state = "It runs now" if call.work is not None else "A person still decides"
+        return text_result(
+            f"This is no failure. {state}. Your ticket is {ticket!r}: call {WAIT} with "
+            "it to get the result, as often as needed. Do not make the same call again."
+        )
+
+    def _principal(self, ctx: Context) -> str | None:
+        return self._caller(ctx).principal or None
+
+
+def _trouble(error: KeyturnError) -> str:
+    """Return the words for a call of which nothing ran."""
+    match error:
+        case KeyRefused():
+            why = "the approval gateway does not accept this gate's API key"
+        case NotAllowed():
+            return f"{error} It did not run. {texts.NOT_AGAIN}"
+        case NotSent():
+            return f"{error} Nothing ran. Make the same call again later."
+        case _:
+            logger.warning("mcp.unavailable error=%s", error)
+            why = "the approval gateway does not answer"
+    return f"Nothing ran: {why}. Tell the user; make the same call again later."
+
+
+def _read_state(text: str | None) -> JsonObject:
+    """Return the content of a request's state, which the boundary has verified."""
+    return strict_json.parse_object(text) if text else {}
+
+
+def _text(ctx: Context, name: str) -> str:
+    found: Mapping[str, object] = cast("Mapping[str, object]", ctx.meta or {})
+    value = found.get(name)
+    return value if isinstance(value, str) and len(value) <= _LONGEST_ID else ""
+
+
+def _known(ctx: Context) -> str:
+    """Return the client's own id of the call; "" without one."""
+    found = ((name, _text(ctx, name)) for name in _KNOWN_IDS)
+    return next((f"{name} {value}" for name, value in found if value), "")
+
+
+def _client(ctx: Context) -> str:
+    params = ctx.session.client_params
+    name = params.client_info.name if params is not None else ""
+    return strict_json.printable(name[:80])

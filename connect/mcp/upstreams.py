@@ -1,0 +1,491 @@
+"""Connections to the MCP servers behind the gate.
+
+A forwarded call must never be sent twice, so each failure has to answer one question:
+may the server have received the call? A `Delivery` records it where bytes leave this
+process: at the pipe of a local server, at the request's first byte for a URL. Errors
+that the SDK makes up for a broken connection are told apart from the server's own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import re
+import shlex
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager, nullcontext, suppress
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import anyio
+import httpx2
+import mcp_types as types
+from anyio.abc import ObjectReceiveStream, ObjectSendStream
+from mcp import Client
+from mcp.client.session import ClientSession
+from mcp.client.stdio import StdioServerParameters, stdio_client
+from mcp.client.streamable_http import streamable_http_client
+from mcp.client.subscriptions import ListenNotSupportedError
+from mcp.shared._stream_protocols import ReadStream, WriteStream
+from mcp.shared.dispatcher import ProgressFnT
+from mcp.shared.exceptions import MCPError
+from mcp_types import CONNECTION_CLOSED, PARSE_ERROR
+from pydantic import TypeAdapter
+from typing_extensions import override
+
+from keyturn.gateway.background import begun, waited_for
+from keyturn.gateway.client.outgoing import proxy_for, trusted
+from keyturn.gateway.errors import KeyturnError, SettingsError
+from keyturn.gateway.failures import any_failure
+from keyturn.gateway.protocol.run_context import Inside
+from keyturn.gateway.protocol.strict_json import JsonObject
+from keyturn.gateway.setting_forms import is_safe_url
+
+logger = logging.getLogger(__name__)
+
+CONNECT_S = 60.0
+"""How long a server may take to start: `npx` downloads a package first."""
+
+CALL_S = 3600.0
+"""How long a call may run; afterwards its outcome is unknown."""
+
+_NAME = re.compile(r"[a-z0-9](?:-?[a-z0-9]){0,30}", re.ASCII)
+_HEADER = re.compile(r"[A-Za-z0-9-]+", re.ASCII)
+_PRIVATE = "KEYTURN_"
+_CLIENT_ERROR, _SERVER_ERROR, _NOT_FOUND = 400, 500, 404
+
+_RESULT = TypeAdapter[types.CallToolResult | types.InputRequiredResult](
+    types.CallToolResult | types.InputRequiredResult
+)
+
+
+class NotSent(KeyturnError):
+    """The server certainly did not receive the call."""
+
+
+class NoAnswer(KeyturnError):
+    """The server may have received the call, and its outcome is unknown."""
+
+
+class ServerRefused(KeyturnError):
+    """The server answered the call with an error."""
+
+
+@dataclass(frozen=True)
+class UpstreamSpec:
+    """A server behind the gate: its name, and a command line or a URL.
+
+    ``headers`` are sent to the URL, such as its token.
+    """
+
+    name: str
+    command: tuple[str, ...] = ()
+    url: str = ""
+    headers: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
+
+
+def parse_upstream(text: str) -> UpstreamSpec:
+    """Parse ``name=command …`` or ``name=https://…``.
+
+    Raises:
+        SettingsError: names the mistake.
+    """
+    name, _, target = (part.strip() for part in text.partition("="))
+    if not _NAME.fullmatch(name) or not target:
+        raise SettingsError(
+            f"The upstream {text!r} is not NAME=COMMAND or NAME=URL, such as "
+            "billing='npx -y @acme/billing-mcp'. A name has lower-case letters, "
+            "digits and single hyphens, 31 at most."
+        )
+    if re.match(r"(?i)https?://", target):
+        if not is_safe_url(target):
+            raise SettingsError(
+                f"The upstream {name!r} is at {target!r}: use https://, or http:// for "
+                "this machine. Over plain http its token could be read on the way."
+            )
+        return UpstreamSpec(name, url=target)
+    try:
+        command = tuple(shlex.split(target))
+    except ValueError as error:
+        raise SettingsError(
+            f"The command of the upstream {name!r} cannot be read: {error}."
+        ) from error
+    return UpstreamSpec(name, command=command)
+
+
+def parse_header(text: str, env: Mapping[str, str]) -> tuple[str, str, str]:
+    """Parse ``upstream=Header: value``; ``$NAME`` as the value reads the environment.
+
+    Raises:
+        SettingsError: names the mistake, without the value.
+    """
+    upstream, _, rest = text.partition("=")
+    name, colon, value = (part.strip() for part in rest.partition(":"))
+    if not colon or not _HEADER.fullmatch(name):
+        raise SettingsError(
+            "A --header is UPSTREAM=NAME:VALUE, such as 'crm=Authorization:$CRM_TOKEN'."
+        )
+    scheme, _, variable = value.rpartition("$")
+    if variable != value:
+        if variable not in env:
+            raise SettingsError(
+                f"The header {name!r} of {upstream!r} needs the environment variable "
+                f"{variable!r}, which is not set."
+            )
+        value = scheme + env[variable]
+    return upstream, name, value
+
+
+class Delivery:
+    """How far one forwarded call came.
+
+    ``is_sent`` is True once the server may have received a byte of it. ``status`` is
+    the HTTP status of the answer, 0 without one. ``is_answered`` is True once a message
+    from a local server has arrived for it.
+    """
+
+    __slots__ = ("is_answered", "is_sent", "status")
+
+    def __init__(self) -> None:
+        self.is_sent = self.is_answered = False
+        self.status = 0
+
+
+_sending: ContextVar[Delivery | None] = ContextVar("keyturn_mcp_sending", default=None)
+
+
+@dataclass(eq=False)
+class _Line:
+    """One connection to a server; ``closed`` is set when it has ended."""
+
+    closed: asyncio.Event = field(default_factory=asyncio.Event)
+    under_way: dict[object, Delivery] = field(default_factory=dict[object, Delivery])
+    session: ClientSession | None = None
+    task: asyncio.Task[None] | None = None
+
+
+class _Reading(ObjectReceiveStream[Any]):
+    """The messages of a local server; notes answers and the end of the stream."""
+
+    def __init__(self, inner: ReadStream[Any], line: _Line) -> None:
+        self._inner, self._line = inner, line
+
+    @override
+    async def receive(self) -> Any:
+        try:
+            item = await self._inner.receive()
+        except (anyio.EndOfStream, anyio.ClosedResourceError):
+            self._line.closed.set()
+            raise
+        message = getattr(item, "message", None)
+        if isinstance(message, types.JSONRPCResponse | types.JSONRPCError):
+            delivery = self._line.under_way.pop(message.id, None)
+            if delivery is not None:
+                delivery.is_answered = True
+        return item
+
+    @override
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+
+class _Writing(ObjectSendStream[Any]):
+    """The messages to a local server; notes when a call is handed over."""
+
+    def __init__(self, inner: WriteStream[Any], line: _Line) -> None:
+        self._inner, self._line = inner, line
+
+    @override
+    async def send(self, item: Any) -> None:
+        delivery, message = _sending.get(), item.message
+        if not isinstance(message, types.JSONRPCRequest) or delivery is None:
+            await self._inner.send(item)
+            return
+        self._line.under_way[message.id] = delivery
+        delivery.is_sent = True
+        try:
+            await self._inner.send(item)
+        except (anyio.BrokenResourceError, anyio.ClosedResourceError):
+            # The writer to the pipe never got it.
+            delivery.is_sent = False
+            raise
+
+    @override
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+
+class _OneByOne(httpx2.AsyncBaseTransport):
+    """Sends HTTP requests so that a failure ends one of them.
+
+    The SDK ends its whole client, with all calls in flight, when a request raises. Here
+    it gets an answer of its own instead, and the `Delivery` has the truth.
+    """
+
+    def __init__(self, inner: httpx2.AsyncBaseTransport) -> None:
+        self._inner = inner
+
+    @override
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        delivery = _sending.get()
+        if delivery is not None:
+            request.extensions["trace"] = _noting(delivery)
+        try:
+            response = await self._inner.handle_async_request(request)
+        except (httpx2.TransportError, OSError) as error:
+            logger.warning("mcp.upstream_failed error=%s", type(error).__name__)
+            return httpx2.Response(503, request=request)
+        if delivery is not None:
+            delivery.status = response.status_code
+        stream = cast("httpx2.AsyncByteStream", response.stream)
+        response.stream = _Cut(stream)
+        return response
+
+    @override
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+
+def _noting(delivery: Delivery) -> Callable[[str, object], Awaitable[None]]:
+    async def note(event: str, _info: object) -> None:
+        if event.endswith("send_request_headers.started"):
+            delivery.is_sent = True
+
+    return note
+
+
+class _Cut(httpx2.AsyncByteStream):
+    """A body that ends early instead of raising: half a message is no answer."""
+
+    def __init__(self, inner: httpx2.AsyncByteStream) -> None:
+        self._inner = inner
+
+    @override
+    async def __aiter__(self) -> AsyncGenerator[bytes]:
+        try:
+            async for chunk in self._inner:
+                yield chunk
+        except (httpx2.TransportError, OSError) as error:
+            logger.warning("mcp.upstream_cut error=%s", type(error).__name__)
+
+    @override
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+
+class Upstream:
+    """One server behind the gate; it is connected on demand and again after a failure.
+
+    Args:
+        spec: its name and place.
+        env: the environment of a local server; Keyturn's variables are left out.
+        changed: called when the server says that its tools have changed.
+    """
+
+    def __init__(
+        self,
+        spec: UpstreamSpec,
+        *,
+        env: Mapping[str, str] | None = None,
+        changed: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.spec, self.name = spec, spec.name
+        found = os.environ if env is None else env
+        # The gate's key could propose and claim calls in the agent's name.
+        self._env = {k: v for k, v in found.items() if not k.startswith(_PRIVATE)}
+        self.changed = changed
+        self._line: _Line | None = None
+        self._connecting = asyncio.Lock()
+
+    async def tools(self) -> tuple[types.Tool, ...]:
+        """Return all tools of the server, in its order.
+
+        Raises:
+            NotSent: it does not answer.
+        """
+        try:
+            async with asyncio.timeout(CONNECT_S):
+                session = await self._connected()
+                found, cursor = list[types.Tool](), None
+                while True:
+                    page = await session.list_tools(
+                        params=types.PaginatedRequestParams(cursor=cursor)
+                    )
+                    found += page.tools
+                    cursor = page.next_cursor
+                    if not cursor:
+                        return tuple(found)
+        except NotSent:
+            raise
+        except any_failure() as error:
+            raise NotSent(self._sentence("did not list its tools", error)) from error
+
+    async def call(
+        self,
+        tool: str,
+        args: JsonObject,
+        *,
+        meta: Mapping[str, Any],
+        progress: ProgressFnT | None = None,
+    ) -> types.CallToolResult:
+        """Send a call once and return its result.
+
+        Args:
+            tool: the server's name of the tool.
+            args: its arguments, exactly.
+            meta: the ``_meta`` of the request.
+            progress: gets the server's progress: value, total, message.
+
+        Raises:
+            NotSent: the server did not receive it.
+            ServerRefused: the server answered with an error.
+            NoAnswer: it may have run.
+        """
+        request = types.CallToolRequest(
+            params=types.CallToolRequestParams(
+                name=tool, arguments=args, _meta=cast("Any", dict(meta) or None)
+            )
+        )
+        for is_last in (False, True):
+            session, line = await self._connected(), self._line
+            delivery = Delivery()
+            try:
+                with Inside(_sending, delivery):
+                    result = await session.send_request(
+                        request, _RESULT, CALL_S, progress_callback=progress
+                    )
+            except any_failure() as error:
+                why = self._why(delivery, error)
+                # Its connection had ended unnoticed, such as after an update.
+                if isinstance(why, NotSent) and not is_last:
+                    await self._drop(line)
+                    continue
+                raise why from error
+            if isinstance(result, types.InputRequiredResult):
+                raise ServerRefused(
+                    f"The server {self.name!r} asks its client for input, which this "
+                    "gate does not pass on."
+                )
+            return result
+        raise AssertionError("The last attempt returns or raises.")  # pragma: no cover
+
+    async def aclose(self) -> None:
+        """Close the connection; a local server is stopped."""
+        await self._drop(self._line)
+
+    async def _drop(self, line: _Line | None) -> None:
+        if line is not None:
+            line.closed.set()
+            if line.task is not None:
+                await waited_for(line.task)
+
+    def _why(self, delivery: Delivery, error: BaseException) -> KeyturnError:
+        """Return what a failed request means for its call."""
+        if not delivery.is_sent:
+            return NotSent(self._sentence("could not be reached", error))
+        refused = ServerRefused(self._sentence("refused the call", error))
+        unknown = NoAnswer(self._sentence("did not answer", error))
+        if not isinstance(error, MCPError):
+            return unknown
+        if self.spec.command:
+            return refused if delivery.is_answered else unknown
+        if delivery.status == _NOT_FOUND:
+            # The server does not know the session, as after its restart.
+            return NotSent(self._sentence("has forgotten this session", error))
+        if _CLIENT_ERROR <= delivery.status < _SERVER_ERROR:
+            return refused
+        # With another status, or these codes, the SDK made the error up.
+        is_made_up = error.code in {CONNECTION_CLOSED, PARSE_ERROR}
+        is_cut = delivery.status != 200 or is_made_up  # noqa: PLR2004 - OK
+        return unknown if is_cut else refused
+
+    def _sentence(self, what: str, error: BaseException) -> str:
+        why = error.message if isinstance(error, MCPError) else type(error).__name__
+        return f"The server {self.name!r} {what} ({why[:300]})."
+
+    async def _connected(self) -> ClientSession:
+        async with self._connecting:
+            line = self._line
+            if line is not None and line.session and not line.closed.is_set():
+                return line.session
+            await self._drop(line)
+            line = self._line = _Line()
+            ready = asyncio.get_running_loop().create_future()
+            line.task = begun(self._hold(line, ready))
+            try:
+                async with asyncio.timeout(CONNECT_S):
+                    return cast("ClientSession", await asyncio.shield(ready))
+            except any_failure() as error:
+                line.closed.set()
+                raise NotSent(self._sentence("did not start", error)) from error
+
+    async def _hold(self, line: _Line, ready: asyncio.Future[ClientSession]) -> None:
+        """Keep one connection open until it ends; it has one task from start to end."""
+        try:
+            async with (
+                self._transport(line) as streams,
+                Client(
+                    nullcontext(streams),
+                    cache=None,
+                    message_handler=self._heard,
+                    client_info=types.Implementation(name="keyturn", version="1"),
+                ) as client,
+            ):
+                line.session = client.session
+                ready.set_result(client.session)
+                following = begun(self._follow(client))
+                await line.closed.wait()
+                following.cancel()
+        except any_failure() as error:
+            found = _first(error)
+            if ready.done():
+                logger.warning("mcp.upstream_lost name=%s error=%r", self.name, found)
+            else:
+                ready.set_exception(found)
+        finally:
+            line.closed.set()
+            # After a cancellation nobody has set it.
+            ready.cancel()
+
+    @asynccontextmanager
+    async def _transport(self, line: _Line) -> AsyncGenerator[Any]:
+        if self.spec.command:
+            program, *args = self.spec.command
+            server = StdioServerParameters(command=program, args=args, env=self._env)
+            async with stdio_client(server) as (read, write):
+                yield _Reading(read, line), _Writing(write, line)
+            return
+        parts = httpx2.URL(self.spec.url)
+        proxy = proxy_for(parts.scheme, parts.host)
+        inner = httpx2.AsyncHTTPTransport(
+            verify=trusted(), proxy=str(proxy) if proxy else None
+        )
+        timeout = httpx2.Timeout(30.0, read=CALL_S)
+        headers = dict(self.spec.headers)
+        async with (
+            httpx2.AsyncClient(
+                transport=_OneByOne(inner), headers=headers, timeout=timeout
+            ) as client,
+            streamable_http_client(self.spec.url, http_client=client) as streams,
+        ):
+            yield streams
+
+    async def _follow(self, client: Client) -> None:
+        """Hear of changed tools from a server of the current protocol."""
+        with suppress(any_failure(), ListenNotSupportedError):
+            async with client.listen(tools_list_changed=True) as events:
+                async for _ in events:
+                    self.changed()
+
+    async def _heard(self, message: object) -> None:
+        if isinstance(message, types.ToolListChangedNotification):
+            self.changed()
+
+
+def _first(error: BaseException) -> BaseException:
+    """Return the error inside groups of one."""
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error

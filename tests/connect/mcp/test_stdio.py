@@ -1,0 +1,133 @@
+"""The command `keyturn mcp`, as a client on stdio starts it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shlex
+import sys
+from asyncio.subprocess import PIPE, Process
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from mcp import Client
+from mcp.client.stdio import StdioServerParameters
+
+from keyturn.gateway.approvals.decisions import Approve
+from keyturn.gateway.protocol.records import ItemState
+from tests.connect.mcp.conftest import World, until
+
+ARGS = {"to": "ada", "amount": 5}
+pytestmark = pytest.mark.slow
+
+
+def command(world: World, *words: str) -> list[str]:
+    """Return the command line of a gate before the scripted server."""
+    upstream = f"billing={shlex.join(world.script.command)}"
+    start = [sys.executable, "-m", "keyturn", "mcp", "--upstream", upstream]
+    return [*start, "--agent", "coder", *words]
+
+
+def environment(world: World) -> dict[str, str]:
+    """Return the environment that a client's settings give to the gate."""
+    gateway = {"KEYTURN_GATEWAY": world.stack.url, "KEYTURN_API_KEY": world.key}
+    return {**os.environ, **gateway, "BILLING_TOKEN": "b1"}
+
+
+@asynccontextmanager
+async def connected(world: World, *words: str) -> AsyncGenerator[Client]:
+    """Start a gate and connect a client to it."""
+    program, *args = command(world, *words)
+    server = StdioServerParameters(command=program, args=args, env=environment(world))
+    async with Client(server, cache=None) as client:
+        yield client
+
+
+class Raw:
+    """A client that writes lines, and keeps every line that the gate prints."""
+
+    def __init__(self, process: Process) -> None:
+        self.process = process
+        self.lines = list[dict[str, Any]]()
+
+    async def send(self, **message: Any) -> None:
+        assert self.process.stdin
+        text = json.dumps({"jsonrpc": "2.0", **message})
+        self.process.stdin.write(f"{text}\n".encode())
+        await self.process.stdin.drain()
+
+    async def answer(self, number: int) -> dict[str, Any]:
+        """Return the answer to a request; each line before it has to be a message."""
+        assert self.process.stdout
+        while True:
+            line = await asyncio.wait_for(self.process.stdout.readline(), 30)
+            self.lines.append(json.loads(line))
+            assert self.lines[-1]["jsonrpc"] == "2.0"
+            if self.lines[-1].get("id") == number:
+                result: dict[str, Any] = self.lines[-1]["result"]
+                return result
+
+    async def start(self) -> None:
+        """Shake hands as a client of the year before does."""
+        about = {"name": "raw", "version": "1"}
+        version = {"protocolVersion": "2025-06-18", "capabilities": {}}
+        await self.send(
+            id=1, method="initialize", params={**version, "clientInfo": about}
+        )
+        await self.answer(1)
+        await self.send(method="notifications/initialized")
+
+
+@asynccontextmanager
+async def started(world: World, *words: str) -> AsyncGenerator[Raw]:
+    """Start a gate, and talk to it line by line."""
+    process = await asyncio.create_subprocess_exec(
+        *command(world, *words), stdin=PIPE, stdout=PIPE, env=environment(world)
+    )
+    raw = Raw(process)
+    try:
+        await raw.start()
+        yield raw
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+
+
+async def test_every_line_on_stdout_is_a_message(world: World) -> None:
+    async with started(world) as raw:
+        await raw.send(id=2, method="tools/list")
+        tools = (await raw.answer(2))["tools"]
+        assert [one["name"] for one in tools] == ["keyturn_wait", "pay", "look_up"]
+        await raw.send(
+            id=3, method="tools/call", params={"name": "pay", "arguments": ARGS}
+        )
+        await world.decide(Approve())
+        assert (await raw.answer(3))["structuredContent"] == {"paid": 5, "to": "ada"}
+        assert raw.process.stdin
+        assert raw.process.stdout
+        raw.process.stdin.close()
+        assert await asyncio.wait_for(raw.process.stdout.read(), 30) == b""
+        assert await asyncio.wait_for(raw.process.wait(), 30) == 0
+    [call] = world.script.calls()
+    assert "BILLING_TOKEN" in call["env"]
+    assert not [name for name in call["env"] if name.startswith("KEYTURN_")]
+
+
+async def test_a_call_under_way_is_recorded_when_the_client_ends(world: World) -> None:
+    world.script.put(hangs=True)
+    async with started(world) as raw:
+        await raw.send(
+            id=3, method="tools/call", params={"name": "pay", "arguments": ARGS}
+        )
+        item_id = await world.decide(Approve())
+        await until(world.script.calls)
+        assert raw.process.stdin
+        raw.process.stdin.close()
+        world.script.put()
+        assert await asyncio.wait_for(raw.process.wait(), 30) == 0
+    assert (await world.people.item(item_id)).state is ItemState.EXECUTED
+    assert len(world.script.calls()) == 1

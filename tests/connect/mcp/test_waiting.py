@@ -1,0 +1,225 @@
+"""Callers that wait, leave, come back and ask again: one call, one effect."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from typing import Any
+
+import pytest
+from mcp.shared.exceptions import MCPError
+from mcp.types import InputRequiredResult
+
+from keyturn.connect.mcp.calls import Caller
+from keyturn.gateway.approvals.decisions import Approve, Reject
+from keyturn.gateway.protocol.records import ItemState
+from tests.connect.mcp.conftest import LONG_S, SHORT_S, World, legacy, modern, until
+from tests.connect.mcp.test_calls import text_of
+
+ARGS = {"to": "ada", "amount": 5}
+
+
+def ticket_of(result: Any) -> str:
+    """Return the ticket in a result."""
+    assert result.is_error
+    found = re.search(r"'([a-z]+\.[0-9a-f]{24}\.[0-9a-f]{8})'", text_of(result))
+    assert found, text_of(result)
+    return found[1]
+
+
+async def no_longer_waits(gate: Any) -> None:
+    """Wait until no caller waits in a gate."""
+    await until(lambda: not any(call.waiting for call in gate.calls.all()))
+
+
+async def test_an_older_client_gets_a_ticket_and_then_the_result(world: World) -> None:
+    async with world.gate(SHORT_S) as gate, legacy(gate) as client:
+        ticket = ticket_of(await client.call_tool("pay", ARGS))
+        again = ticket_of(await client.call_tool("keyturn_wait", {"ticket": ticket}))
+        assert again == ticket
+        await world.decide(Approve())
+        result = await client.call_tool("keyturn_wait", {"ticket": ticket})
+    assert result.structured_content == {"paid": 5, "to": "ada"}
+    assert len(world.script.calls()) == 1
+
+
+async def test_a_current_client_asks_again_by_itself(world: World) -> None:
+    async with world.gate(SHORT_S) as gate, modern(gate) as client:
+        first = await client.session.call_tool("pay", ARGS, allow_input_required=True)
+        assert isinstance(first, InputRequiredResult)
+        assert first.input_requests is None
+        # Between its legs, the caller is not gone: an equal call is another one.
+        other = await client.session.call_tool("pay", ARGS, allow_input_required=True)
+        assert isinstance(other, InputRequiredResult)
+        assert len(gate.calls.all()) == 2
+        second = await client.session.call_tool(
+            "pay", ARGS, request_state=first.request_state, allow_input_required=True
+        )
+        assert isinstance(second, InputRequiredResult)
+        for item_id in await world.asked(2):
+            await world.people.decide(item_id, Approve())
+        result = await client.session.call_tool(
+            "pay", ARGS, request_state=second.request_state
+        )
+    assert result.structured_content == {"paid": 5, "to": "ada"}
+    assert len(world.script.calls()) == 1
+
+
+async def test_the_sdk_of_a_current_client_needs_no_ticket(world: World) -> None:
+    async with world.gate(SHORT_S) as gate, modern(gate) as client:
+        calling = asyncio.create_task(client.call_tool("pay", ARGS))
+        await world.asked()
+        [call] = gate.calls.all()
+        await until(lambda: call.legs >= 2)
+        await world.decide(Approve())
+        assert not (await calling).is_error
+    assert len(world.script.calls()) == 1
+
+
+async def test_a_ticket_comes_before_a_current_client_gives_up(world: World) -> None:
+    async with world.gate(0.02) as gate, modern(gate) as client:
+        ticket = ticket_of(await client.call_tool("pay", ARGS))
+        await world.decide(Approve())
+    async with world.gate() as gate, modern(gate) as client:
+        # The gate was restarted meanwhile: it names the way on.
+        told = await client.call_tool("keyturn_wait", {"ticket": ticket})
+        assert "Make the same call once more" in text_of(told)
+        result = await client.call_tool("pay", ARGS)
+    assert result.structured_content == {"paid": 5, "to": "ada"}
+    assert await world.cards() == 1
+    assert len(world.script.calls()) == 1
+
+
+async def test_a_restarted_gate_knows_its_state_but_no_other(world: World) -> None:
+    async with world.gate(SHORT_S) as gate, modern(gate) as client:
+        first = await client.session.call_tool("pay", ARGS, allow_input_required=True)
+        assert isinstance(first, InputRequiredResult)
+    state = first.request_state
+    async with world.gate() as gate, modern(gate) as client:
+        with pytest.raises(MCPError, match="requestState"):
+            await client.session.call_tool("pay", {"to": "eve"}, request_state=state)
+        with pytest.raises(MCPError, match="requestState"):
+            await client.session.call_tool("pay", ARGS, request_state=f"{state}x")
+        calling = asyncio.create_task(
+            client.session.call_tool("pay", ARGS, request_state=state)
+        )
+        await world.decide(Approve())
+        await calling
+    assert await world.cards() == 1
+    assert len(world.script.calls()) == 1
+
+
+async def test_a_retry_after_a_time_out_continues_its_call(world: World) -> None:
+    async with world.gate() as gate, modern(gate) as client:
+        with pytest.raises(MCPError):
+            await client.session.call_tool("pay", ARGS, read_timeout_seconds=0.3)
+        await no_longer_waits(gate)
+        calling = asyncio.create_task(client.call_tool("pay", ARGS))
+        await world.decide(Approve())
+        await calling
+        assert await world.cards() == 1
+        # It was collected: the same call is a new one.
+        another = asyncio.create_task(client.call_tool("pay", ARGS))
+        await world.decide(Reject())
+        assert (await another).is_error
+    assert await world.cards() == 2
+    assert len(world.script.calls()) == 1
+
+
+async def test_two_equal_calls_with_live_callers_are_two(world: World) -> None:
+    async with world.gate() as gate, modern(gate) as client:
+        calling = [asyncio.create_task(client.call_tool("pay", ARGS)) for _ in range(2)]
+        for item_id in await world.asked(2):
+            await world.people.decide(item_id, Approve())
+        results = await asyncio.gather(*calling)
+    assert not any(one.is_error for one in results)
+    assert len(world.script.calls()) == 2
+
+
+@pytest.mark.parametrize("name", ["claudecode/toolUseId", "dev.keyturn/call"])
+async def test_the_clients_own_id_names_the_call_also_after_a_restart(
+    world: World, name: str
+) -> None:
+    meta: Any = {name: "toolu_1"}
+    async with world.gate() as gate, modern(gate) as client:
+        calling = [
+            asyncio.create_task(client.call_tool("pay", ARGS, meta=meta))
+            for _ in range(2)
+        ]
+        await world.decide(Approve())
+        results = await asyncio.gather(*calling)
+        assert [one.structured_content for one in results] == [
+            {"paid": 5, "to": "ada"}
+        ] * 2
+    async with world.gate() as gate, legacy(gate) as client:
+        result = await client.call_tool("pay", ARGS, meta=meta)
+        assert result.structured_content == {"paid": 5, "to": "ada"}
+        # The same id with other arguments is another call.
+        other = asyncio.create_task(client.call_tool("pay", {"to": "eve"}, meta=meta))
+        await world.decide(Reject())
+        assert (await other).is_error
+    assert len(world.script.calls()) == 1
+
+
+async def test_nothing_runs_for_a_caller_who_has_gone(world: World) -> None:
+    async with world.gate(SHORT_S) as gate:
+        async with legacy(gate) as client:
+            ticket = ticket_of(await client.call_tool("pay", ARGS))
+            await no_longer_waits(gate)
+            item_id = await world.decide(Approve())
+        assert (await world.people.item(item_id)).state is ItemState.AUTHORIZED
+        assert not world.script.calls()
+        async with legacy(gate) as client:
+            result = await client.call_tool("keyturn_wait", {"ticket": ticket})
+            assert result.structured_content == {"paid": 5, "to": "ada"}
+            # Collected twice: the same result, and no second effect.
+            again = await client.call_tool("keyturn_wait", {"ticket": ticket})
+            assert again.structured_content == {"paid": 5, "to": "ada"}
+    assert len(world.script.calls()) == 1
+
+
+async def test_a_call_under_way_is_recorded_though_its_caller_goes(
+    world: World,
+) -> None:
+    world.script.put(hangs=True)
+    async with world.gate() as gate:
+        async with modern(gate) as client:
+            calling = asyncio.create_task(client.call_tool("pay", ARGS))
+            item_id = await world.decide(Approve())
+            await until(world.script.calls)
+            calling.cancel()
+            await no_longer_waits(gate)
+        world.script.put()
+        async with modern(gate) as client:
+            result = await client.call_tool("pay", ARGS)
+        assert result.structured_content == {"paid": 5, "to": "ada"}
+        assert (await world.people.item(item_id)).state is ItemState.EXECUTED
+    assert await world.cards() == 1
+    assert len(world.script.calls()) == 1
+
+
+async def test_a_ticket_of_another_person_is_none(world: World) -> None:
+    who = ["ana"]
+    async with (
+        world.gate(SHORT_S, caller=lambda _: Caller(who[0])) as gate,
+        legacy(gate) as client,
+    ):
+        ticket = ticket_of(await client.call_tool("pay", ARGS))
+        who[0] = "ben"
+        refused = await client.call_tool("keyturn_wait", {"ticket": ticket})
+        assert "no ticket of yours" in text_of(refused)
+        forged = await client.call_tool("keyturn_wait", {"ticket": "billing.x.y"})
+        assert "no ticket of yours" in text_of(forged)
+        # An equal call of another person is another call.
+        other = await client.call_tool("pay", ARGS)
+        assert ticket_of(other) != ticket
+    assert len(await world.pending()) == 2
+
+
+async def test_a_rejected_call_keeps_its_answer_for_the_ticket(world: World) -> None:
+    async with world.gate(SHORT_S) as gate, legacy(gate) as client:
+        ticket = ticket_of(await client.call_tool("pay", ARGS))
+    await world.decide(Reject(reason="never"))
+    async with world.gate(LONG_S) as gate, legacy(gate) as client:
+        result = await client.call_tool("keyturn_wait", {"ticket": ticket})
+    assert '"never"' in text_of(result)

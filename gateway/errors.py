@@ -155,11 +155,14 @@ class AlreadySpent(KeyturnError):
         approval, item: of the call, or of the standing approval that covered it.
         number: the newest spent attempt.
         at_ms: its time, by the store's clock.
+        owner: the attempt that claimed it; "" if it ended unused.
     """
 
-    def __init__(self, approval: str, item: int, number: int, at_ms: int) -> None:
+    def __init__(
+        self, approval: str, item: int, number: int, at_ms: int, owner: str = ""
+    ) -> None:
         self.approval, self.item = approval, item
-        self.number, self.at_ms = number, at_ms
+        self.number, self.at_ms, self.owner = number, at_ms, owner
         super().__init__(
             f"Attempt {number} of call {item} of {approval!r} was begun or has ended "
             "already, so it was not started again."

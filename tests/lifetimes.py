@@ -27,7 +27,7 @@ LONGEST_MS = int(timedelta(days=400).total_seconds() * 1000)
 GONE = -2
 """What PTTL says of a key that has ended since it was listed."""
 
-OPEN = {b"pending", b"authorized", b"executing", b"in_doubt"}
+OPEN = {b"pending", b"authorized", b"executing", b"in_doubt", b"handing_over"}
 _HEAD = re.compile(r"(?P<base>tk:\{[^}]+\}:)a:(?P<id>ap_[\w-]+)")
 
 

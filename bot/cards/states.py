@@ -9,11 +9,13 @@ from typing import LiteralString
 
 from keyturn.bot.cards.refs import calls_named, join_list, people, when, who
 from keyturn.bot.text import (
+    Ref,
     Template,
     Untrusted,
     code,
     fit,
     joined,
+    program,
     spoken,
     template,
     untrusted,
@@ -29,7 +31,14 @@ from keyturn.gateway.approvals.record import (
 )
 from keyturn.gateway.approvals.requirement import Requirement, Vote
 from keyturn.gateway.approvals.timing import end_of, ends, is_late, is_over
-from keyturn.gateway.protocol.records import Finding, ItemState, Person, Tier, Verb
+from keyturn.gateway.protocol.records import (
+    Finding,
+    ItemState,
+    NotTaken,
+    Person,
+    Tier,
+    Verb,
+)
 
 MAX_ACT = 140
 """Maximum characters of a call's title in a header; Slack accepts 150 in all."""
@@ -48,6 +57,9 @@ STATE_NAMES: dict[ItemState, LiteralString] = {
     _S.SUPERSEDED: "cancelled",
     _S.WITHDRAWN: "withdrawn",
     _S.LAPSED: "lapsed",
+    _S.HANDING_OVER: "being handed over",
+    _S.HANDED_OVER: "handed over",
+    _S.NOT_TAKEN: "not taken",
 }
 """One short word for each state, for counts and the fallback text."""
 
@@ -70,6 +82,9 @@ SIGNS: dict[ItemState, LiteralString] = {
     _S.SUPERSEDED: "⏩",
     _S.WITHDRAWN: "↩",
     _S.LAPSED: "⌛",
+    _S.HANDING_OVER: "📤",
+    _S.HANDED_OVER: "📤",
+    _S.NOT_TAKEN: "⚠️",
 }
 """The sign of each state; its sentence begins with the same sign."""
 
@@ -102,6 +117,15 @@ _STATUS_LINES: dict[ItemState, tuple[LiteralString, LiteralString]] = {
     _S.SUPERSEDED: ("⏩ *Cancelled*", " {at}: a newer message came. Nothing ran."),
     _S.WITHDRAWN: ("↩ *Withdrawn*", " {at}. Nothing ran."),
     _S.LAPSED: ("⌛ *Approved*", ", but it lapsed {at}. Nothing ran."),
+    _S.HANDING_OVER: (
+        "📤 *Approved*",
+        ", {at}. Being handed to {name}, which runs it by itself.",
+    ),
+    _S.HANDED_OVER: (
+        "📤 *Approved*",
+        ". Handed {at} to {name}, which runs it by itself.",
+    ),
+    _S.NOT_TAKEN: ("⚠️ *Approved*", ", but not taken by {name} {at}: {why}."),
 }
 """Text of each state before and after the names of the people who caused it."""
 
@@ -109,7 +133,10 @@ _STOPPED: LiteralString = "the worker stopped in the middle"
 _OLDER: LiteralString = "its record was restored from an older copy"
 
 _APPROVED = frozenset(
-    {_S.AUTHORIZED, _S.EXECUTING, _S.EXECUTED, _S.FAILED, _S.IN_DOUBT, _S.LAPSED}
+    {
+        *{_S.AUTHORIZED, _S.EXECUTING, _S.EXECUTED, _S.FAILED, _S.IN_DOUBT, _S.LAPSED},
+        *{_S.HANDING_OVER, _S.HANDED_OVER, _S.NOT_TAKEN},
+    }
 )
 """States that follow an approval."""
 
@@ -118,6 +145,7 @@ _UNDECIDED = frozenset({_S.PENDING, _S.IN_DOUBT, _S.EXPIRED, _S.SUPERSEDED})
 
 NOTHING_RAN: LiteralString = "Nothing ran."
 _HAD_STARTED: LiteralString = "It had started and does not continue."
+_NOT_HANDED: LiteralString = "It was not handed over."
 _NOT_KNOWN: LiteralString = "We don't know whether it ran before."
 
 
@@ -136,6 +164,10 @@ def what_ran(item: Item | Stale) -> LiteralString:
     """
     if item.is_restored:
         return _NOT_KNOWN
+    if item.handed_to:
+        # A rejection is handed over, too; a broken hand-over shows its reason.
+        is_answer = item.state in {_S.REJECTED, _S.ANSWERED}
+        return "" if item.has_started or is_answer else _NOT_HANDED
     if item.is_question:
         return ""
     return _HAD_STARTED if item.has_started else NOTHING_RAN
@@ -202,6 +234,7 @@ def state_sentence(
     elif item.is_restored:
         tail = tail.replace(_STOPPED, _OLDER)
     tail = tail.replace(NOTHING_RAN, what_ran(item))
+    tail, more = _in_words_of_hand_over(item, tail)
     if item.is_standing:
         tail = tail.removesuffix(" Waiting to run.").replace(NOTHING_RAN, "")
     if item.is_auto_approved:
@@ -213,10 +246,38 @@ def state_sentence(
         tail = " by the agent" + tail
     at = when(at_ms)
     if not has_names or state in _UNDECIDED or not approvers(item):
-        return template((head + tail).rstrip(), at=at)
+        return template((head + tail).rstrip(), at=at, **more)
     if is_own_edit(item):
         head = head.replace("*Approved*", "*Edited and approved*")
-    return template((head + " by {who}" + tail).rstrip(), who=by_whom(item), at=at)
+    said = (head + " by {who}" + tail).rstrip()
+    return template(said, who=by_whom(item), at=at, **more)
+
+
+_NOT_TAKEN: dict[NotTaken, LiteralString] = {
+    "": "the reason is not known",
+    "answered_elsewhere": "it was answered elsewhere",
+    "deleted": "the conversation was deleted",
+    "refused": "the agent refused it",
+}
+
+
+def _in_words_of_hand_over(
+    item: Item, tail: LiteralString
+) -> tuple[LiteralString, dict[str, Ref | Template]]:
+    """Return a sentence's end for a call that another program runs, and its names."""
+    if item.handed_to:
+        tail = tail.replace("Waiting to run.", "Waiting to be handed to {name}.")
+    reported = item.handed.reported
+    if reported is not None:
+        ran: LiteralString = "it ran" if reported.ok else "it failed"
+        tail = tail.replace("runs it by itself", "reports that " + ran)
+    tail = tail.replace("{why}", _NOT_TAKEN[item.handed.problem])
+    return tail, {"name": handed_to(item)} if "{name}" in tail else {}
+
+
+def handed_to(item: Item) -> Ref:
+    """Name the program that runs a call by itself."""
+    return program(item.handed_to or "another program")
 
 
 def is_just_waiting(approval: Approval, item: Item) -> bool:

@@ -430,6 +430,8 @@ _DONE: dict[ItemState, LiteralString] = {
     ItemState.PENDING: "waits on another card since {at}",
     ItemState.AUTHORIZED: "was approved {at} and may run at any moment",
     ItemState.EXECUTING: "was approved {at} and is running",
+    ItemState.HANDING_OVER: "was approved {at} and is being handed over",
+    ItemState.HANDED_OVER: "was handed over {at}",
     ItemState.EXECUTED: "ran {at}",
     ItemState.IN_DOUBT: "may have run {at}",
     ItemState.REJECTED: "was rejected before, {at}",

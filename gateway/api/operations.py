@@ -35,6 +35,8 @@ from keyturn.gateway.protocol.wire import (
     CallEnd,
     CallProgress,
     ClaimRequest,
+    HandOverEnd,
+    ReportedOutcome,
     Turn,
     TurnRef,
 )
@@ -67,7 +69,7 @@ _BYTES_OF_A_WRITE = 1024
 _BYTES_OF_A_CALL = 4096
 """Stored for a write, and for a call with its audit entries, besides the body."""
 
-ENDS_WORK = {"finish", "release", "ended"}
+ENDS_WORK = {"finish", "hand_over", "release", "ended"}
 """Operations that report the result of an allowed call."""
 
 ASKED_AGAIN = {"submit", "claim", "report_progress"}
@@ -106,6 +108,8 @@ ASK: dict[str, Ask] = {
     "claim": lambda of, _, it: of.port.claim(it),
     "heartbeat": lambda of, _, it: of.port.heartbeat(it.item_id, it.fence),
     "finish": lambda of, _, it: of.port.finish(it.item_id, it.fence, it.result),
+    "hand_over": lambda of, _, it: of.port.hand_over(it),
+    "report_outcome": lambda of, _, it: of.port.report_outcome(it),
     "release": lambda of, _, it: of.port.release(
         it.item_id, it.fence, has_begun=it.has_begun
     ),
@@ -226,7 +230,7 @@ async def _is_known(key: ApiKey, tenant: Tenant, question: Record) -> bool:
     The gateway's record decides, because a request may name another tool.
     """
     match question:
-        case ClaimRequest() | ClaimedCall():
+        case ClaimRequest() | ClaimedCall() | HandOverEnd() | ReportedOutcome():
             owner = await tenant.port.owner_of(question.item_id)
             if owner is None:
                 return False

@@ -13,6 +13,7 @@ from pydantic import BaseModel, Field, ValidationError
 from keyturn.gateway.api.operations import Tenant, check_agents
 from keyturn.gateway.api.rate_limits import RateLimits
 from keyturn.gateway.api.refusals import Refusal
+from keyturn.gateway.approvals.executing import CLAIMED
 from keyturn.gateway.errors import BadJson, StoreUnavailable
 from keyturn.gateway.protocol.approval_views import (
     MOST_OF_A_PAGE,
@@ -41,7 +42,8 @@ QUEUES = {
     "pending": frozenset({ItemState.PENDING}),
     "authorized": frozenset({ItemState.AUTHORIZED}),
     "executing": frozenset({ItemState.EXECUTING}),
-    "open": frozenset({ItemState.PENDING, ItemState.AUTHORIZED, ItemState.EXECUTING}),
+    "handing_over": frozenset({ItemState.HANDING_OVER}),
+    "open": frozenset({ItemState.PENDING, ItemState.AUTHORIZED, *CLAIMED}),
 }
 """The states of the calls in each queue."""
 
@@ -50,8 +52,8 @@ class QueueQuery(Record):
     """Query of the queue of approvals."""
 
     agent: str = Field("", description="Only of this agent.")
-    state: Literal["pending", "authorized", "executing", "open"] = Field(
-        "pending", description="State of one of its calls."
+    state: Literal["pending", "authorized", "executing", "handing_over", "open"] = (
+        Field("pending", description="State of one of its calls.")
     )
     cursor: str = Field("", description="`next` of the page before.")
     limit: int = Field(

@@ -184,6 +184,7 @@ class Stale(_Named):
 
     ``is_restored``: its record is from an older copy, so it may have run.
     ``has_started``: it was claimed before. ``is_question``: it asked people.
+    ``handed_to``: the program that runs it by itself.
     """
 
     state: ItemState
@@ -192,6 +193,7 @@ class Stale(_Named):
     is_restored: bool = False
     has_started: bool = False
     is_question: bool = False
+    handed_to: str = ""
 
     @classmethod
     def of(cls, item: Item) -> Stale:
@@ -203,6 +205,7 @@ class Stale(_Named):
             is_restored=item.is_restored,
             has_started=item.has_started,
             is_question=item.is_question,
+            handed_to=item.handed_to,
         )
 
 

@@ -58,6 +58,8 @@ def doubt_restored(approval: Approval, item: Item, now_ms: int) -> Change | None
     if item.is_standing:
         return standing.end(approval, standing.RESTORED, now_ms)
     why = reason_of_end(item, RESTORED, now_ms).with_(is_restored=True)
+    if item.state is ItemState.AUTHORIZED and item.handed_to:
+        return end_restored(approval, item, now_ms)
     if item.state is ItemState.AUTHORIZED:
         return by_gateway(approval, item.moved(Transition.DOUBT, now_ms, revoked=why))
     # Idempotent: without the second test each repair would drop the newer votes.
@@ -69,8 +71,21 @@ def doubt_restored(approval: Approval, item: Item, now_ms: int) -> Change | None
     return by_gateway(approval, waiting, version=approval.version + 1)
 
 
+def end_restored(approval: Approval, item: Item, now_ms: int) -> Change:
+    """End a call that another program runs, in a record older than its events.
+
+    What the program did is never known here, so no person can reconcile it.
+    """
+    why = reason_of_end(item, RESTORED, now_ms).with_(is_restored=True, is_final=True)
+    ended = item.with_(owner="", claimed_until_ms=0)
+    return by_gateway(approval, ended.moved(Transition.LAPSE, now_ms, revoked=why))
+
+
 NO_LONGER_ASKED = "It was authorized, and its agent no longer asks for it."
 """Reason for the withdrawal of an authorized call."""
+
+LEFT = "Whether its program took the decision is not known: the hand-over broke off."
+"""Reason for the end of a hand-over without a report."""
 
 MOVED_ON = "A newer message came."
 """Reason for the early lapse of an authorized call."""
@@ -79,13 +94,13 @@ MOVED_ON = "A newer message came."
 def end_overdue(approval: Approval, now_ms: int) -> Change | None:
     """End the overdue items of an approval; None if there are none.
 
-    Pending items expire, unused authorizations lapse, and executions without a
-    heartbeat become in doubt. An execution of an idempotent tool is left to the worker
-    that resumes the thread: it runs the call again.
+    Pending items expire, unused authorizations and broken hand-overs lapse, and
+    executions without a heartbeat become in doubt. An execution of an idempotent tool
+    is left to the worker that resumes the thread: it runs the call again.
     """
     late = [
         # A silent owner does not renew its claim any more.
-        item.moved(transition, now_ms, claimed_until_ms=0)
+        _left(item, now_ms).moved(transition, now_ms, claimed_until_ms=0)
         for item in approval.items
         if (transition := _due(item, approval, now_ms))
     ]
@@ -108,8 +123,14 @@ def end_waiting(
         now_ms: the store's clock.
         ends: selects the waiting items to end.
     """
-    # Executing items are not included: a started call is never cancelled.
-    waiting = [item for item in approval.items if item.may_run and ends(item)]
+    # Executing items are not included: a started call is never cancelled. Of a new
+    # message it is not known whether it came before or after a broken hand-over.
+    is_dropped = transition is Transition.WITHDRAW
+    waiting = [
+        item
+        for item in approval.items
+        if (item.may_run or (is_dropped and item.is_left_at(now_ms))) and ends(item)
+    ]
     if not waiting:
         return None
     change = reached(approval, *(_ended(item, transition, now_ms) for item in waiting))
@@ -123,6 +144,9 @@ def _ended(
 ) -> Item:
     if item.is_pending:
         return item.moved(transition, now_ms)
+    if item.state is ItemState.HANDING_OVER:
+        left = _left(item, now_ms).with_(decision=None, claimed_until_ms=0)
+        return left.moved(transition, now_ms)
     is_superseded = transition is Transition.SUPERSEDE
     reason = MOVED_ON if is_superseded else NO_LONGER_ASKED
     why = reason_of_end(item, reason, now_ms).with_(is_final=True)
@@ -133,18 +157,28 @@ def _ended(
     return item.moved(transition, now_ms, decision=None, revoked=why)
 
 
+def _left(item: Item, now_ms: int) -> Item:
+    """Return an item with the reason for the end of its hand-over, if it has one."""
+    if item.state is not ItemState.HANDING_OVER:
+        return item
+    why = reason_of_end(item, LEFT, now_ms).with_(is_final=True)
+    return item.with_(owner="", revoked=why)
+
+
 def _with_reason(event: Event, before: Item) -> Event:
     if before.is_pending or event.name is not EventName.ITEM_WITHDRAWN:
         return event
-    return event.with_(reason=NO_LONGER_ASKED, data={**event.data, UNUSED: "true"})
+    reason = NO_LONGER_ASKED if before.may_run else LEFT
+    return event.with_(reason=reason, data={**event.data, UNUSED: "true"})
 
 
 def quarantined_states(states: Mapping[int, ItemState]) -> dict[int, ItemState]:
     """Return the next states of a corrupt record: its calls can no longer run."""
+    ends = {**ENDS, ItemState.HANDING_OVER: Transition.LAPSE}
     return {
-        index: advance(state, ENDS[state])
+        index: advance(state, ends[state])
         for index, state in states.items()
-        if state in ENDS
+        if state in ends
     }
 
 
@@ -157,5 +191,9 @@ def _due(item: Item, approval: Approval, now_ms: int) -> Transition | None:
         case ItemState.EXECUTING if now_ms >= item.claimed_until_ms:
             # The worker that resumes the thread claims it again under the same key.
             return None if item.idempotent else Transition.DOUBT
+        case ItemState.HANDING_OVER if (
+            item.is_left_at(now_ms) and item.lapses_at_ms <= now_ms
+        ):
+            return Transition.LAPSE
         case _:
             return None

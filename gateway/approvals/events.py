@@ -44,6 +44,9 @@ class EventName(StrEnum):
     ITEM_SUPERSEDED = "item.superseded"
     ITEM_WITHDRAWN = "item.withdrawn"
     ITEM_LAPSED = "item.lapsed"
+    ITEM_HANDING_OVER = "item.handing_over"
+    ITEM_HANDED_OVER = "item.handed_over"
+    ITEM_NOT_TAKEN = "item.not_taken"
     ITEM_REOPENED = "item.reopened"
     ITEM_REPEATED = "item.repeated"
     ITEM_ASKED_AGAIN = "item.asked_again"
@@ -133,6 +136,9 @@ as JSON.
 
 UNUSED = "unused"
 """Key in the data of a withdrawal: the call had been authorized, and was not run."""
+
+HANDED_TO = "handed_to"
+"""Key in the data of events about a call that another program runs: its name."""
 
 STANDING = "standing"
 """Key in the data of events about a call that a standing approval authorized: its id.
@@ -236,9 +242,17 @@ def approval_event(
         channel=approval.channel,
         tier=tier,
         reason=reason,
-        # One standing approval covers all calls of an approval, or none.
-        data={STANDING: approval.covers[0].approval} if approval.covers else {},
+        data=_class_of(approval),
     )
+
+
+def _class_of(approval: Approval) -> dict[str, str]:
+    """Return the data of all events of an approval."""
+    # One standing approval covers all calls of an approval, or none; the same is true
+    # of a program.
+    standing = approval.covers[0].approval if approval.covers else ""
+    found = {STANDING: standing, HANDED_TO: approval.items[0].handed_to}
+    return {name: value for name, value in found.items() if value}
 
 
 def call_event(

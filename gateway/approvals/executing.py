@@ -10,6 +10,10 @@ An attempt is the right to run a call once, and each is spent once. A claim spen
 and so does each end of an authorization: a lapse, a withdrawal, a return to people. The
 attempt's number is computed from the sealed record, and rises with each claim and each
 return. An old record that is put back therefore names a spent attempt.
+
+A call with ``handed_to`` is handed over to another program instead: the same claim, and
+then `hand_over`. The program takes a decision once, so a hand-over whose lease has
+ended may be repeated, and it is never in doubt.
 """
 
 from __future__ import annotations
@@ -27,6 +31,7 @@ from keyturn.gateway.approvals.events import (
 from keyturn.gateway.approvals.lifecycle import FINAL, Transition, advance
 from keyturn.gateway.approvals.record import Approval, Item
 from keyturn.gateway.protocol.records import Finding, ItemState, Result
+from keyturn.gateway.protocol.wire import HandOverEnd, ReportedOutcome
 
 _MOVES = {
     ItemState.AUTHORIZED: Transition.RELEASE,
@@ -40,31 +45,33 @@ NEVER_AGAIN = 2**31
 
 _ENDED = FINAL | {ItemState.FAILED}
 
+CLAIMED = frozenset({ItemState.EXECUTING, ItemState.HANDING_OVER})
+"""States of a call that an attempt has claimed."""
+
 
 def claim(
     approval: Approval, item: Item, *, owner: str, lease_ms: int, now_ms: int
 ) -> Change:
-    """Give one attempt the right to run an item.
+    """Give one attempt the right to run an item, or to hand it over.
 
     Args:
         approval: the current record.
-        item: authorized, or executing by an owner whose lease has ended.
+        item: authorized, or claimed by an owner whose lease has ended.
         owner: the attempt, unique.
         lease_ms: length of the claim without a heartbeat.
         now_ms: the store's clock.
     """
     started = item.moved(
-        Transition.CLAIM,
+        Transition.HAND if item.handed_to else Transition.CLAIM,
         now_ms,
         # Rises with each start, even of the same owner: a report names its start.
         fence=item.fence + 1,
         owner=owner,
         claimed_until_ms=now_ms + lease_ms,
     )
-    event = approval_event(approval, EventName.ITEM_EXECUTING, started)
+    event = approval_event(approval, named_after(started.state), started)
     # The write fails if the authorization lapses after this read.
-    is_first = item.state is ItemState.AUTHORIZED
-    until_ms = item.lapses_at_ms if is_first else 0
+    until_ms = 0 if item.state is ItemState.EXECUTING else item.lapses_at_ms
     return Change(following(approval, started), (event,), before_ms=until_ms)
 
 
@@ -126,9 +133,61 @@ def finish(
     if item.state is after and (kept is not None or not is_doubt):
         return not (kept and result) or kept.payload == result.payload
     # A late report of the owner ends the doubt.
-    if item.state is not ItemState.EXECUTING and not (is_doubt and result):
+    is_claimed = item.state is ItemState.EXECUTING or (
+        # Only given back: a program that runs it by itself has no result for us.
+        item.state is ItemState.HANDING_OVER and result is None
+    )
+    if not is_claimed and not (is_doubt and result):
         return False
     return _ended(approval, item, result, (), now_ms=now_ms, has_begun=has_begun)
+
+
+def hand_over(
+    approval: Approval, item: Item, end: HandOverEnd, *, now_ms: int
+) -> Change | bool:
+    """Record how a hand-over ended.
+
+    Returns:
+        The change. Without a change: True if the same end was recorded before, False if
+        it is refused.
+    """
+    if item.fence != end.fence:
+        return False
+    if item.state in {ItemState.HANDED_OVER, ItemState.NOT_TAKEN}:
+        return item.handed.problem == end.problem
+    if item.state is not ItemState.HANDING_OVER:
+        return False
+    ended = item.moved(
+        Transition.TAKE if end.taken else Transition.MISS,
+        now_ms,
+        claimed_until_ms=0,
+        lapses_at_ms=0,
+        owner="",
+        handed=item.handed.with_(problem=end.problem, detail=end.detail),
+    )
+    event = approval_event(
+        approval, named_after(ended.state), ended, reason=end.problem
+    )
+    return Change(following(approval, ended), (event,))
+
+
+def report_outcome(
+    approval: Approval, item: Item, report: ReportedOutcome
+) -> Change | bool:
+    """Record a program's report of a call that it took; the first one counts.
+
+    Returns:
+        As `hand_over`.
+    """
+    if item.state is not ItemState.HANDED_OVER:
+        return False
+    result = Result(ok=report.ok, summary=report.summary)
+    if item.handed.reported is not None:
+        return item.handed.reported == result
+    reason = "executed" if report.ok else "failed"
+    event = approval_event(approval, EventName.ITEM_REPORTED, item, reason=reason)
+    noted = item.with_(handed=item.handed.with_(reported=result))
+    return Change(following(approval, noted), (event,))
 
 
 def is_late(change: Change) -> bool:
@@ -183,7 +242,7 @@ def _ended(
         # A claim that is given back keeps the result of an earlier attempt.
         result=result or item.result,
     )
-    if result is None and has_begun:
+    if result is None and has_begun and not item.handed_to:
         # A nested call waits for people, longer than an unused authorization lasts.
         ended = ended.with_(lapses_at_ms=now_ms + timing.PAUSE_MS)
     event = approval_event(approval, named_after(after), item)
@@ -253,7 +312,7 @@ def spent_by(
     for was, now in zip(before.items, after.items, strict=True):
         if was is now:
             continue
-        if now.state is ItemState.EXECUTING and now.fence > was.fence:
+        if now.state in CLAIMED and now.fence > was.fence:
             found += begun_attempts(after, now, standing)
         elif _is_ended(was, now):
             found.append(next_attempt(before, was))
@@ -263,6 +322,9 @@ def spent_by(
 def _is_ended(was: Item, now: Item) -> bool:
     if was.state is ItemState.AUTHORIZED:
         return now.state is ItemState.PENDING or now.state in _ENDED
+    # An older record must not be handed over again after the end.
+    if was.state is ItemState.HANDING_OVER:
+        return now.state in _ENDED
     return was.state is ItemState.IN_DOUBT and now.state in _ENDED
 
 

@@ -32,6 +32,9 @@ class Transition(StrEnum):
     FAIL = "fail"
     DOUBT = "doubt"
     RETRY = "retry"
+    HAND = "hand"
+    TAKE = "take"
+    MISS = "miss"
     REOPEN = "reopen"
 
 
@@ -68,6 +71,17 @@ TRANSITIONS: dict[tuple[ItemState, Transition], ItemState] = {
     (_S.IN_DOUBT, Transition.RETRY): _S.AUTHORIZED,
     # People skipped it; then its executor reported that it had run.
     (_S.FAILED, Transition.EXECUTE): _S.EXECUTED,
+    # Another program runs it: only the decision is handed over.
+    (_S.AUTHORIZED, Transition.HAND): _S.HANDING_OVER,
+    # The connector died. The program takes a decision once, so another one repeats it.
+    (_S.HANDING_OVER, Transition.HAND): _S.HANDING_OVER,
+    # The program is busy.
+    (_S.HANDING_OVER, Transition.RELEASE): _S.AUTHORIZED,
+    (_S.HANDING_OVER, Transition.TAKE): _S.HANDED_OVER,
+    (_S.HANDING_OVER, Transition.MISS): _S.NOT_TAKEN,
+    # The connector died, and nobody knows whether the program took the decision.
+    (_S.HANDING_OVER, Transition.WITHDRAW): _S.WITHDRAWN,
+    (_S.HANDING_OVER, Transition.LAPSE): _S.LAPSED,
 }
 
 # Derived from the table, so that a new row cannot leave a state final.

@@ -33,6 +33,8 @@ KINDS = {
     # approve the same at once without a warning.
     ItemState.AUTHORIZED: PrecedentKind.DONE,
     ItemState.EXECUTING: PrecedentKind.DONE,
+    ItemState.HANDING_OVER: PrecedentKind.DONE,
+    ItemState.HANDED_OVER: PrecedentKind.DONE,
     ItemState.EXECUTED: PrecedentKind.DONE,
     ItemState.IN_DOUBT: PrecedentKind.DONE,
     ItemState.REJECTED: PrecedentKind.REJECTED,

@@ -34,6 +34,7 @@ from keyturn.gateway.protocol.records import (
     EditRecord,
     Finding,
     ItemState,
+    NotTaken,
     Person,
     Record,
     Result,
@@ -118,6 +119,24 @@ class TriageResult(Record):
     rationale: str = ""
 
 
+class HandOver(Record):
+    """What is known about a decision that was handed to another program.
+
+    Attributes:
+        problem: why the program did not take it; "" if it did.
+        detail: the program's error: untrusted.
+        reported: the program's report that the call ran or failed: unverified.
+        again_by: the person who wants the agent to ask again; None: nobody.
+        asked_again_ms: when the agent asked again; 0: it did not.
+    """
+
+    problem: NotTaken = ""
+    detail: str = ""
+    reported: Result | None = None
+    again_by: Person | None = None
+    asked_again_ms: int = 0
+
+
 class Item(PolicyDecisionFields):
     """One call inside an approval.
 
@@ -150,6 +169,8 @@ class Item(PolicyDecisionFields):
         expires_at_ms: end of its wait, if that differs from the approval's: the call
             was raised, or went back to people. 0: the approval's end.
         latest_at_ms: the latest possible end since then; 0: not set.
+        handed_to: name of the program that runs it by itself; "" if its caller runs it.
+        handed: what is known of the hand-over.
     """
 
     id: str
@@ -189,6 +210,8 @@ class Item(PolicyDecisionFields):
     finding: Finding | None = None
     late_result: Result | None = None
     spot_check: SpotCheck | None = None
+    handed_to: str = ""
+    handed: HandOver = HandOver()
 
     @property
     def args(self) -> JsonObject:
@@ -259,6 +282,11 @@ class Item(PolicyDecisionFields):
     def may_run(self) -> bool:
         """Return True if it may start now, or after a decision."""
         return self.state in {ItemState.PENDING, ItemState.AUTHORIZED}
+
+    def is_left_at(self, now_ms: int) -> bool:
+        """Return True if its hand-over began, and its connector is silent."""
+        is_begun = self.state is ItemState.HANDING_OVER
+        return is_begun and now_ms >= self.claimed_until_ms
 
     @property
     def is_to_be_checked(self) -> bool:

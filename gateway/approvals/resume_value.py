@@ -24,6 +24,8 @@ _KINDS = {
     **{state: AnswerKind(state.value) for state in _ENDINGS},
 }
 
+NOT_KNOWN_THERE = "Look before you ask again whether it ran."
+
 ENDS_WITHOUT_REVIEW: frozenset[ItemState] = frozenset(_ENDINGS)
 """States of a call that ended without a reviewer's decision; people may withdraw."""
 
@@ -101,7 +103,9 @@ def end_reason(item: Item) -> str:
             f" Their reason: {json.dumps(text, ensure_ascii=False)}." if text else ""
         )
     ran = "did not run."
-    if item.has_started:  # at least once, so "did not run" would be false
+    if item.has_started and item.handed_to:
+        ran = f"is not handed over again. {NOT_KNOWN_THERE}"
+    elif item.has_started:  # at least once, so "did not run" would be false
         ran = "does not go on. What it did before that stays."
     return f"{why}, so the call {ran}{reason}"
 

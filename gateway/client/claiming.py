@@ -61,6 +61,7 @@ from keyturn.gateway.protocol.wire import (
     ClaimReply,
     ClaimRequest,
     Done,
+    HandedOver,
     InDoubt,
     ReconcileAnswer,
     Refused,
@@ -236,6 +237,8 @@ async def _claim_when_free(
             if state is None:
                 return Refused(reason=texts.MISMATCH)
             request = request.with_(state=state)
+        elif isinstance(reply, HandedOver):
+            return Refused(reason=texts.HANDED_OVER)
         elif not isinstance(reply, Busy):
             return reply
         # Also after `CheckState`: a state that changes at each read would loop forever.

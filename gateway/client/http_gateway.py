@@ -216,6 +216,15 @@ class HttpGateway:
         question = http_api.Finish(item_id=item_id, fence=fence, result=result)
         return await waited_for(begun(self.connection.ask(http_api.FINISH, question)))
 
+    async def hand_over(self, end: wire.HandOverEnd) -> bool:
+        """Record how a hand-over ended; see `Gateway.hand_over`."""
+        asked = self.connection.ask(http_api.HAND_OVER, end)
+        return await waited_for(begun(asked))
+
+    async def report_outcome(self, report: wire.ReportedOutcome) -> bool:
+        """Record what a program reports; see `Gateway.report_outcome`."""
+        return await self.connection.ask(http_api.REPORT_OUTCOME, report)
+
     async def release(
         self, item_id: str, fence: int, *, has_begun: bool = True
     ) -> None:

@@ -10,6 +10,7 @@ from keyturn.gateway.protocol.digest import BusinessState
 from keyturn.gateway.protocol.records import (
     Effect,
     ItemState,
+    NotTaken,
     Person,
     Record,
     RunRef,
@@ -98,6 +99,24 @@ class WindowView(Record):
     within_s: int
 
 
+class HandedView(Record):
+    """How the hand-over of a call to another program ended.
+
+    Attributes:
+        taken: the program took the decision.
+        problem: why it did not; "" if it did.
+        detail: the program's error, unverified.
+        reported_ok: whether the program reports that the call ran; None: no report.
+        report: its words, unverified.
+    """
+
+    taken: bool
+    problem: NotTaken = ""
+    detail: str = ""
+    reported_ok: bool | None = None
+    report: str = ""
+
+
 class CallView(Record):
     """One call of an approval.
 
@@ -142,6 +161,9 @@ class CallView(Record):
         is_edited: people changed its arguments.
         decision: the decision that ended its wait.
         ok: whether it ran without an error; None before it ran.
+        handed_to: the program that runs it by itself; "" if the agent's process runs
+            it under a claim.
+        handed: how the hand-over ended; None before that, and for all other calls.
     """
 
     id: str
@@ -181,13 +203,16 @@ class CallView(Record):
     is_edited: bool = False
     decision: DecisionView | None = None
     ok: bool | None = None
+    handed_to: str = ""
+    handed: HandedView | None = None
 
 
 class ApprovalView(Record):
     """One request on one card.
 
     ``version`` rises with every edit, and a decision names it. ``run`` is the outermost
-    agent and its thread. ``is_waiting`` is true while one of its calls waits for
+    agent and its thread. ``ns`` and ``message_id`` are those of the turn: its lane, and
+    its message. ``is_waiting`` is true while one of its calls waits for
     people. ``digest`` binds all calls in this order. ``agent_says`` is the model's
     text, unverified. ``principals`` are all people who spoke in the run; they cannot
     decide on it. A single approval has the current state of policy and store. In a
@@ -197,6 +222,8 @@ class ApprovalView(Record):
     id: str
     agent: str
     thread: str
+    ns: str = ""
+    message_id: str = ""
     run: RunRef
     channel: str
     version: int

@@ -35,7 +35,9 @@ from keyturn.gateway.protocol.wire import (
     ClaimReply,
     ClaimRequest,
     EditsKnown,
+    HandOverEnd,
     LateReport,
+    ReportedOutcome,
     Turn,
     TurnRef,
     Verdict,
@@ -371,6 +373,8 @@ CLAIM = _operation(
 )
 HEARTBEAT = _operation("heartbeat", Scope.EXECUTE, ClaimedCall, bool)
 FINISH = _operation("finish", Scope.EXECUTE, Finish, bool)
+HAND_OVER = _operation("hand_over", Scope.EXECUTE, HandOverEnd, bool)
+REPORT_OUTCOME = _operation("report_outcome", Scope.EXECUTE, ReportedOutcome, bool)
 RELEASE = _operation("release", Scope.EXECUTE, Release, NoneType)
 REPORT_PROGRESS = _operation("report_progress", Scope.EXECUTE, CallProgress, CallBegun)
 ENDED = _operation("ended", Scope.EXECUTE, CallEnd, NoneType)

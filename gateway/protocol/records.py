@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from enum import StrEnum
-from typing import Self
+from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -184,6 +184,9 @@ class ItemState(StrEnum):
     SUPERSEDED = "superseded"
     WITHDRAWN = "withdrawn"
     LAPSED = "lapsed"
+    HANDING_OVER = "handing_over"
+    HANDED_OVER = "handed_over"
+    NOT_TAKEN = "not_taken"
 
 
 class Verb(StrEnum):
@@ -201,6 +204,10 @@ class Finding(StrEnum):
     EXECUTED = "executed"
     RERUN = "rerun"
     SKIP = "skip"
+
+
+NotTaken = Literal["", "answered_elsewhere", "deleted", "refused"]
+"""Why another program did not take a decision that was handed to it; "" if it did."""
 
 
 class Tier(StrEnum):

@@ -45,6 +45,10 @@ INTERRUPTED = (
     "This call was cut off when the conversation moved on, and its result is lost. "
     f"It may have run. {UNKNOWN_EFFECT}"
 )
+HANDED_OVER = (
+    "The decision on this call was handed to another program, which runs it by itself. "
+    "So it does not run here."
+)
 MISMATCH = (
     "The authorized action differs from this call, so the call did not run. "
     f"{NOT_AGAIN} Tell the user."

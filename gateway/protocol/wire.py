@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from keyturn.gateway.errors import NotAllowed
 from keyturn.gateway.protocol import digest
@@ -18,6 +18,7 @@ from keyturn.gateway.protocol.records import (
     EditOutcome,
     EditRecord,
     ItemState,
+    NotTaken,
     Person,
     Reading,
     Record,
@@ -159,6 +160,10 @@ class ProposedCall(Record):
     is_question: bool = False
 
 
+PROGRAM = r"^(?:[A-Za-z0-9](?:[A-Za-z0-9 _.:/-]{0,78}[A-Za-z0-9])?)?$"
+"""Name of a program that runs calls by itself, or "": up to 80 characters."""
+
+
 class Turn(Record):
     """All calls of one AI message, submitted together.
 
@@ -167,7 +172,9 @@ class Turn(Record):
     ``enclosing_run`` is the run in whose tool the turn's run was started. Its people
     may have asked for these calls, so it only adds people who must not decide.
     ``resumes_itself`` is True if the agent's process resumes its thread after
-    decisions; over HTTP it always does.
+    decisions; over HTTP it always does. ``handed_to`` names the program that runs these
+    calls by itself, such as "Claude Code": the gateway hands decisions over and cannot
+    see what runs. Empty: the caller claims, runs and finishes each call.
     """
 
     ref: TurnRef
@@ -176,6 +183,7 @@ class Turn(Record):
     schemas: dict[str, JsonObject] = Field(default_factory=dict)
     enclosing_run: RunRef | None = None
     resumes_itself: bool = False
+    handed_to: str = Field(default="", pattern=PROGRAM)
 
 
 class VerdictKind(StrEnum):
@@ -315,6 +323,10 @@ class Claimed(Record):
     receipt: str = ""
 
 
+MAX_DETAIL = 2000
+"""Longest text of another program about a call that was handed to it, in characters."""
+
+
 class CheckState(Record):
     """Read the business state for the arguments of ``action``, then claim again.
 
@@ -375,8 +387,49 @@ class Reopened(Record):
     reason: str
 
 
+class HandedOver(Record):
+    """It was handed over before: ``taken`` by its program, or not (``problem``)."""
+
+    kind: Literal["handed_over"] = "handed_over"
+    taken: bool
+    problem: NotTaken = ""
+    edit: EditRecord | None = None
+
+
+class HandOverEnd(Record):
+    """How the hand-over of a claimed call ended.
+
+    Attributes:
+        item_id: id of the call.
+        fence: of the claim. It stays valid after its lease, until the next claim.
+        taken: the program certainly took the decision.
+        problem: why it did not; empty exactly if it did.
+        detail: the program's error: untrusted text for people.
+    """
+
+    item_id: str
+    fence: int
+    taken: bool
+    problem: NotTaken = ""
+    detail: str = Field(default="", max_length=MAX_DETAIL)
+
+    @model_validator(mode="after")
+    def _has_one_end(self) -> Self:
+        if self.taken is bool(self.problem):
+            raise ValueError("give a problem exactly if the decision was not taken")
+        return self
+
+
+class ReportedOutcome(Record):
+    """A program's report of a call that was handed to it; the first one counts."""
+
+    item_id: str
+    ok: bool
+    summary: str = Field(default="", max_length=MAX_DETAIL)
+
+
 ClaimReply = Annotated[
-    Claimed | CheckState | Done | Busy | InDoubt | Refused | Reopened,
+    Claimed | CheckState | Done | Busy | InDoubt | Refused | Reopened | HandedOver,
     Field(discriminator="kind"),
 ]
 

@@ -232,7 +232,7 @@ def _spend(execute: Execute, one: Attempt, now_ms: int, *, again: bool) -> None:
         return
     number, owner, at_ms = execute(_READ, (one.approval, one.item)).fetchone()
     if not (again and (number, owner) == (one.number, one.owner)):
-        raise AlreadySpent(one.approval, one.item, number, at_ms)
+        raise AlreadySpent(one.approval, one.item, number, at_ms, owner)
 
 
 def _make_tables(execute: Execute) -> None:

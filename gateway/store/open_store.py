@@ -30,7 +30,7 @@ ENGINE_FOLDER = "valkey"
 AUDIT_FOLDER = "audit"
 """Folder of the audit tree in the data folder, unless another one is configured."""
 
-FORMATS = {"0.1.0": "1b556e6705d9f392bafd4a24129df3e3"}
+FORMATS = {"0.1.0": "5cefa0d5055a1f972292c22bcc3e0a13"}
 """Versions that changed the record schemas, newest last, with a digest of the schemas.
 
 A format's number is its position, from 1.

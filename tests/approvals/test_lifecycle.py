@@ -60,6 +60,26 @@ def test_nothing_executes_that_was_not_authorized() -> None:
     assert before_executing == {ItemState.AUTHORIZED, ItemState.EXECUTING}
 
 
+def test_what_another_program_runs_never_counts_as_run_failed_or_in_doubt() -> None:
+    reached, steps = {ItemState.HANDING_OVER}, len(ItemState)
+    for _ in range(steps):
+        reached |= {
+            after
+            for (before, transition), after in TRANSITIONS.items()
+            # A claim of such a call hands it over, and a doubt ends it.
+            if before in reached and before is not ItemState.AUTHORIZED
+        }
+
+    assert reached == {
+        ItemState.HANDING_OVER,
+        ItemState.AUTHORIZED,
+        ItemState.HANDED_OVER,
+        ItemState.NOT_TAKEN,
+        ItemState.WITHDRAWN,
+        ItemState.LAPSED,
+    }
+
+
 def test_authorization_comes_from_a_decision_or_from_giving_a_claim_back() -> None:
     into = {
         (before, transition) for (before, transition), after in TRANSITIONS.items()
@@ -71,6 +91,7 @@ def test_authorization_comes_from_a_decision_or_from_giving_a_claim_back() -> No
         (ItemState.PENDING, Transition.CLEAR),
         (ItemState.EXECUTING, Transition.RELEASE),
         (ItemState.IN_DOUBT, Transition.RETRY),
+        (ItemState.HANDING_OVER, Transition.RELEASE),
     }
 
 

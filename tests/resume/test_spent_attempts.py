@@ -24,6 +24,7 @@ from keyturn.gateway.protocol.wire import (
     Claimed,
     ClaimReply,
     ClaimRequest,
+    HandOverEnd,
     InDoubt,
     TurnRef,
     Verdict,
@@ -95,6 +96,7 @@ class Life:
 
     ref: TurnRef
     verdict: Verdict
+    handed_to = ""
 
     def __init__(self, harness: ServiceHarness) -> None:
         self.harness = harness
@@ -102,7 +104,9 @@ class Life:
 
     async def asks(self) -> None:
         args: JsonObject = {"amount": 5}
-        self.ref, (self.verdict,) = await self.harness.submit(("process_refund", args))
+        self.ref, (self.verdict,) = await self.harness.submit(
+            ("process_refund", args), handed_to=self.handed_to
+        )
 
     @property
     def claim(self) -> ClaimRequest:
@@ -256,6 +260,21 @@ async def covered(life: Life) -> None:
     await life.harness.agents.finish(life.verdict.item_id, fence, RAN)
 
 
+async def handed_over(life: Life) -> None:
+    life.handed_to = "crm"
+    await executing(life)
+    end = HandOverEnd(item_id=life.verdict.item_id, fence=1, taken=True)
+    assert await life.harness.agents.hand_over(end)
+
+
+async def broken_off(life: Life) -> None:
+    life.handed_to = "crm"
+    await executing(life)
+    await life.harness.owner_dies(life.verdict.item_id)
+    await life.harness.lapsed(life.verdict.item_id)
+    await life.harness.sweeper.sweep()
+
+
 POLICIES: dict[Callable[[Life], Awaitable[None]], Policy] = {
     cleared: NOTIFYING,
     covered: allowing_policy(),
@@ -277,6 +296,8 @@ LIVES: list[Callable[[Life], Awaitable[None]]] = [
     not_run_again,
     set_aside,
     covered,
+    handed_over,
+    broken_off,
 ]
 
 
@@ -307,6 +328,28 @@ async def test_no_older_record_runs_a_call_again(
             harness = ServiceHarness(store, POLICIES.get(life, RULES))
             reply = await answer(harness, lived.claim.with_(owner="another"))
             assert not isinstance(reply, Claimed), f"copy {index}"
+            is_handed = bool(lived.handed_to)
+            assert not (is_handed and isinstance(reply, InDoubt)), f"copy {index}"
+
+
+async def test_a_hand_over_whose_process_died_in_the_claim_is_made_by_the_next(
+    started: Started,
+) -> None:
+    """Its ledger has the claim, and its record does not, as after a kill in between."""
+    async with started() as store:
+        lived = Life(ServiceHarness(store))
+        lived.handed_to = "crm"
+        await executing(lived)
+    async with started(SHORT_MS) as store:
+        await put_back(store, lived.copies[0])
+        harness = ServiceHarness(store)
+
+        reply = await answer(harness, lived.claim.with_(owner="another"))
+
+        assert isinstance(reply, Claimed)
+        assert reply.fence == 2
+        end = HandOverEnd(item_id=lived.verdict.item_id, fence=2, taken=True)
+        assert await harness.agents.hand_over(end)
 
 
 async def test_a_turn_submitted_again_to_an_empty_store_runs_nothing_twice(

@@ -93,6 +93,7 @@ class ServiceHarness:
         message_id: str | None = None,
         ns: str = "",
         agent: str = "support",
+        handed_to: str = "",
     ) -> tuple[TurnRef, tuple[Verdict, ...]]:
         """Submit one turn asked for by Dan; a new message id unless one is given."""
         message = message_id or f"m{next(self._count)}"
@@ -105,7 +106,8 @@ class ServiceHarness:
             ProposedCall(tool=tool, args=args, tool_call_id=f"c{index}")
             for index, (tool, args) in enumerate(calls)
         )
-        return ref, await self.agents.submit(Turn(ref=ref, calls=proposed))
+        turn = Turn(ref=ref, calls=proposed, handed_to=handed_to)
+        return ref, await self.agents.submit(turn)
 
     async def refund(
         self, amount: float = 899, thread: str = "t1"

@@ -17,8 +17,14 @@ from keyturn.gateway.approvals.decisions import (
 )
 from keyturn.gateway.approvals.lifecycle import TRANSITIONS, Transition
 from keyturn.gateway.errors import IllegalTransition
-from keyturn.gateway.protocol.records import Finding, ItemState, Result, RunRef
-from keyturn.gateway.protocol.wire import Claimed
+from keyturn.gateway.protocol.records import (
+    Finding,
+    ItemState,
+    NotTaken,
+    Result,
+    RunRef,
+)
+from keyturn.gateway.protocol.wire import Claimed, HandOverEnd
 from keyturn.gateway.resume.langgraph_local import Runners
 from keyturn.gateway.resume.recovery import Recovery
 from keyturn.gateway.store.store import Store
@@ -32,16 +38,24 @@ REFUND = "process_refund: {tier: approve}"
 class Call:
     """One call, and its possible events."""
 
-    def __init__(self, harness: ServiceHarness, tool: str = "process_refund") -> None:
+    def __init__(
+        self,
+        harness: ServiceHarness,
+        tool: str = "process_refund",
+        handed_to: str = "",
+    ) -> None:
         self.harness = harness
         self.tool = tool
+        self.handed_to = handed_to
         self.fence = 0
 
     async def state(self) -> ItemState:
         return (await self.harness.item(self.id)).state
 
     async def submit(self) -> None:
-        self.ref, (verdict,) = await self.harness.submit((self.tool, {"amount": 9}))
+        self.ref, (verdict,) = await self.harness.submit(
+            (self.tool, {"amount": 9}), handed_to=self.handed_to
+        )
         self.id, self.request = verdict.item_id, claim_of(self.ref, verdict)
 
     async def decide(self, decision: Decision) -> None:
@@ -73,6 +87,12 @@ class Call:
 
     async def finish(self, result: Result) -> None:
         await self.harness.agents.finish(self.id, self.fence, result)
+
+    async def hand_over(self, problem: NotTaken = "") -> None:
+        end = HandOverEnd(
+            item_id=self.id, fence=self.fence, taken=not problem, problem=problem
+        )
+        await self.harness.agents.hand_over(end)
 
     async def expire(self) -> None:
         await self.harness.overdue(self.id.partition(".")[0])
@@ -135,6 +155,16 @@ ROWS: dict[tuple[ItemState, Transition], tuple[Step, Step]] = {
         lambda c: c.decide(Reconcile(finding=Finding.RERUN)),
     ),
     (S.FAILED, M.EXECUTE): (lambda c: c.found(Finding.SKIP), lambda c: c.finish(OK)),
+    (S.AUTHORIZED, M.HAND): (Call.approve, Call.claim),
+    (S.HANDING_OVER, M.HAND): (Call.die, lambda c: c.claim("second")),
+    (S.HANDING_OVER, M.RELEASE): (Call.start, Call.release),
+    (S.HANDING_OVER, M.TAKE): (Call.start, Call.hand_over),
+    (S.HANDING_OVER, M.MISS): (
+        Call.start,
+        lambda c: c.hand_over("deleted"),
+    ),
+    (S.HANDING_OVER, M.WITHDRAW): (Call.die, Call.withdraw),
+    (S.HANDING_OVER, M.LAPSE): (Call.die, Call.lapse),
 }
 IDEMPOTENT = {(S.EXECUTING, M.CLAIM)}
 
@@ -169,8 +199,11 @@ async def test_a_row_makes_its_move_and_without_it_the_move_is_refused(
     store: Store, row: tuple[ItemState, Transition], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     prepare, act = ROWS[row]
+    is_handed = row[0] is S.HANDING_OVER or row[1] is M.HAND
     call = Call(
-        ServiceHarness(store), "send_email" if row in IDEMPOTENT else "process_refund"
+        ServiceHarness(store),
+        "send_email" if row in IDEMPOTENT else "process_refund",
+        handed_to="crm" if is_handed else "",
     )
     await prepare(call)
     assert await call.state() is row[0]

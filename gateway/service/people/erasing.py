@@ -29,6 +29,7 @@ _OPEN = {
     ItemState.PENDING,
     ItemState.AUTHORIZED,
     ItemState.EXECUTING,
+    ItemState.HANDING_OVER,
     ItemState.IN_DOUBT,
 }
 

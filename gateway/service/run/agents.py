@@ -85,7 +85,7 @@ class AgentService(claiming.ClaimService, Submitter):
         """Grant one execution; see `ClaimService.claim`."""
         reply = await super().claim(request)
         if (
-            isinstance(reply, wire.Claimed | wire.Done | wire.InDoubt)
+            isinstance(reply, wire.Claimed | wire.Done | wire.InDoubt | wire.HandedOver)
             and reply.edit is not None
         ):
             return reply.with_(edit=self._sealed(reply.edit, request.ref.run_ref))
@@ -466,7 +466,7 @@ class RunCalls(TenantService):
             item.id
             for loaded in await self._unfinished(run)
             for item in loaded.approval.items
-            if item.state in _UNSTARTED
+            if (item.state in _UNSTARTED or item.is_left_at(loaded.now_ms))
             and not is_late(loaded.approval, item, loaded.now_ms)
             and (not item.is_auto_approved if item_ids is None else item.id in item_ids)
         ]

@@ -126,6 +126,8 @@ def view_of(approval: Approval, may_be: MayBe = lambda _: False) -> views.Approv
         id=approval.id,
         agent=approval.agent,
         thread=approval.thread,
+        ns=approval.ns,
+        message_id=approval.message_id,
         run=approval.run_ref,
         channel=approval.channel,
         version=approval.version,
@@ -211,6 +213,21 @@ def _call(approval: Approval, item: Item, may_be: MayBe) -> views.CallView:
             text=decision.text,
         ),
         ok=item.result.ok if item.result else None,
+        handed_to=item.handed_to,
+        handed=_handed(item),
+    )
+
+
+def _handed(item: Item) -> views.HandedView | None:
+    if item.state not in {ItemState.HANDED_OVER, ItemState.NOT_TAKEN}:
+        return None
+    handed, reported = item.handed, item.handed.reported
+    return views.HandedView(
+        taken=item.state is ItemState.HANDED_OVER,
+        problem=handed.problem,
+        detail=handed.detail,
+        reported_ok=reported.ok if reported else None,
+        report=reported.summary if reported else "",
     )
 
 

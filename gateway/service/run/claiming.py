@@ -13,6 +13,7 @@ from typing import NamedTuple, TypeVar
 
 from keyturn.gateway.approvals import executing
 from keyturn.gateway.approvals.changes import Change
+from keyturn.gateway.approvals.ending import end_restored
 from keyturn.gateway.approvals.executing import (
     is_asked_again_since,
     knowing,
@@ -75,6 +76,10 @@ TOO_LARGE = (
     "large to show to them, so it did not run."
 )
 _NOT_AUTHORIZED = "This call must not run: it is not authorized."
+_NOT_AGAIN = (
+    "Its hand-over broke off, and it may not be repeated now: a freeze or the policy "
+    "forbids it. Whether its program took the decision is not known."
+)
 _NOT_OURS = "The gateway knows no such call in this thread, so it must not run."
 
 
@@ -173,6 +178,32 @@ class ClaimService(PolicyService):
             return not executing.is_late(found.change)
         return bool(found)
 
+    async def hand_over(self, end: wire.HandOverEnd) -> bool:
+        """Record how a hand-over ended; see `Gateway.hand_over`."""
+
+        async def compute(loaded: Loaded, item: Item) -> Write | bool:
+            kept = end.with_(detail=self._hidden(end.detail, item))
+            now_ms = loaded.now_ms
+            found = executing.hand_over(loaded.approval, item, kept, now_ms=now_ms)
+            return found if isinstance(found, bool) else Write(found)
+
+        return bool(await waited_for(begun(self._change(end.item_id, compute))))
+
+    async def report_outcome(self, report: wire.ReportedOutcome) -> bool:
+        """Record what a program reports; see `Gateway.report_outcome`."""
+
+        async def compute(loaded: Loaded, item: Item) -> Write | bool:
+            kept = report.with_(summary=self._hidden(report.summary, item))
+            found = executing.report_outcome(loaded.approval, item, kept)
+            return found if isinstance(found, bool) else Write(found)
+
+        return bool(await self._change(report.item_id, compute))
+
+    def _hidden(self, text: str, item: Item) -> str:
+        """Return a program's text about a call, without private data."""
+        told, kinds = Result(ok=False, summary=text), self._policy().privacy.hide
+        return with_hidden_summary(told, item, kinds).summary
+
     async def _change(
         self, item_id: str, compute: Callable[[Loaded, Item], Awaitable[T]]
     ) -> T | None:
@@ -201,7 +232,7 @@ class ClaimService(PolicyService):
         # With the item id alone, a call could run with the approval of another one.
         if item.is_standing or not is_same_call(request, item):
             return wire.Refused(reason=_NOT_OURS, state=item.state)
-        if item.state not in {ItemState.AUTHORIZED, ItemState.EXECUTING}:
+        if item.state not in {ItemState.AUTHORIZED, *executing.CLAIMED}:
             unproven = proving.unproven_end(self._store, loaded.approval, item)
             said = proving.proven_words(self._store, loaded.approval, item)
             return unproven or unclaimable(said)
@@ -242,7 +273,21 @@ class ClaimService(PolicyService):
         left_ms = self._store.lease_ms - abs(loaded.now_ms - spent.at_ms)
         if left_ms > 0 or (is_newer and item.owner != request.owner):
             return _busy(max(left_ms, 0))
-        return _in_doubt(loaded, known)
+        if not item.handed_to:
+            return _in_doubt(loaded, known)
+        return await self._hand_again(spent, of._replace(item=known))
+
+    async def _hand_again(
+        self, spent: AlreadySpent, of: _Attempt
+    ) -> Write | wire.ClaimReply:
+        """Decide whether a call is handed over whose attempt is spent in the ledger."""
+        loaded, item = of.loaded, of.item
+        if not spent.owner:  # it ended, so an older copy was restored
+            return Write(end_restored(loaded.approval, item, loaded.now_ms))
+        # That attempt has no end, and the program takes a decision only once.
+        if item.state is ItemState.AUTHORIZED:
+            return await self._start(of)
+        return await self._why_stopped(of) or self._granted(of)
 
     async def _start(self, of: _Attempt) -> Write | wire.ClaimReply:
         """Start an authorized call, unless its authorization is no longer valid."""
@@ -296,13 +341,13 @@ class ClaimService(PolicyService):
         approval, now_ms = loaded.approval, loaded.now_ms
         # The same request with the same key: a repeated claim.
         if item.owner == request.owner:
-            if await self._may_still_run(of):
+            stopped = await self._why_stopped(of)
+            if stopped is None:
                 # The reply to the first claim was lost.
                 ledger = self._store.conn.ledger
                 await spend_again(ledger, loaded, standing, item)
                 return self._reply(approval, item.index, request.owner, standing)
-            # The call may have started: a refusal would suggest that nothing ran.
-            return _in_doubt(loaded, item)
+            return stopped
         cut = executing.shorten_claim(
             approval, item, lease_ms=self._store.lease_ms, now_ms=now_ms
         )
@@ -311,12 +356,19 @@ class ClaimService(PolicyService):
         # Even an idempotent call has only one owner at a time.
         if now_ms < item.claimed_until_ms:
             return _busy(item.claimed_until_ms - now_ms)
-        if item.idempotent and await self._may_still_run(of):
-            return self._granted(of)
+        if item.idempotent or item.handed_to:
+            return await self._why_stopped(of) or self._granted(of)
         return _in_doubt(loaded, item)
 
-    async def _may_still_run(self, of: _Attempt) -> bool:
-        """Return whether freezes and the current policy allow a started call to run."""
+    async def _why_stopped(self, of: _Attempt) -> Write | wire.ClaimReply | None:
+        """Return why a started call may not run again; None if it may.
+
+        Freezes and the current policy count. The call may have started: for one that
+        runs here, a refusal would suggest that nothing ran.
+        """
+        item, is_handed = of.item, bool(of.item.handed_to)
+        if is_handed and 0 < item.lapses_at_ms <= of.loaded.now_ms:
+            return unclaimable(item.with_(state=ItemState.LAPSED))
         evaluated = await self._evaluate_now(of.loaded, of.item)
         back = revoke(
             of.loaded.approval,
@@ -325,7 +377,11 @@ class ClaimService(PolicyService):
             now_ms=0,
             standing=of.standing,
         )
-        return evaluated.freeze is None and back is None
+        if evaluated.freeze is None and back is None:
+            return None
+        if is_handed:
+            return wire.Refused(reason=_NOT_AGAIN, state=item.state)
+        return _in_doubt(of.loaded, item)
 
     async def _evaluate_now(self, loaded: Loaded, item: Item) -> CurrentEvaluation:
         call = WaitingCall(loaded.approval, item, item.args)
@@ -336,7 +392,7 @@ class ClaimService(PolicyService):
     ) -> wire.ClaimReply:
         """Return the reply to a claim after it was written."""
         item = approval.items[index]
-        if item.state is not ItemState.EXECUTING:
+        if item.state not in executing.CLAIMED:
             return unclaimable(item)
         # The claim of another owner was only cut to the length of a lease.
         if item.owner != owner:
@@ -351,7 +407,9 @@ class ClaimService(PolicyService):
             asks_on_failure=item.asks_on_failure,
             reconciled=last_finding(proving.proven_words(self._store, approval, item)),
             requested=requested_before(item),
-            receipt=proving.receipt_of(
+            receipt=""
+            if item.handed_to
+            else proving.receipt_of(
                 self._store, self._policy(), approval, item, standing
             ),
         )
@@ -370,6 +428,11 @@ def unclaimable(item: Item) -> wire.ClaimReply:
             )
         case ItemState.IN_DOUBT:
             return wire.InDoubt(edit=told_edit(item))
+        case ItemState.HANDED_OVER | ItemState.NOT_TAKEN:
+            is_taken = item.state is ItemState.HANDED_OVER
+            return wire.HandedOver(
+                taken=is_taken, problem=item.handed.problem, edit=told_edit(item)
+            )
         case ItemState.PENDING if item.revoked is not None:
             return wire.Reopened(reason=item.revoked.reason)
         case state if state in ENDS_WITHOUT_REVIEW:

@@ -17,6 +17,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass
 
 from keyturn.gateway.approvals.events import SecurityEvent, SecurityKind
+from keyturn.gateway.approvals.executing import CLAIMED
 from keyturn.gateway.approvals.record import Approval, Item
 from keyturn.gateway.approvals.requirement import Vote
 from keyturn.gateway.approvals.signed_decisions import (
@@ -55,6 +56,7 @@ _MAY_RUN = {
     ItemState.PENDING,
     ItemState.AUTHORIZED,
     ItemState.EXECUTING,
+    ItemState.HANDING_OVER,
     # A reconciliation may run it again under its existing votes.
     ItemState.IN_DOUBT,
 }
@@ -277,7 +279,7 @@ async def _is_settled(store: Store, found: Unproven) -> bool:
     A call that may still run waits as long as its authorization.
     """
     item = found.item
-    if item.state in {ItemState.AUTHORIZED, ItemState.EXECUTING}:
+    if item.state in {ItemState.AUTHORIZED, *CLAIMED}:
         return False
     age_ms = await store.conn.now_ms("") - item.changed_at_ms
     return age_ms > AUTHORIZATION_LIFETIME.total_seconds() * 1000

@@ -450,6 +450,7 @@ def _item(
         requests_before=dict(one.requests_before),
         effect=one.effect,
         spot_check=SpotCheck() if one.is_drawn else None,
+        handed_to=source.turn.handed_to,
     )
 
 

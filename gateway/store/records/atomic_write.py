@@ -18,6 +18,7 @@ from keyturn.gateway.approvals import timing
 from keyturn.gateway.approvals.changes import Change
 from keyturn.gateway.approvals.events import Event
 from keyturn.gateway.approvals.executing import (
+    CLAIMED,
     Attempt,
     begun_attempts,
     next_attempt,
@@ -175,7 +176,7 @@ async def spend_again(
     attempts = [
         attempt
         for one in (approval.items if only is None else (only,))
-        if one.state is ItemState.EXECUTING
+        if one.state in CLAIMED
         for attempt in begun_attempts(approval, one, standing)
     ]
     if ledger is not None and attempts:

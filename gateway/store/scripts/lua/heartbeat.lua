@@ -11,8 +11,9 @@
 --   {"kept", until}  the new end of the claim, Unix milliseconds
 --   {"lost"}  another owner has the claim now, or the item has ended
 local i = ARGV[2]
+local state = redis.call('HGET', KEYS[1], i .. ':s')
 -- The fence is compared, too: a paused owner must not renew its successor's claim.
-if redis.call('HGET', KEYS[1], i .. ':s') ~= 'executing'
+if (state ~= 'executing' and state ~= 'handing_over')
   or redis.call('HGET', KEYS[1], i .. ':f') ~= ARGV[3] then
   return {'lost'}
 end

@@ -3,7 +3,8 @@
 -- Data in use never expires; ended data has a lifetime. An approval is in use while one
 -- of its items is open: people, an executor or the clock may still change it. An item
 -- in doubt is open until people reconcile it, however long that takes.
-local OPEN = {pending = true, authorized = true, executing = true, in_doubt = true}
+local OPEN = {pending = true, authorized = true, executing = true, in_doubt = true,
+  handing_over = true}
 
 local function is_open(head)
   -- An expired approval has no `n`: none of its items is open.

@@ -7,7 +7,8 @@ local function end_of(head, i)
 end
 
 -- Update the index of deadlines: the earliest of the expiry of each pending item,
--- the lapse of an unused authorization, and the end of a claim without a heartbeat.
+-- the lapse of an unused authorization, and the end of a claim without a heartbeat. A
+-- claim to hand over may be repeated until its authorization lapses.
 local function reindex(head, expiry, id, now)
   local due = nil
   local function consider(at)
@@ -25,6 +26,9 @@ local function reindex(head, expiry, id, now)
       -- listed, an idempotent call in execution would be swept forever.
       local ends = tonumber(redis.call('HGET', head, i .. ':u') or '0')
       if ends > now then consider(ends) end
+    elseif state == 'handing_over' then
+      local lapses, ends = unpack(redis.call('HMGET', head, i .. ':l', i .. ':u'))
+      consider(math.max(tonumber(lapses or '0'), tonumber(ends or '0')))
     end
   end
   if due then

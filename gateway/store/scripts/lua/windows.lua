@@ -78,7 +78,9 @@ local function update_uses(head, i, state, now, till)
   for _, row in ipairs(uses_of(head, i)) do
     if UNEXECUTED[state] then
       release(row[1], row[2])
-    elseif state == 'executed' or state == 'failed' then
+    elseif state == 'executed' or state == 'failed' or state == 'handed_over'
+      or state == 'not_taken' then
+      -- Whether a program ran a call that it did not take from here is not known.
       hold(row[1], row[2], now + row[3])
     else
       -- A late sweep must not free the use of a call that may still be approved.

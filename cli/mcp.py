@@ -20,11 +20,19 @@ import re
 from typing import Annotated
 
 import typer
+from pydantic import TypeAdapter, ValidationError
 
 from keyturn.cli.command_context import CommandContext, command_context
 from keyturn.connect.gate import HttpGate
+from keyturn.connect.mcp.people import signed_in, tokens_of
 from keyturn.connect.mcp.server import HOLD_S, Holds
-from keyturn.connect.mcp.serving import GateOptions, running, serve_stdio
+from keyturn.connect.mcp.serving import (
+    GateOptions,
+    http_app,
+    running,
+    serve_http,
+    serve_stdio,
+)
 from keyturn.connect.mcp.upstreams import UpstreamSpec, parse_header, parse_upstream
 from keyturn.gateway.client.http_gateway import (
     KEY_VARIABLE,
@@ -34,6 +42,7 @@ from keyturn.gateway.client.http_gateway import (
 from keyturn.gateway.errors import SettingsError
 from keyturn.gateway.logs import LogSettings, write_logs
 from keyturn.gateway.protocol.records import Person
+from keyturn.gateway.service_settings import Address, ListenAddress, PeopleSettings
 from keyturn.gateway.setting_forms import parse_duration
 
 group = typer.Typer(rich_markup_mode=None, invoke_without_command=True)
@@ -75,6 +84,19 @@ def mcp(
             help="Slack id of the person whose client this is; they cannot approve.",
         ),
     ] = "",
+    listen: Annotated[
+        str,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="Serve streamable HTTP there, at /mcp; default: stdin and stdout.",
+        ),
+    ] = "",
+    url: Annotated[
+        str,
+        typer.Option(
+            metavar="URL", help="The https:// address of the proxy before --listen."
+        ),
+    ] = "",
     hold: Annotated[
         list[str] | None,
         typer.Option(
@@ -83,7 +105,7 @@ def mcp(
         ),
     ] = None,
 ) -> None:
-    """Serve an MCP client over stdin and stdout."""
+    """Serve MCP clients."""
     if ctx.invoked_subcommand is not None:
         return
     command = command_context(ctx)
@@ -99,13 +121,40 @@ def mcp(
         holds=_holds(hold or []),
         env=command.env,
     )
-    asyncio.run(_serve(options, gate))
+    if not listen:
+        asyncio.run(_serve_stdio(options, gate))
+        return
+    people = command.settings().api.people
+    asyncio.run(_serve_http(options, gate, people, _address(listen), url))
 
 
-async def _serve(options: GateOptions, gate: HttpGate) -> None:
+async def _serve_stdio(options: GateOptions, gate: HttpGate) -> None:
     async with running(options, gate) as server:
         await serve_stdio(server)
     await gate.aclose()
+
+
+async def _serve_http(
+    options: GateOptions,
+    gate: HttpGate,
+    people: PeopleSettings | None,
+    address: Address,
+    url: str,
+) -> None:
+    tokens = tokens_of(people, gate) if people else None
+    caller = signed_in if tokens else None
+    async with running(options, gate, caller=caller) as server:
+        await serve_http(http_app(server, address, url=url, tokens=tokens), address)
+    await gate.aclose()
+
+
+def _address(text: str) -> Address:
+    try:
+        return TypeAdapter[Address](ListenAddress).validate_python(text)
+    except ValidationError as error:
+        raise SettingsError(
+            f"--listen {text!r} is no address; write host:port, such as 127.0.0.1:8790."
+        ) from error
 
 
 def upstream_specs(

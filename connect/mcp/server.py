@@ -9,6 +9,7 @@ occupies a connection between requests.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import logging
 import re
@@ -21,6 +22,7 @@ from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel import Server
 from mcp.server.request_state import RequestStateBoundary, RequestStateSecurity
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+from starlette.requests import Request
 
 from keyturn.connect.mcp.calls import KEPT_S, Call, Caller, Calls
 from keyturn.connect.mcp.passage import Passage
@@ -38,7 +40,7 @@ HOLD_S = 45.0
 MOST_LEGS = 8
 """Legs of a call by sealed state. Clients give up after ten; the ticket comes first."""
 
-PROGRESS_S = 10.0
+PROGRESS_S = 10
 """Pause between progress messages while people decide."""
 
 WAIT = "keyturn_wait"
@@ -212,21 +214,15 @@ class GateServer:
     async def _waited(self, ctx: Context, call: Call) -> types.CallToolResult | None:
         """Wait for a call for one request; tell the client that it still waits."""
         call.progress = ctx.session.report_progress
-
-        async def tell() -> None:
-            passed = 0.0
-            while True:
-                await asyncio.sleep(PROGRESS_S)
-                passed += PROGRESS_S
-                if call.work is None:
-                    await ctx.session.report_progress(passed, None, "People decide.")
-
-        telling = asyncio.create_task(tell())
+        wait = self._passage.wait(call, self._holds.of(call.client))
+        waiting = asyncio.create_task(wait)
+        telling = asyncio.create_task(_accompany(ctx, call, waiting))
         try:
-            result = await self._passage.wait(call, self._holds.of(call.client))
+            result = await waiting
         finally:
+            waiting.cancel()
             telling.cancel()
-        if result is not None:
+        if result is not None and not await _has_left(ctx):
             self.calls.collected(call)
         return result
 
@@ -261,6 +257,24 @@ class GateServer:
 
     def _principal(self, ctx: Context) -> str | None:
         return self._caller(ctx).principal or None
+
+
+async def _accompany(ctx: Context, call: Call, waiting: asyncio.Task[Any]) -> None:
+    """Send progress while a request waits; end its wait when its client has left."""
+    for seconds in itertools.count(1):
+        await asyncio.sleep(1)
+        if await _has_left(ctx):
+            waiting.cancel()
+        elif seconds % PROGRESS_S == 0 and call.work is None:
+            await ctx.session.report_progress(seconds, None, "People decide.")
+
+
+async def _has_left(ctx: Context) -> bool:
+    """Return whether the client has closed its HTTP request.
+
+    Before the current protocol this was no cancellation, so the SDK does not tell.
+    """
+    return isinstance(ctx.request, Request) and await ctx.request.is_disconnected()
 
 
 def _trouble(error: KeyturnError) -> str:

@@ -9,17 +9,24 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import uvicorn
+from mcp.server.auth.settings import AuthSettings
 from mcp.server.lowlevel import NotificationOptions
 from mcp.server.stdio import stdio_server
+from mcp.server.transport_security import TransportSecuritySettings
+from pydantic import AnyHttpUrl
+from starlette.applications import Starlette
 
 from keyturn.connect.gate import Gate
 from keyturn.connect.mcp.calls import Caller, Calls, gate_secret
 from keyturn.connect.mcp.passage import Passage
+from keyturn.connect.mcp.people import Tokens
 from keyturn.connect.mcp.server import Context, GateServer, Holds
 from keyturn.connect.mcp.upstreams import Upstream, UpstreamSpec
 from keyturn.gateway.background import GRACE_S, begun
 from keyturn.gateway.errors import SettingsError
 from keyturn.gateway.protocol.records import Person
+from keyturn.gateway.service_settings import Address
 
 
 @dataclass(frozen=True)
@@ -92,3 +99,68 @@ async def serve_stdio(server: GateServer) -> None:
     )
     async with stdio_server() as (read, write):
         await server.server.run(read, write, options)
+
+
+PATH = "/mcp"
+_STOP_S = 5
+
+
+def http_app(
+    server: GateServer, address: Address, *, url: str = "", tokens: Tokens | None = None
+) -> Starlette:
+    """Return the gate as a web application.
+
+    Requests with another host than the gate's own are refused: a page in a browser on
+    this machine could send them (DNS rebinding).
+
+    Args:
+        server: the gate.
+        address: where it listens.
+        url: its public address, of the proxy that ends TLS; "" for this machine only.
+        tokens: accepts people; None: whoever can reach the address is accepted.
+
+    Raises:
+        SettingsError: other machines could reach it without TLS or without a token.
+    """
+    if not address.is_loopback and (tokens is None or not url.startswith("https://")):
+        raise SettingsError(
+            f"The gate at {address.url_host!r} can be reached from other machines: "
+            "give --url, the https:// address of the proxy in front that ends TLS, and "
+            "'api.people' in the settings, so that it knows who calls."
+        )
+    public = AnyHttpUrl(url or f"http://{address.url_host}{PATH}")
+    names = {str(public.host), *(() if url else ("localhost", "127.0.0.1", "[::1]"))}
+    hosts = [host for name in sorted(names) for host in (name, f"{name}:*")]
+    security = TransportSecuritySettings(
+        allowed_hosts=hosts,
+        allowed_origins=[f"{public.scheme}://{host}" for host in hosts],
+    )
+    auth = None
+    if tokens is not None:
+        # Its audience is checked with the signature.
+        auth = AuthSettings(
+            issuer_url=AnyHttpUrl(tokens.issuer),
+            resource_server_url=public,
+            validate_token_resource=False,
+        )
+    return server.server.streamable_http_app(
+        streamable_http_path=PATH,
+        host=address.host,
+        transport_security=security,
+        auth=auth,
+        token_verifier=tokens,
+    )
+
+
+async def serve_http(app: Starlette, address: Address) -> None:
+    """Serve clients over streamable HTTP until the process is stopped."""
+    config = uvicorn.Config(
+        app,
+        host=address.host,
+        port=address.port,
+        log_config=None,
+        access_log=False,
+        ws="none",
+        timeout_graceful_shutdown=_STOP_S,
+    )
+    await uvicorn.Server(config).serve()

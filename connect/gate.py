@@ -2,7 +2,8 @@
 
 The port for agents proposes and runs calls. A connector also waits for people, names
 the requester, withdraws what its framework has dropped, and finds its open calls after
-a restart. `keyturn.connect.local_gate` is the same in the gateway's process.
+a restart. `keyturn.connect.local_gate` is the same in the gateway's process, and
+`keyturn.connect.once` runs one call.
 """
 
 from __future__ import annotations

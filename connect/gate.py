@@ -18,7 +18,7 @@ from keyturn.gateway.protocol.approval_views import PAGE, ApprovalPage, EventPag
 from keyturn.gateway.protocol.port import Gateway
 from keyturn.gateway.protocol.records import RunRef
 
-Queue = Literal["pending", "authorized", "executing", "open"]
+Queue = Literal["pending", "authorized", "executing", "handing_over", "open"]
 """States of the calls in a listing; ``open`` is all of them."""
 
 _PAGE_OF_APPROVALS = TypeAdapter(ApprovalPage)

@@ -128,6 +128,8 @@ lock: $(VENV)/.dev
 	@$(COMPILE) --extra dev -o requirements/dev.txt pyproject.toml requirements/build.in
 	@$(COMPILE) --extra all -o requirements/run.txt -c requirements/dev.txt \
 		pyproject.toml requirements/build.in
+	@$(COMPILE) --extra agent -o requirements/agent-server.txt \
+		pyproject.toml requirements/agent-server.in
 	@$(COMPILE) -o requirements/mutants.txt -c requirements/dev.txt requirements/mutants.in
 	@$(COMPILE) --python-version 3.11 -o requirements/release.txt -c requirements/dev.txt \
 		requirements/build.in requirements/release.in

@@ -24,6 +24,7 @@ from keyturn.cli import console
 from keyturn.cli.command_context import CommandContext, command_context
 from keyturn.cli.keys import check_keys
 from keyturn.cli.reviewer_checks import Check, State, check_people, unknown_names
+from keyturn.cli.server_checks import check_servers
 from keyturn.cli.store_access import nothing_is_here, open_configured
 from keyturn.gateway import failures
 from keyturn.gateway.approvals.events import SecurityKind
@@ -537,6 +538,7 @@ async def _done(work: Awaitable[object], text: str) -> str:
 PARTS: dict[str, Callable[[_Setup], AsyncGenerator[Check]]] = {
     "store": _stored,
     "agents": _agents,
+    "servers": lambda setup: check_servers(setup.settings),
     "triage": _triage,
     "Slack": _slack,
 }

@@ -12,6 +12,7 @@ from keyturn.cli.command_context import (
     configure_logs,
 )
 from keyturn.cli.stop_signals import serve, until_stopped
+from keyturn.connect.servers import connecting_servers
 from keyturn.gateway.api.serving import serving_api
 from keyturn.gateway.embed import Keyturn
 from keyturn.gateway.garbage_collection import spare_what_is_there
@@ -40,6 +41,7 @@ async def _gateway(command: CommandContext, *, insecure_dev: bool) -> None:
             keyturn.reviews,
             keyturn.registration,
         ) as url,
+        connecting_servers(settings, keyturn.store, keyturn.service),
     ):
         names = ", ".join(settings.agents) or "no agents"
         spare_what_is_there()

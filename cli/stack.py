@@ -10,6 +10,7 @@ from pydantic import SecretStr
 
 from keyturn.bot.app import SlackBot
 from keyturn.bot.config import BotConfig
+from keyturn.connect.servers import connecting_servers
 from keyturn.gateway.api.serving import serving_api
 from keyturn.gateway.config import Settings
 from keyturn.gateway.embed import Keyturn
@@ -57,6 +58,7 @@ async def open_stack(
             keyturn.reviews,
             keyturn.registration,
         ) as url,
+        connecting_servers(settings, keyturn.store, keyturn.service),
     ):
         yield Stack(keyturn, bot, url)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Self
 
 from typing_extensions import override
 
@@ -43,6 +44,16 @@ class LocalGate(AgentService):
         self._feed = EventFeed(store, tenant=tenant)
         self._runs = RemoteRunService(store, self, self._feed, tenant=tenant)
         self._readings = ApprovalReadings(store, policy, tenant=tenant)
+
+    @classmethod
+    def of(cls, service: AgentService) -> Self:
+        """Return a gate with the store, the policy and the triage of a service."""
+        return cls(
+            service._store,  # noqa: SLF001 - it is one of its class
+            lambda: service.policy_now,
+            tenant=service._tenant,  # noqa: SLF001
+            triage=service._triage,  # noqa: SLF001
+        )
 
     @override
     async def submit(self, turn: wire.Turn) -> tuple[wire.Verdict, ...]:

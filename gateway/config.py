@@ -39,6 +39,7 @@ from keyturn.gateway.secret_file import folder_secrets, parse_secrets
 from keyturn.gateway.service_settings import (
     ApiSettings,
     MetricsSettings,
+    ServerSettings,
     WebhookSettings,
 )
 from keyturn.gateway.setting_forms import (
@@ -254,6 +255,7 @@ class SettingsFile(SettingsModel):
         keys: folder of the signing keys, and public keys of other processes.
         api: access of agents in other processes to the gateway.
         webhooks: programs to notify of decisions in their threads.
+        servers: Agent Servers of LangGraph whose agents people decide about.
         log: level and format of the log of ``keyturn run`` and its parts on stderr.
     """
 
@@ -269,6 +271,7 @@ class SettingsFile(SettingsModel):
     keys: KeySettings = KeySettings()
     api: ApiSettings = ApiSettings()
     webhooks: WebhookSettings = WebhookSettings()
+    servers: dict[TenantName, ServerSettings] = Field(default_factory=dict)
     agents: dict[AgentName, AgentSettings] = Field(default_factory=dict)
     triage: ObjectRef | None = None
     policy: Annotated[PolicySource, BeforeValidator(_policy)] = Field(

@@ -11,9 +11,13 @@ from zoneinfo import ZoneInfo
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
+from keyturn.gateway.documents import read_text
+from keyturn.gateway.errors import SettingsError
 from keyturn.gateway.setting_forms import (
+    AgentName,
     ChannelName,
     FolderPath,
+    Pause,
     SafeUrl,
     SettingsModel,
     Time,
@@ -318,3 +322,41 @@ class WebhookSettings(SettingsModel):
     private_hosts: tuple[Annotated[str, AfterValidator(_host)], ...] = ()
     timeout_s: float = Field(default=10.0, ge=0.5, le=60.0)
     retry_for: Time = timedelta(hours=24)
+
+
+class ServedGraph(SettingsModel):
+    """A graph on an Agent Server: the name of its agent in policy and cards."""
+
+    agent: AgentName
+
+
+class ServerSettings(SettingsModel):
+    """An Agent Server of LangGraph, whose agents wait for people.
+
+    Attributes:
+        url: its address.
+        key_file: file with its API key; None: it needs none.
+        graphs: the names of its graphs, with their agents; others are left alone.
+        every: pause between two looks at the server.
+    """
+
+    url: SafeUrl
+    key_file: FolderPath | None = None
+    graphs: dict[str, ServedGraph] = Field(min_length=1)
+    every: Pause = timedelta(seconds=2)
+
+    def read_key(self) -> str:
+        """Return the API key; "" without a file.
+
+        Raises:
+            SettingsError: it cannot be read, or is none.
+        """
+        if self.key_file is None:
+            return ""
+        key = read_text(self.key_file, "the server's key", hint=_KEY_FILE).strip()
+        if not (key.isascii() and key.isprintable() and key):
+            raise SettingsError(f"{str(self.key_file)!r} contains no key. {_KEY_FILE}")
+        return key
+
+
+_KEY_FILE = "Write the API key of the Agent Server into it, and nothing else."

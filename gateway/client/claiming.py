@@ -452,21 +452,14 @@ async def _run_once(
     if claimed.asks_on_failure and not stored.ok:
         return None
     edit = claimed.edit and claimed.edit.with_(outcome=stored.edit_outcome)
-    return Ran(
-        result,
-        edit,
-        reconciled=claimed.reconciled,
-        failure=stored.failure,
-        ok=stored.ok,
-    )
+    return Ran(result, edit, reconciled=claimed.reconciled, failure=stored.failure)
 
 
 @dataclass(frozen=True, slots=True)
 class Ran(Generic[R]):
     """The call ran now; ``failure`` is set if the tool returned nothing.
 
-    ``ok`` is False if the tool reported a failure. ``inside`` are edits of calls that
-    an agent inside the tool made.
+    ``inside`` are edits of calls that an agent inside the tool made.
     """
 
     result: R
@@ -474,7 +467,6 @@ class Ran(Generic[R]):
     inside: list[EditRecord] = field(default_factory=list[EditRecord])
     reconciled: ReconcileAnswer | None = None
     failure: FailureKind | None = None
-    ok: bool = True
 
 
 @dataclass(frozen=True, slots=True)

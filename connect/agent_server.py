@@ -1,0 +1,510 @@
+"""Agents of a LangGraph Agent Server, also in the cloud: its HTTP API as a host.
+
+The server runs each agent and its tools by itself; this module finds its paused
+threads and resumes them. An answer is one run:
+
+- It takes over the configuration, the assistant and the webhook of the run that paused.
+  Without them, a tool would run as another user.
+- ``multitask_strategy="reject"``: an answer never interrupts another run.
+- No ``checkpoint_id``: that would fork the thread, and no fork goes on.
+- Its metadata name the question, the checkpoint and the newest run before it. So any
+  process finds it again, and can prove that it answered the question: the next
+  checkpoint has its run id. The run's status does not prove that, because the server
+  ignores an answer to a question that is no longer open.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
+from http import HTTPStatus
+from typing import Any, NamedTuple, cast
+from urllib.parse import quote
+
+import aiohttp
+from pydantic import JsonValue
+from yarl import URL
+
+from keyturn.connect.host import (
+    Ending,
+    HostUnavailable,
+    NotSent,
+    Outcome,
+    Position,
+    Runs,
+    Sent,
+    Waiting,
+)
+from keyturn.gateway.client.outgoing import reason
+from keyturn.gateway.dialects.asked import Question
+from keyturn.gateway.service_settings import ServerSettings
+
+logger = logging.getLogger(__name__)
+
+PAGE = 100
+"""Threads or runs of one request."""
+
+PAGES = 10
+"""Most pages of a thread's runs in which an earlier answer is looked for."""
+
+HISTORY_PAGE = 10
+"""Checkpoints of one request; each has all values of its thread."""
+
+MAX_BYTES = 64 * 1024 * 1024
+"""Longest answer of a server: a thread's state may have long conversations."""
+
+TIMEOUT_S = 30.0
+
+_TURNS, _CHECKPOINT, _AFTER = "keyturn_turns", "keyturn_checkpoint", "keyturn_after"
+"""Names in the metadata of our runs."""
+
+_OF_A_RUN = ("run_id", "thread_id", "graph_id", "assistant_id", "user_id")
+_PREFIXES = ("__", "langgraph_", "checkpoint")
+_IN_CONTEXT = "__context_provided__"
+_ACTIVE = {"pending", "running"}
+_KEY_REFUSED = {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}
+_LATER = {HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS}
+
+Body = dict[str, Any]
+"""A JSON object of the server: only the members that are read here matter."""
+
+
+class HostRefused(Exception):
+    """The server refused a request, with this status and text."""
+
+    def __init__(self, status: int, detail: str) -> None:
+        super().__init__(detail)
+        self.status, self.detail = status, detail
+
+
+class Info(NamedTuple):
+    """What a server is.
+
+    Attributes:
+        version: of the server.
+        langgraph: version of LangGraph, major and minor; () if it is not told.
+        graphs: that have an assistant.
+        has_auth: it refuses requests without a key.
+    """
+
+    version: str
+    langgraph: tuple[int, ...]
+    graphs: frozenset[str]
+    has_auth: bool
+
+
+class AgentServer:
+    """An Agent Server as a `keyturn.connect.host.Host`.
+
+    Args:
+        name: its name in the settings.
+        settings: its URL and graphs.
+        session: sends requests; the caller closes it.
+
+    Attributes:
+        name: its name for people.
+        agents: its agents.
+    """
+
+    def __init__(
+        self, name: str, settings: ServerSettings, session: aiohttp.ClientSession
+    ) -> None:
+        self.name = f"Agent Server {name}"
+        self._url, self._session = settings.url.rstrip("/"), session
+        self._graphs = {graph: it.agent for graph, it in settings.graphs.items()}
+        self.agents = frozenset(self._graphs.values())
+        self._headers = {"X-Api-Key": key} if (key := settings.read_key()) else {}
+        self._errors = dict[str, str]()
+
+    async def info(self) -> Info:
+        """Return what the server is; also try whether the key may list threads.
+
+        Raises:
+            HostUnavailable: it does not answer as an Agent Server, or refuses the key.
+        """
+        about = _object(await self._done("GET", "/info"))
+        found = await self._done("POST", "/assistants/search", {"limit": 1000})
+        body: Body = {"limit": 1, "select": ["thread_id"]}
+        await self._done("POST", "/threads/search", body)
+        parts = str(about.get("langgraph_py_version", "")).split(".")[:2]
+        return Info(
+            version=str(about.get("version", "")),
+            langgraph=tuple(int(one) for one in parts if one.isdecimal()),
+            graphs=frozenset(str(one.get("graph_id")) for one in _objects(found)),
+            has_auth=await self._has_auth(body),
+        )
+
+    async def _has_auth(self, body: Body) -> bool:
+        try:
+            await self._ask("POST", "/threads/search", body, {})
+        except HostRefused as error:
+            return error.status in _KEY_REFUSED
+        return False
+
+    async def waiting(self) -> Mapping[str, Waiting]:
+        """Return the threads that may wait, also those in error; see `Host.waiting`.
+
+        A thread whose answer was refused is in error, with its question still open.
+        """
+        found = dict[str, Waiting]()
+        async for one in self._threads("interrupted"):
+            self._note(found, one)
+        seen = dict[str, str]()
+        async for one in self._threads("error"):
+            thread, stamp = str(one.get("thread_id")), str(one.get("updated_at"))
+            seen[thread] = stamp
+            self._note(found, one)
+            # The newest first, and the older ones do not change.
+            if self._errors.get(thread) == stamp:
+                seen = {**self._errors, **seen}
+                break
+        self._errors = seen
+        return found
+
+    def _note(self, found: dict[str, Waiting], one: Body) -> None:
+        agent = self._graphs.get(str(_object(one.get("metadata")).get("graph_id")))
+        if agent is not None:
+            stamp = f"{one.get('status')} {one.get('updated_at')}"
+            found[str(one.get("thread_id"))] = Waiting(agent, stamp)
+
+    async def _threads(self, status: str) -> AsyncIterator[Body]:
+        """Yield all threads of a status, the newest change first."""
+        offset, page = 0, [Body()] * PAGE
+        while len(page) == PAGE:
+            page = _objects(
+                await self._done(
+                    "POST",
+                    "/threads/search",
+                    {
+                        "status": status,
+                        "limit": PAGE,
+                        "offset": offset,
+                        "sort_by": "updated_at",
+                        "sort_order": "desc",
+                        "select": ["thread_id", "updated_at", "status", "metadata"],
+                    },
+                )
+            )
+            for one in page:
+                yield one
+            offset += PAGE
+
+    async def read(self, thread: str) -> Position | None:
+        """Return where a thread is; see `Host.read`."""
+        state = await self._state(thread)
+        return None if state is None else _position(thread, state)
+
+    async def runs(self, thread: str) -> Runs:
+        """Return what was sent to a thread before; see `Host.runs`."""
+        newest, ours, select = "", list[Sent](), "select=run_id&select=metadata"
+        for number in range(PAGES):
+            at = f"/runs?limit={PAGE}&offset={number * PAGE}&{select}"
+            page = await self._of(thread, "GET", at)
+            for one in _objects(page):
+                newest = newest or str(one.get("run_id"))
+                if (sent := _sent(thread, one)) is not None:
+                    ours.append(sent)
+            if page is None or len(_objects(page)) < PAGE:
+                break
+        return Runs(newest, tuple(ours))
+
+    async def send(
+        self, at: Position, answers: Mapping[str, JsonValue], mark: Sent
+    ) -> Sent | NotSent:
+        """Resume a thread in one run; see `Host.send`."""
+        paused = await self._paused_run(at, mark.after)
+        body = {
+            **resumed_settings(paused),
+            "command": {"resume": dict(answers)},
+            "metadata": {
+                _TURNS: [*mark.marks],
+                _CHECKPOINT: mark.checkpoint,
+                _AFTER: mark.after,
+            },
+        }
+        return await self._run(at, body, mark)
+
+    async def ask_again(self, at: Position) -> bool:
+        """Let a thread ask again: its questions get new ids, and no model is called.
+
+        An answer that the agent failed with stays in its checkpoint, and would be used
+        for every later one. A copy of the checkpoint is without it.
+        """
+        runs = await self.runs(at.thread)
+        paused = await self._paused_run(at, runs.newest)
+        body = {
+            **resumed_settings(paused), "input": None, "checkpoint_id": at.checkpoint,
+        }  # fmt: skip
+        none = Sent(at.thread, "", (), at.checkpoint, runs.newest)
+        return isinstance(await self._run(at, body, none), Sent)
+
+    async def _run(self, at: Position, body: Body, mark: Sent) -> Sent | NotSent:
+        fixed = {
+            "multitask_strategy": "reject",
+            "if_not_exists": "reject",
+            "durability": "sync",
+        }
+        try:
+            path = f"/threads/{quote(at.thread, safe='')}/runs"
+            made = _object(await self._ask("POST", path, {**body, **fixed}))
+        except HostRefused as error:
+            match error.status:
+                case HTTPStatus.CONFLICT:
+                    return NotSent()
+                case HTTPStatus.NOT_FOUND if await self._state(at.thread) is None:
+                    return NotSent("deleted")
+                case _:
+                    return NotSent("refused", error.detail)
+        return replace(mark, run=str(made.get("run_id")))
+
+    async def ending(self, sent: Sent, question: str) -> Ending | None:
+        """Return how the answer to a question ended; see `Host.ending`."""
+        run = _object(await self._of(sent.thread, "GET", f"/runs/{sent.run}"))
+        state = await self._state(sent.thread)
+        if state is None:
+            return Ending(Outcome.DELETED)
+        if await self._has_answered(sent, state):
+            return Ending(Outcome.TAKEN)
+        at = _position(sent.thread, state)
+        is_open = any(one.id == question for one in at.questions)
+        is_there = at.checkpoint == sent.checkpoint
+        if run.get("status") in _ACTIVE and is_there:
+            return None
+        if is_there and is_open:
+            return Ending(Outcome.FAILED, _error(state, question, run))
+        # Other questions of this checkpoint still wait.
+        if is_there and await self._is_next(sent):
+            return Ending(Outcome.TAKEN)
+        return Ending(Outcome.ELSEWHERE)
+
+    async def _has_answered(self, sent: Sent, state: Body) -> bool:
+        """Return whether our run made a checkpoint after the answered one."""
+        if _parent(state) == sent.checkpoint and _run_of(state) == sent.run:
+            return True
+        if _checkpoint(state) == sent.checkpoint:
+            return False
+        body: Body = {"limit": HISTORY_PAGE, "metadata": {"run_id": sent.run}}
+        while True:
+            page = _objects(await self._of(sent.thread, "POST", "/history", body))
+            if any(
+                _parent(one) == sent.checkpoint and _run_of(one) == sent.run
+                for one in page
+            ):
+                return True
+            if len(page) < HISTORY_PAGE:
+                return False
+            body["before"] = _object(page[-1].get("checkpoint"))
+
+    async def _is_next(self, sent: Sent) -> bool:
+        """Return whether no run came between the question and our answer."""
+        select = "select=run_id"
+        before = ""
+        for number in range(PAGES):
+            at = f"/runs?limit={PAGE}&offset={number * PAGE}&{select}"
+            ids = [
+                str(one.get("run_id"))
+                for one in _objects(await self._of(sent.thread, "GET", at))
+            ]
+            if before == sent.run:
+                return ids[:1] == [sent.after]
+            if sent.run in ids[:-1]:
+                return ids[ids.index(sent.run) + 1] == sent.after
+            before = ids[-1] if ids else ""
+            if len(ids) < PAGE:
+                break
+        return before == sent.run and not sent.after
+
+    async def _paused_run(self, at: Position, newest: str) -> Body:
+        """Return the run that asked, or else the newest one."""
+        for run in dict.fromkeys(one for one in (at.run, newest) if one):
+            found = await self._of(at.thread, "GET", f"/runs/{quote(run, safe='')}")
+            if found is not None:
+                return _object(found)
+        return {"assistant_id": at.assistant}
+
+    async def _state(self, thread: str) -> Body | None:
+        found = await self._of(thread, "GET", "/state")
+        return None if found is None else _object(found)
+
+    async def _of(
+        self, thread: str, method: str, path: str, body: Body | None = None
+    ) -> JsonValue:
+        """Ask about a thread; None when there is no such thread or run."""
+        path = f"/threads/{quote(thread, safe='')}{path}"
+        try:
+            return await self._ask(method, path, body)
+        except HostRefused as error:
+            # An id that is none of this server is refused as invalid.
+            if error.status in {HTTPStatus.NOT_FOUND, HTTPStatus.UNPROCESSABLE_ENTITY}:
+                return None
+            raise HostUnavailable(self._refusal(error)) from error
+
+    async def _done(
+        self, method: str, path: str, body: Body | None = None
+    ) -> JsonValue:
+        try:
+            return await self._ask(method, path, body)
+        except HostRefused as error:
+            raise HostUnavailable(self._refusal(error)) from error
+
+    def _refusal(self, error: HostRefused) -> str:
+        if error.status in _KEY_REFUSED:
+            return (
+                f"{self.name} at {self._url!r} refuses the key ({error.status}); write "
+                "a valid one into its 'key_file', and allow it to read all threads."
+            )
+        return (
+            f"{self.name} at {self._url!r} refused a request ({error.status}: "
+            f"{error.detail}); is it an Agent Server of LangGraph?"
+        )
+
+    async def _ask(
+        self,
+        method: str,
+        path: str,
+        body: Body | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> JsonValue:
+        """Send a request, with the key unless other headers are given.
+
+        Raises:
+            HostUnavailable: there is no usable answer.
+            HostRefused: the server refused it.
+        """
+        try:
+            async with (
+                asyncio.timeout(TIMEOUT_S),
+                self._session.request(
+                    method,
+                    URL(f"{self._url}{path}", encoded=True),
+                    json=body,
+                    headers=self._headers if headers is None else headers,
+                    allow_redirects=False,
+                ) as reply,
+            ):
+                data = await _read(reply.content)
+                status = reply.status
+        except TimeoutError:
+            raise self._no_answer(f"no answer within {TIMEOUT_S:g} s") from None
+        except (aiohttp.ClientError, OSError) as error:
+            raise self._no_answer(reason(error)) from error
+        try:
+            found = cast("JsonValue", json.loads(data))
+        except ValueError:
+            found = None
+        if status == HTTPStatus.OK and found is not None:
+            return found
+        is_refused = HTTPStatus.BAD_REQUEST <= status < HTTPStatus.INTERNAL_SERVER_ERROR
+        if is_refused and status not in _LATER:
+            raise HostRefused(status, str(_object(found).get("detail", ""))[:500])
+        raise self._no_answer(f"status {status}")
+
+    def _no_answer(self, why: str) -> HostUnavailable:
+        return HostUnavailable(
+            f"{self.name} at {self._url!r} did not answer ({why}); its questions wait."
+        )
+
+
+async def _read(content: aiohttp.StreamReader) -> bytes:
+    data = bytearray()
+    async for chunk in content.iter_any():
+        data += chunk
+        if len(data) > MAX_BYTES:
+            raise aiohttp.ClientPayloadError("the answer is too long")
+    return bytes(data)
+
+
+def resumed_settings(paused: Body) -> Body:
+    """Return the settings of a run that goes on where another one paused.
+
+    The server takes either a context or a configuration, although it stores both.
+    """
+    given = _object(paused.get("kwargs"))
+    config = _object(given.get("config"))
+    configurable = _object(config.get("configurable"))
+    own = {
+        name: value
+        for name, value in configurable.items()
+        if name not in _OF_A_RUN and not name.startswith(_PREFIXES)
+    }
+    found: Body = {"assistant_id": paused.get("assistant_id")}
+    kept: Body = {
+        name: config[name] for name in ("recursion_limit", "tags") if name in config
+    }
+    if configurable.get(_IN_CONTEXT):
+        found["context"] = given.get("context")
+    else:
+        kept["configurable"] = own
+    for name in ("webhook", "interrupt_before", "interrupt_after"):
+        if given.get(name):
+            found[name] = given[name]
+    return {**found, "config": kept}
+
+
+def _position(thread: str, state: Body) -> Position:
+    found = dict[str, Question]()
+    for one in _interrupts(state):
+        schema = one.get("response_schema")
+        if name := one.get("id"):
+            # Parallel branches of one node may share an id and a value.
+            found[str(name)] = Question(
+                str(name),
+                one.get("value"),
+                schema if isinstance(schema, dict) else None,
+            )
+    run, metadata = _run_of(state), _object(state.get("metadata"))
+    assistant = str(metadata.get("assistant_id") or metadata.get("graph_id") or "")
+    return Position(thread, tuple(found.values()), _checkpoint(state), run, assistant)
+
+
+def _interrupts(state: Body) -> list[Body]:
+    tasks = _objects(state.get("tasks"))
+    inside = [one for task in tasks for one in _objects(task.get("interrupts"))]
+    return _objects(state.get("interrupts")) or inside
+
+
+def _error(state: Body, question: str, run: Body) -> str:
+    """Return the text of the error that an answer ended with."""
+    for task in _objects(state.get("tasks")):
+        asked = _objects(task.get("interrupts"))
+        if task.get("error") and any(one.get("id") == question for one in asked):
+            return str(task["error"])
+    return f"its run ended with the status {str(run.get('status'))!r}"
+
+
+def _sent(thread: str, run: Body) -> Sent | None:
+    metadata = _object(run.get("metadata"))
+    marks = metadata.get(_TURNS)
+    if not isinstance(marks, list):
+        return None
+    return Sent(
+        thread,
+        str(run.get("run_id")),
+        tuple(map(str, cast("list[object]", marks))),
+        str(metadata.get(_CHECKPOINT)),
+        str(metadata.get(_AFTER)),
+    )
+
+
+def _checkpoint(state: Body) -> str:
+    return str(_object(state.get("checkpoint")).get("checkpoint_id", ""))
+
+
+def _parent(state: Body) -> str:
+    return str(_object(state.get("parent_checkpoint")).get("checkpoint_id", ""))
+
+
+def _run_of(state: Body) -> str:
+    return str(_object(state.get("metadata")).get("run_id", ""))
+
+
+def _object(value: object) -> Body:
+    return cast("Body", value) if isinstance(value, dict) else {}
+
+
+def _objects(value: object) -> list[Body]:
+    found = cast("list[object]", value) if isinstance(value, list) else []
+    return [_object(one) for one in found]

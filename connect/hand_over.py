@@ -1,0 +1,554 @@
+"""Hand people's decisions over to agents that another program runs by itself.
+
+One loop for every such program, a `Host`: find the threads that wait, ask people about
+their questions, and hand a decision over once it is complete. All facts are in the host
+and in the gateway, so any process can continue after the death of another one:
+
+- Whether a question is open is read from its thread right before an answer is sent.
+- Each answer carries a mark. The mark is looked up before anything is sent, so an
+  answer is sent once, and a refused one is not sent again.
+- A decision counts as taken only when the host proves it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass, field
+from typing import NamedTuple, cast
+
+from pydantic import JsonValue, ValidationError
+
+from keyturn.connect.gate import Gate
+from keyturn.connect.host import (
+    Ending,
+    Host,
+    HostUnavailable,
+    NotSent,
+    Outcome,
+    Position,
+    Runs,
+    Sent,
+    Waiting,
+)
+from keyturn.gateway.clock import now_s
+from keyturn.gateway.dialects import dialects
+from keyturn.gateway.dialects.asked import Asked, Ended, NoWord, Question
+from keyturn.gateway.errors import BadJson, KeyturnError, NotAllowed
+from keyturn.gateway.failures import any_failure, log_failure
+from keyturn.gateway.protocol import digest, http_api, wire
+from keyturn.gateway.protocol.approval_views import ApprovalView
+from keyturn.gateway.protocol.records import ItemState, RunRef
+from keyturn.gateway.protocol.wire import AnswerKind, TurnRef, Verdict, VerdictKind
+from keyturn.gateway.store.runs.leases import beating
+
+logger = logging.getLogger(__name__)
+
+LOOK_S = 15.0
+"""Seconds between two looks at every open question, also without an event."""
+
+RECOVER_S = 60.0
+"""Seconds between two readings of the gateway's open approvals."""
+
+FOLLOW_S = 30
+"""Seconds that one request waits for events."""
+
+AT_ONCE = 16
+"""Most threads that are read at the same time."""
+
+TRIES = 5
+"""Most runs of a gated agent with the same answer: it claims by itself, so once."""
+
+
+@dataclass(frozen=True)
+class _Open:
+    """A question that people are asked, or its calls as the gateway lists them.
+
+    ``asked`` is None for a listed one, and for a question of a gated agent, whose calls
+    have been submitted by its middleware: ``ours`` then names the call.
+    """
+
+    ref: TurnRef
+    verdicts: tuple[Verdict, ...] = ()
+    question: Question | None = None
+    asked: Asked | None = None
+    ours: http_api.OpenQuestion | None = None
+
+    @property
+    def name(self) -> str:
+        return self.ref.message_id
+
+
+class _Claim(NamedTuple):
+    item_id: str
+    fence: int
+
+
+@dataclass
+class _Work:
+    """One question on its way: the claims of its calls, and what to answer.
+
+    ``ends`` is None if the thread does not ask it any more. ``dropped`` are calls that
+    people need not decide on any more.
+    """
+
+    one: _Open
+    ends: list[Ended] | None
+    answer: JsonValue = None
+    mark: str = ""
+    claims: list[_Claim] = field(default_factory=list[_Claim])
+    dropped: list[str] = field(default_factory=list[str])
+
+
+class HandOver:
+    """Asks people about a host's questions, and hands their decisions over.
+
+    Args:
+        host: runs the agents.
+        gate: asks people.
+        every_s: pause between two looks at the host, in seconds.
+    """
+
+    def __init__(self, host: Host, gate: Gate, *, every_s: float = 2.0) -> None:
+        self._host, self._gate, self._every_s = host, gate, every_s
+        self._open = dict[str, dict[str, _Open]]()
+        self._agents = dict[str, str]()
+        self._seen = dict[str, Waiting]()
+        self._changed = set[str]()
+        self._wake = asyncio.Event()
+        self._tasks = dict[str, asyncio.Task[None]]()
+        self._room = asyncio.Semaphore(AT_ONCE)
+        self._looked_s = self._listed_s = float("-inf")
+
+    async def run(self) -> None:
+        """Work until it is cancelled."""
+        following = asyncio.create_task(self._follow())
+        is_away = False
+        try:
+            while True:
+                try:
+                    await self.tick()
+                    if is_away:
+                        logger.info("host.back host=%s", self._host.name)
+                    is_away = False
+                except HostUnavailable as error:
+                    if not is_away:
+                        logger.warning(
+                            "host.unavailable host=%s error=%s", self._host.name, error
+                        )
+                    is_away = True
+                except any_failure() as error:
+                    log_failure(logger, error, "host.failed")
+                await self._pause()
+        finally:
+            tasks = [following, *self._tasks.values()]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def tick(self, *, looks_at_all: bool = False) -> None:
+        """Look once at the host, and start work on each thread with news.
+
+        ``looks_at_all`` also looks at open questions without news, and at those that
+        only the gateway knows.
+        """
+        changed, self._changed = self._changed, set()
+        waiting = await self._host.waiting()
+        due = {one for one, at in waiting.items() if self._seen.get(one) != at}
+        # Busy, or no longer asked; also without an event, all once in a while.
+        due |= self._open.keys() - waiting.keys() | changed & self._open.keys()
+        if looks_at_all or now_s() - self._listed_s >= RECOVER_S:
+            due |= await self._recover()
+            self._listed_s = now_s()
+        if looks_at_all or now_s() - self._looked_s >= LOOK_S:
+            due |= self._open.keys()
+            self._looked_s = now_s()
+        self._seen = {one: at for one, at in self._seen.items() if one in waiting}
+        for thread in due:
+            at = waiting.get(thread)
+            if at is not None:
+                self._agents[thread] = at.agent
+            if thread not in self._tasks:
+                self._start(thread, at)
+            elif thread in changed:
+                self._changed.add(thread)
+
+    async def settled(self) -> None:
+        """Wait until no thread is worked on."""
+        while self._tasks:
+            await asyncio.wait([*self._tasks.values()])
+
+    def _start(self, thread: str, at: Waiting | None) -> None:
+        async def attend() -> None:
+            try:
+                await self._attend(thread, self._agents[thread])
+            except KeyturnError as error:
+                # Not seen: it is looked at again.
+                logger.warning("thread.unattended thread=%s error=%s", thread, error)
+            except any_failure() as error:
+                log_failure(logger, error, "thread.failed thread=%s", thread)
+            else:
+                if at is not None:
+                    self._seen[thread] = at
+                if not self._open.get(thread):
+                    self._open.pop(thread, None)
+                    self._agents.pop(thread, None)
+            finally:
+                self._tasks.pop(thread, None)
+
+        self._tasks[thread] = asyncio.create_task(attend())
+
+    async def _pause(self) -> None:
+        try:
+            async with asyncio.timeout(self._every_s):
+                await self._wake.wait()
+        except TimeoutError:
+            return
+        self._wake.clear()
+
+    async def _follow(self) -> None:
+        """Wake the loop when people have decided."""
+        after = ""
+        while True:
+            try:
+                page = await self._gate.events(after=after, wait_s=FOLLOW_S)
+            except KeyturnError as error:
+                logger.warning("events.not_followed error=%s", error)
+                await asyncio.sleep(self._every_s)
+                continue
+            after = page.next
+            found = {event.run.thread for event in page.events}
+            self._changed |= self._open.keys() if page.missed else found
+            if self._changed & self._open.keys():
+                self._wake.set()
+
+    async def _recover(self) -> set[str]:
+        """Find open calls of threads that this process does not know yet."""
+        found = set[str]()
+        for agent in sorted({*self._host.agents}):
+            cursor, is_first = "", True
+            while cursor or is_first:
+                page = await self._gate.listing(agent=agent, cursor=cursor)
+                for approval in page.approvals:
+                    listed = _listed(approval, self._host.name)
+                    if listed is None or approval.thread in self._tasks:
+                        continue
+                    known = self._open.setdefault(approval.thread, {})
+                    self._agents.setdefault(approval.thread, approval.agent)
+                    if known.setdefault(listed.name, listed) is listed:
+                        found.add(approval.thread)
+                cursor, is_first = page.next, False
+        return found
+
+    async def _attend(self, thread: str, agent: str) -> None:
+        """Bring one thread forward: ask, withdraw, hand over."""
+        async with self._room:
+            at = await self._host.read(thread)
+            asked = _named(at.questions) if at else {}
+            known = self._open.setdefault(thread, {})
+            for name, question in asked.items():
+                # A listed one has no question yet.
+                if name not in known or known[name].question is None:
+                    one = await self._ask(question, name, agent, thread)
+                    if one is not None:
+                        known[name] = one
+            work = [
+                _Work(one, None) for name, one in known.items() if name not in asked
+            ]
+            for name in asked.keys() & known.keys():
+                ready = await self._decided(known[name])
+                if ready is not None:
+                    work.append(ready)
+        if work:
+            await self._settle(thread, work)
+
+    async def _ask(
+        self, question: Question, name: str, agent: str, thread: str
+    ) -> _Open | None:
+        """Ask people about a question; None when it cannot be shown to them."""
+        if (ours := _of_keyturn(question)) is not None:
+            ref = TurnRef(agent=agent, thread=thread, ns=question.id, message_id=name)
+            return _Open(ref, question=question, ours=ours)
+        asked = dialects.read(question)
+        if asked is None:
+            logger.warning("question.unknown thread=%s question=%s", thread, name)
+            return None
+        turn = dialects.turn_of(question, asked, agent=agent, thread=thread)
+        try:
+            verdicts = await self._gate.submit(turn.with_(handed_to=self._host.name))
+        except (NotAllowed, BadJson) as error:
+            logger.warning("question.refused thread=%s error=%s", thread, error)
+            return None
+        return _Open(turn.ref, verdicts, question, asked)
+
+    async def _decided(self, one: _Open) -> _Work | None:
+        """Return the decisions on a question; None while one of them is missing."""
+        run = RunRef(agent=one.ref.agent, thread=one.ref.thread)
+        held = [it for it in one.verdicts if it.kind is VerdictKind.HOLD]
+        asks = (one.ours,) if one.ours else tuple(map(_question_about, held))
+        found = await self._gate.answers(
+            http_api.AnswersQuestion(run=run, questions=asks)
+        )
+        if len(found) < len(asks):
+            return None
+        if one.ours:
+            [said] = found
+            mark = f"{said.item_id}.{said.times}"
+            return _Work(one, [], cast("JsonValue", said.answer), mark)
+        people = {it.item_id: wire.Answer.model_validate(it.answer) for it in found}
+        ends = [
+            people[it.item_id] if it.kind is VerdictKind.HOLD else it
+            for it in one.verdicts
+        ]
+        return _Work(one, ends, mark=one.name)
+
+    async def _settle(self, thread: str, work: Sequence[_Work]) -> None:
+        """Claim, look the marks up, send what was not sent, and record the end."""
+        asked_s, leases_s = now_s(), [float("inf")]
+        claimed = [one for one in work if await self._claim(one, leases_s)]
+        if not claimed:
+            return
+        claims = [claim for one in claimed for claim in one.claims]
+        beat_s = min(leases_s) / 3
+        async with AsyncExitStack() as stack:
+            if claims:
+                beats = beating(beat_s, lambda: self._beat(claims))
+                await stack.enter_async_context(beats)
+            runs = await self._host.runs(thread)
+            left = [one for one in claimed if not await self._was_sent(one, runs)]
+            at = await self._host.read(thread)
+            named = _named(at.questions) if at else {}
+            gone = Ending(Outcome.ELSEWHERE if at else Outcome.DELETED)
+            for one in [one for one in left if one.one.name not in named]:
+                await self._end(one, gone)
+                left.remove(one)
+            ready = [one for one in left if self._is_complete(one)]
+            # A pause of this process may have been longer than its claims.
+            is_late = now_s() > asked_s + beat_s
+            if at and ready and not is_late:
+                left = await self._send(at, runs.newest, ready)
+            for one in left:
+                await self._release(one)
+
+    async def _claim(self, one: _Work, leases_s: list[float]) -> bool:
+        """Claim the approved calls of a question; False to leave it for now."""
+        for place, call in enumerate(one.one.verdicts):
+            is_claimed = call.item_id and _is_approved(one.ends, place)
+            if is_claimed and not await self._claim_call(one, place, call, leases_s):
+                await self._release(one)
+                return False
+        return True
+
+    async def _claim_call(
+        self, one: _Work, place: int, call: Verdict, leases_s: list[float]
+    ) -> bool:
+        request = wire.ClaimRequest(
+            item_id=call.item_id,
+            ref=one.one.ref,
+            tool=call.tool,
+            tool_call_id=call.tool_call_id,
+            owner=uuid.uuid4().hex,
+        )
+        reply, ends = await self._gate.claim(request), one.ends
+        match reply:
+            case wire.Claimed():
+                one.claims.append(_Claim(call.item_id, reply.fence))
+                leases_s.append(reply.lease_s)
+                return ends is None or _is_as_decided(call, ends[place], reply)
+            case wire.Refused() | wire.HandedOver() if ends is None:
+                if isinstance(reply, wire.Refused):
+                    one.dropped.append(call.item_id)
+                return True
+            case wire.Refused(state=ItemState.HANDING_OVER):
+                pass  # its program may have taken it: nothing is said about it
+            case wire.Refused() if ends is not None:
+                ends[place] = _refusal(call, reply.reason)
+                return True
+            case wire.HandedOver():
+                # Handed over before, and open again: only people may repeat it.
+                self._forget(one)
+            case _:
+                pass
+        return False
+
+    async def _was_sent(self, one: _Work, runs: Runs) -> bool:
+        """Record the end of an answer that was sent before; False if none was."""
+        sent = [it for it in runs.ours if (one.mark or one.one.name) in it.marks]
+        if not sent:
+            return False
+        ending = await self._ended(sent[0], one)
+        # A gated agent claims by itself, so the same answer runs a call once.
+        is_tried_again = one.one.ours is not None and len(sent) < TRIES
+        if is_tried_again and ending.outcome is Outcome.FAILED:
+            return False
+        await self._end(one, ending)
+        return True
+
+    def _is_complete(self, one: _Work) -> bool:
+        """Write the answer to a question; False when its format has no word for it."""
+        question, asked = one.one.question, one.one.asked
+        if one.ends is None or question is None:
+            return False
+        if asked is None:
+            return True
+        try:
+            one.answer = dialects.answer(question, one.ends)
+        except NoWord as error:
+            logger.warning("question.unanswered name=%s error=%s", one.one.name, error)
+            self._forget(one)
+            return False
+        return True
+
+    async def _send(self, at: Position, newest: str, ready: list[_Work]) -> list[_Work]:
+        """Send all answers at once; return those that a busy thread did not get."""
+        answers = {one.one.ref.ns: one.answer for one in ready}
+        marks = tuple(one.mark for one in ready)
+        sent = Sent(at.thread, "", marks, at.checkpoint, newest)
+        reply = await self._sent(at, answers, sent)
+        if isinstance(reply, NotSent) and not reply.problem:
+            return ready
+        for one in ready:
+            if isinstance(reply, NotSent):
+                ending = Ending(Outcome(reply.problem), reply.detail)
+            else:
+                ending = await self._ended(reply, one)
+            await self._end(one, ending)
+        return []
+
+    async def _sent(
+        self, at: Position, answers: Mapping[str, JsonValue], mark: Sent
+    ) -> Sent | NotSent:
+        try:
+            return await self._host.send(at, answers, mark)
+        except HostUnavailable as error:
+            # It may have arrived.
+            logger.warning("answer.unconfirmed thread=%s error=%s", at.thread, error)
+        while True:
+            await asyncio.sleep(self._every_s)
+            with suppress(HostUnavailable):
+                found = (await self._host.runs(at.thread)).ours
+                return next((it for it in found if it.marks == mark.marks), NotSent())
+
+    async def _ended(self, sent: Sent, one: _Work) -> Ending:
+        """Wait until it is known what became of an answer."""
+        pause_s = 0.05
+        while True:
+            with suppress(HostUnavailable):
+                ending = await self._host.ending(sent, one.one.ref.ns)
+                if ending is not None:
+                    return ending
+            await asyncio.sleep(pause_s)
+            pause_s = min(pause_s * 2, self._every_s)
+
+    async def _end(self, one: _Work, ending: Ending) -> None:
+        """Record the end of a hand-over, and withdraw what is not asked any more."""
+        ref, is_taken = one.one.ref, ending.outcome is Outcome.TAKEN
+        for claim in one.claims:
+            end = wire.HandOverEnd(
+                item_id=claim.item_id,
+                fence=claim.fence,
+                taken=is_taken,
+                problem="" if is_taken else ending.outcome.value,
+                detail=ending.detail[: wire.MAX_DETAIL],
+            )
+            await self._gate.hand_over(end)
+        if one.dropped:
+            run = RunRef(agent=ref.agent, thread=ref.thread)
+            await self._gate.withdraw(run, tuple(one.dropped))
+        if ending.outcome is Outcome.FAILED:
+            logger.error("answer.failed thread=%s question=%s", ref.thread, ref.ns)
+        self._forget(one)
+
+    def _forget(self, one: _Work) -> None:
+        self._open.get(one.one.ref.thread, {}).pop(one.one.name, None)
+
+    async def _release(self, one: _Work) -> None:
+        """Give claims back, because nothing was sent."""
+        for item_id, fence in one.claims:
+            await self._gate.release(item_id, fence, has_begun=False)
+
+    async def _beat(self, claims: Iterable[_Claim]) -> None:
+        for item_id, fence in claims:
+            await self._gate.heartbeat(item_id, fence)
+
+
+def _named(questions: Iterable[Question]) -> dict[str, Question]:
+    """Return questions by their names; values that are no strict JSON have none."""
+    found = dict[str, Question]()
+    for one in questions:
+        with suppress(BadJson):
+            found[dialects.message_id(one)] = one
+    return found
+
+
+def _of_keyturn(question: Question) -> http_api.OpenQuestion | None:
+    """Return the call that a question of Keyturn's middleware names."""
+    value = question.value
+    kinds = {wire.APPROVAL_INTERRUPT, wire.RECONCILE_INTERRUPT}
+    if not isinstance(value, dict) or value.get("kind") not in kinds:
+        return None
+    names = {name: value.get(name) for name in ("kind", "item_id", "action_hash")}
+    try:
+        return http_api.OpenQuestion.model_validate(names)
+    except ValidationError:
+        return None
+
+
+def _question_about(call: Verdict) -> http_api.OpenQuestion:
+    return http_api.OpenQuestion(
+        kind="keyturn.approval", item_id=call.item_id, action_hash=call.action_hash
+    )
+
+
+def _is_approved(ends: Sequence[Ended] | None, place: int) -> bool:
+    """Return whether a call has to be claimed; all of a question that is gone."""
+    if ends is None:
+        return True
+    end = ends[place]
+    if isinstance(end, Verdict):
+        return end.kind is VerdictKind.RUN
+    return end.type in {AnswerKind.APPROVE, AnswerKind.EDIT}
+
+
+def _is_as_decided(call: Verdict, end: Ended, claimed: wire.Claimed) -> bool:
+    """Return whether a claim is for the call that the answer was read for."""
+    if isinstance(end, wire.Answer) and end.type is AnswerKind.EDIT:
+        return digest.same(digest.action_args(claimed.action), end.args)
+    return claimed.action_hash == call.action_hash
+
+
+def _refusal(call: Verdict, reason: str) -> wire.Answer:
+    return wire.Answer(
+        type=AnswerKind.WITHDRAWN,
+        item_id=call.item_id,
+        action_hash=call.action_hash,
+        message=reason,
+    )
+
+
+def _listed(approval: ApprovalView, host: str) -> _Open | None:
+    """Return the open calls of an approval; None for calls of another program."""
+    if any(call.handed_to != host for call in approval.calls):
+        return None
+    calls = [
+        Verdict(
+            kind=VerdictKind.HOLD,
+            tool=call.tool,
+            tool_call_id=call.tool_call_id,
+            tier=call.tier,
+            args_hash="",
+            item_id=call.id,
+            action_hash=call.action_hash,
+        )
+        for call in approval.calls
+    ]
+    ref = TurnRef(
+        agent=approval.agent,
+        thread=approval.thread,
+        ns=approval.ns,
+        message_id=approval.message_id,
+    )
+    return _Open(ref, tuple(calls))

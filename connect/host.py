@@ -1,0 +1,134 @@
+"""Where agents are run by another program: its threads, questions and answers.
+
+A host reads a thread's position and resumes it. `keyturn.connect.hand_over` does the
+rest for every host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NamedTuple, Protocol
+
+from pydantic import JsonValue
+
+from keyturn.gateway.dialects.asked import Question
+from keyturn.gateway.errors import KeyturnError
+from keyturn.gateway.protocol.records import NotTaken
+
+
+class HostUnavailable(KeyturnError):
+    """The host did not answer: it is not known whether it got the request."""
+
+
+class Outcome(StrEnum):
+    """What became of an answer that was sent."""
+
+    TAKEN = "taken"
+    ELSEWHERE = "answered_elsewhere"
+    DELETED = "deleted"
+    FAILED = "refused"
+
+
+class Ending(NamedTuple):
+    """How an answer ended, with the host's error."""
+
+    outcome: Outcome
+    detail: str = ""
+
+
+class Waiting(NamedTuple):
+    """A thread that may wait: its agent, and a text that changes with its state."""
+
+    agent: str
+    stamp: str
+
+
+@dataclass(frozen=True)
+class Position:
+    """A thread at one moment.
+
+    Attributes:
+        thread: its id.
+        questions: that are open.
+        checkpoint: that they belong to.
+        run: that made the checkpoint.
+        assistant: of that run.
+    """
+
+    thread: str
+    questions: tuple[Question, ...]
+    checkpoint: str
+    run: str
+    assistant: str = ""
+
+
+@dataclass(frozen=True)
+class Sent:
+    """A run that delivers answers.
+
+    Attributes:
+        thread: its thread.
+        run: its id.
+        marks: of the answers.
+        checkpoint: that the answers belong to.
+        after: the newest run before; another one in between may have answered.
+    """
+
+    thread: str
+    run: str
+    marks: tuple[str, ...]
+    checkpoint: str
+    after: str
+
+
+class Runs(NamedTuple):
+    """The runs of a thread: the id of the newest, and those with our marks."""
+
+    newest: str
+    ours: tuple[Sent, ...]
+
+
+class NotSent(NamedTuple):
+    """No run was made. Without a problem the thread is busy: try again."""
+
+    problem: NotTaken = ""
+    detail: str = ""
+
+
+class Host(Protocol):
+    """A program that runs agents by itself.
+
+    Every method raises `HostUnavailable` when it does not answer.
+    """
+
+    name: str
+    """Its name for people, such as "Agent Server crm"."""
+
+    @property
+    def agents(self) -> Collection[str]:
+        """Return its agents, by their names in the policy."""
+        ...
+
+    async def waiting(self) -> Mapping[str, Waiting]:
+        """Return the threads that may wait; only a hint."""
+        ...
+
+    async def read(self, thread: str) -> Position | None:
+        """Return where a thread is; None when it is deleted."""
+        ...
+
+    async def runs(self, thread: str) -> Runs:
+        """Return what was sent to a thread before."""
+        ...
+
+    async def send(
+        self, at: Position, answers: Mapping[str, JsonValue], mark: Sent
+    ) -> Sent | NotSent:
+        """Resume a thread with answers by question id; ``mark`` has no run yet."""
+        ...
+
+    async def ending(self, sent: Sent, question: str) -> Ending | None:
+        """Return how the answer to a question ended; None while that is open."""
+        ...

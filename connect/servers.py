@@ -1,0 +1,91 @@
+"""Connect the Agent Servers of the settings while a gateway runs.
+
+One process at a time works for a server, under a lease in the store. Two of them would
+do no harm: they would only ask the server twice as often.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+from keyturn.connect.agent_server import AgentServer
+from keyturn.connect.hand_over import HandOver
+from keyturn.connect.local_gate import LocalGate
+from keyturn.gateway.client.outgoing import outgoing
+from keyturn.gateway.config import Settings
+from keyturn.gateway.errors import KeyturnError, ThreadUnavailable
+from keyturn.gateway.service.run.agents import AgentService
+from keyturn.gateway.store.store import Store
+
+logger = logging.getLogger(__name__)
+
+PAUSE_S = 2.0
+"""Pause before the lease of another process is tried again."""
+
+
+@asynccontextmanager
+async def connecting_servers(
+    settings: Settings, store: Store, service: AgentService
+) -> AsyncGenerator[None]:
+    """Connect every server of the settings.
+
+    Raises:
+        SettingsError: the key of one cannot be read.
+    """
+    if not settings.servers:
+        yield
+        return
+    async with AsyncExitStack() as stack:
+        gate = LocalGate.of(service)
+        stack.push_async_callback(gate.aclose)
+        session = await stack.enter_async_context(outgoing())
+        tasks = list[asyncio.Task[None]]()
+        stack.push_async_callback(_stopped, tasks)
+        for name, server in settings.servers.items():
+            host, every_s = AgentServer(name, server, session), server.every
+            make = _connector(host, gate, every_s.total_seconds())
+            work = _alone(store, settings.tenant, name, make)
+            tasks.append(asyncio.create_task(work))
+        yield
+
+
+def _connector(
+    host: AgentServer, gate: LocalGate, every_s: float
+) -> Callable[[], HandOver]:
+    return lambda: HandOver(host, gate, every_s=every_s)
+
+
+async def _alone(
+    store: Store, tenant: str, name: str, make: Callable[[], HandOver]
+) -> None:
+    """Work for a server whenever this process has its lease."""
+    place = (store.keys_of_tenant(tenant), "", f"server {name}")
+    while True:
+        try:
+            async with store.threads.lease(*place) as lease:
+                logger.info("server.connected server=%s", name)
+                working = asyncio.create_task(make().run())
+                lost = asyncio.create_task(lease.lost.wait())
+                try:
+                    await asyncio.wait(
+                        {working, lost}, return_when=asyncio.FIRST_COMPLETED
+                    )
+                finally:
+                    await _stopped([working, lost])
+        except ThreadUnavailable:
+            pass  # another process works for it
+        except KeyturnError as error:
+            logger.warning("server.unconnected server=%s error=%s", name, error)
+        await asyncio.sleep(PAUSE_S)
+
+
+async def _stopped(tasks: Sequence[asyncio.Task[Any]]) -> None:
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        # Not `await task`: its cancellation could not be told from the caller's.
+        await asyncio.wait(tasks)

@@ -1,0 +1,227 @@
+"""Keys, servers that are away, and what the doctor says about them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Generator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+
+from keyturn.cli.reviewer_checks import State
+from keyturn.cli.server_checks import check_servers
+from keyturn.connect.agent_server import AgentServer
+from keyturn.connect.host import HostUnavailable
+from keyturn.gateway.approvals.decisions import Approve
+from keyturn.gateway.config import Settings
+from keyturn.gateway.errors import SettingsError
+from keyturn.gateway.protocol.records import ItemState
+from keyturn.gateway.service_settings import ServerSettings
+from keyturn.gateway.store.store import Store
+from tests.agent_server.bench import WITHIN_S, Bench, bench
+from tests.agent_server.dev_server import (
+    ROOT,
+    DevServer,
+    Process,
+    connected,
+    dev_server,
+)
+from tests.agent_server.test_decisions import REFUND, paid
+from tests.docs.test_readme import blocks
+from tests.tcp_proxy import Proxy
+
+PAGE = (ROOT / "docs" / "agent-server.md").read_text(encoding="utf-8")
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("agent_server")]
+
+
+async def checks(tmp_path: Path, **server: Any) -> list[tuple[State, str]]:
+    given = ServerSettings.model_validate(server)
+    settings = Settings.model_construct(servers={"crm": given}, folder=tmp_path)
+    return [(one.state, one.text) async for one in check_servers(settings)]
+
+
+async def test_the_doctor_shows_version_and_graphs(
+    server: DevServer, tmp_path: Path
+) -> None:
+    graphs = {"stock": {"agent": "billing"}, "plain": {"agent": "plain"}}
+
+    [(state, text)] = await checks(tmp_path, url=server.url, graphs=graphs)
+
+    assert state is State.GOOD
+    assert text.endswith("graphs: stock as billing, plain")
+
+
+async def test_the_doctor_names_a_missing_graph(
+    server: DevServer, tmp_path: Path
+) -> None:
+    graphs = {"refunds": {"agent": "billing"}}
+
+    [(state, text)] = await checks(tmp_path, url=server.url, graphs=graphs)
+
+    assert state is State.BAD
+    assert text.startswith("it has no graph refunds; its graphs: camel, deep, ")
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Generator[Process]:
+    """Start a server that asks for a key."""
+    folder = tmp_path_factory.mktemp("guarded-server")
+    # The one of the page.
+    (folder / "auth.py").write_text(blocks("python", PAGE)[1], encoding="utf-8")
+    keys = {"APP_KEY": "key-of-the-app", "KEYTURN_KEY": "key-of-keyturn"}
+    auth = {"path": "./auth.py:auth"}
+    graphs = {"stock": "graphs.py:stock"}
+    with dev_server(folder, graphs, env=keys, auth=auth) as started:
+        yield started
+
+
+@pytest.fixture
+async def app(guarded: Process) -> AsyncGenerator[DevServer]:
+    """Connect an application, with its own key."""
+    async with connected(guarded, {"X-Api-Key": "key-of-the-app"}) as found:
+        yield found
+
+
+def with_key(tmp_path: Path, url: str, key: str) -> dict[str, Any]:
+    file = tmp_path / "key"
+    file.write_text(f"{key}\n", encoding="utf-8")
+    return {
+        "url": url, "key_file": str(file), "graphs": {"stock": {"agent": "a-stock"}},
+    }  # fmt: skip
+
+
+async def test_the_doctor_warns_of_the_identity_of_a_key(
+    app: DevServer, tmp_path: Path
+) -> None:
+    given = with_key(tmp_path, app.url, "key-of-keyturn")
+
+    [(state, _), (warned, text)] = await checks(tmp_path, **given)
+
+    assert (state, warned) == (State.GOOD, State.SKIPPED)
+    assert "run with the rights of this key" in text
+
+
+async def test_a_wrong_key_is_named(app: DevServer, tmp_path: Path) -> None:
+    [(state, text)] = await checks(tmp_path, **with_key(tmp_path, app.url, "stolen"))
+
+    assert state is State.BAD
+    assert "refuses the key (401); write a valid one into its 'key_file'" in text
+    assert "stolen" not in text
+
+
+async def test_the_key_resumes_a_thread_of_another_user(
+    app: DevServer, store: Store, tmp_path: Path
+) -> None:
+    given = with_key(tmp_path, app.url, "key-of-keyturn")
+    async with bench(app, store) as on:
+        server = ServerSettings.model_validate(given)
+        async with aiohttp.ClientSession() as session:
+            on.loop = on.connector(AgentServer("crm", server, session))
+            thread = await on.asked("stock", [[REFUND]])
+            await on.decide(thread, Approve())
+            await on.tick(2)
+
+        # As documented: with the identity of the connector.
+        assert on.server.done(thread) == [{**paid(7.0), "as": "keyturn"}]
+
+
+async def test_only_keyturn_answers_on_a_server_with_the_handlers_of_the_page(
+    app: DevServer,
+) -> None:
+    thread = await app.thread("stock", [[REFUND]])
+    [one] = await app.questions(thread)
+    approved = {"decisions": [{"type": "approve"}]}
+
+    for path, body in (
+        (
+            "runs",
+            {"assistant_id": "stock", "command": {"resume": {one["id"]: approved}}},
+        ),
+        ("state", {"values": {"messages": []}, "as_node": "model"}),
+    ):
+        url = f"{app.url}/threads/{thread}/{path}"
+        async with app.session.post(url, json=body) as reply:
+            assert (reply.status, (await reply.json())["detail"]) == (
+                403,
+                "People decide.",
+            )
+    assert app.done(thread) == []
+    assert await app.questions(thread) == [one]
+
+
+def test_the_settings_of_the_page_are_settings(tmp_path: Path) -> None:
+    (tmp_path / "keyturn.yml").write_text(blocks("yaml", PAGE)[0], encoding="utf-8")
+
+    settings = Settings.load(tmp_path / "keyturn.yml", {})
+
+    assert settings.servers["crm"].key_file == tmp_path / "crm.key"
+    assert settings.servers["crm"].every.total_seconds() == 2
+
+
+@pytest.mark.parametrize("text", ["", " \n", "a\nb", "schlüssel"])
+def test_a_file_without_a_key_is_refused(tmp_path: Path, text: str) -> None:
+    server = ServerSettings.model_validate(
+        with_key(tmp_path, "http://127.0.0.1:1", text)
+    )
+
+    with pytest.raises(SettingsError, match="contains no key"):
+        server.read_key()
+
+
+async def test_a_server_that_is_away_loses_nothing(on: Bench) -> None:
+    async with (
+        Proxy(on.server.url) as proxy,
+        bench(on.server, on.people.store, url=proxy.url) as away,
+    ):
+        thread = await away.asked("stock", [[REFUND]])
+        proxy.lead_to("http://127.0.0.1:1")
+        proxy.reset()
+        await away.decide(thread, Approve())
+        with pytest.raises(HostUnavailable, match="did not answer"):
+            await away.tick()
+        assert await away.states(thread) == [ItemState.AUTHORIZED]
+        proxy.lead_to(on.server.url)
+
+        await away.tick(2)
+
+        assert away.server.done(thread) == [paid(7.0)]
+        assert await away.states(thread) == [ItemState.HANDED_OVER]
+
+
+async def test_a_server_that_is_away_from_the_start_is_found_later(
+    on: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    thread = await on.server.thread("stock", [[REFUND]])
+    async with (
+        Proxy("http://127.0.0.1:1") as proxy,
+        bench(on.server, on.people.store, url=proxy.url) as away,
+    ):
+        working = asyncio.create_task(away.loop.run())
+        async with asyncio.timeout(WITHIN_S):
+            while "host.unavailable" not in caplog.text:  # noqa: ASYNC110 - of a log
+                await asyncio.sleep(0.01)
+        proxy.lead_to(on.server.url)
+        await away.until(thread, ItemState.PENDING)
+        # A decision wakes the connector by an event.
+        await away.decide(thread, Approve())
+        await away.until(thread, ItemState.HANDED_OVER)
+        working.cancel()
+        await asyncio.wait([working])
+
+    assert on.server.done(thread) == [paid(7.0)]
+    assert caplog.text.count("host.unavailable") == 1
+
+
+async def test_something_else_at_the_address_is_named(
+    on: Bench, tmp_path: Path
+) -> None:
+    async with TestServer(web.Application()) as other:
+        given = {"url": str(other.make_url("")), "graphs": {"x": {"agent": "x"}}}
+        [(state, text)] = await checks(tmp_path, **given)
+
+    assert state is State.BAD
+    assert "is it an Agent Server of LangGraph?" in text

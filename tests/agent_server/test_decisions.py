@@ -1,0 +1,294 @@
+"""What people decide happens once on an Agent Server, in every format of a question."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from keyturn.gateway.approvals.decisions import Approve, Edit, Reject, Respond
+from keyturn.gateway.protocol.records import ItemState, Verb
+from tests.agent_server.bench import Bench
+
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("agent_server")]
+
+REFUND = ["refund", {"order": "A1", "amount": 7.0}]
+MAIL = ["send_mail", {"to": "ada", "text": "hello"}]
+LOOK = ["look", {"order": "A1"}]
+HANDED, REJECTED = ItemState.HANDED_OVER, ItemState.REJECTED
+
+
+def paid(amount: float, order: str = "A1", user: str | None = None) -> dict[str, Any]:
+    return {"kind": "refund", "user": user, "order": order, "amount": amount}
+
+
+async def tool_texts(on: Bench, thread: str) -> list[str]:
+    messages = (await on.server.values(thread))["messages"]
+    return [one["content"] for one in messages if one["type"] == "tool"]
+
+
+@pytest.mark.parametrize("graph", ["stock", "per_call"])
+async def test_an_approved_call_runs_once(on: Bench, graph: str) -> None:
+    thread = await on.asked(graph, [[REFUND]])
+    assert on.server.done(thread) == []
+    await on.decide(thread, Approve())
+
+    await on.tick(3)
+
+    assert on.server.done(thread) == [paid(7.0)]
+    assert await on.states(thread) == [HANDED]
+    assert len(await on.server.runs(thread)) == 2
+
+
+@pytest.mark.parametrize("graph", ["stock", "per_call"])
+async def test_an_edited_call_runs_as_edited_and_the_model_is_told(
+    on: Bench, graph: str
+) -> None:
+    thread = await on.asked(graph, [[REFUND]])
+    await on.decide(thread, Edit(args={"order": "A1", "amount": 5.0}))
+
+    await on.tick(2)
+
+    assert on.server.done(thread) == [paid(5.0)]
+    [told] = await tool_texts(on, thread)
+    assert "a human reviewer replaced this tool call" in told
+
+
+@pytest.mark.parametrize("graph", ["stock", "per_call"])
+async def test_a_rejected_call_does_not_run_and_the_model_reads_why(
+    on: Bench, graph: str
+) -> None:
+    thread = await on.asked(graph, [[REFUND]])
+    await on.decide(thread, Reject(reason="paid before"))
+
+    await on.tick(2)
+
+    assert on.server.done(thread) == []
+    [told] = await tool_texts(on, thread)
+    assert "paid before" in told
+    assert await on.server.questions(thread) == []
+
+
+async def test_a_response_is_the_answer_of_the_tool(on: Bench) -> None:
+    thread = await on.asked("stock", [[REFUND]])
+    await on.decide(thread, Respond(message="It was shipped."))
+
+    await on.tick(2)
+
+    assert on.server.done(thread) == []
+    assert await tool_texts(on, thread) == ["It was shipped."]
+
+
+async def test_a_batch_is_answered_when_all_of_it_is_decided(on: Bench) -> None:
+    other = ["refund", {"order": "B2", "amount": 8.0}]
+    last = ["refund", {"order": "C3", "amount": 9.0}]
+    thread = await on.asked("stock", [[REFUND, LOOK, other, last]])
+    one, two, three = await on.items(thread)
+    await on.people.decide(three.id, Edit(args={"order": "C3", "amount": 1.0}))
+    await on.people.decide(one.id, Reject())
+    await on.tick()
+    assert on.server.done(thread) == []
+    await on.people.decide(two.id, Approve())
+
+    await on.tick(2)
+
+    assert sorted(map(str, on.server.done(thread, "refund"))) == sorted(
+        map(str, [paid(8.0, "B2"), paid(1.0, "C3")])
+    )
+    assert len(on.server.done(thread, "look")) == 1
+    assert await on.states(thread) == [REJECTED, HANDED, HANDED]
+
+
+async def test_people_are_offered_only_what_the_agent_takes(on: Bench) -> None:
+    thread = await on.asked("stock", [[MAIL]])
+
+    [item] = await on.items(thread)
+
+    assert {*item.allow} == {Verb.APPROVE, Verb.REJECT}
+
+
+def subagent(order: str) -> list[Any]:
+    """Return the call of an agent that lets a subagent pay."""
+    script = json.dumps([[["refund", {"order": order, "amount": 7.0}]]])
+    return ["task", {"description": script, "subagent_type": "payer"}]
+
+
+async def test_subagents_ask_apart_and_at_once(on: Bench) -> None:
+    thread = await on.asked("deep", [[subagent("A1"), subagent("B2")]])
+    first, second = await on.items(thread)
+    assert first.is_pending
+    assert second.is_pending
+    args = {"order": first.args["order"], "amount": 5.0}
+    await on.people.decide(first.id, Edit(args=args))
+    await on.tick(2)
+    assert on.server.done(thread) == [paid(5.0, str(first.args["order"]))]
+    await on.people.decide(second.id, Approve())
+
+    await on.tick(2)
+
+    assert on.server.done(thread)[1:] == [paid(7.0, str(second.args["order"]))]
+    assert await on.states(thread) == [HANDED, HANDED]
+    assert await on.server.questions(thread) == []
+
+
+def inbox(**allowed: bool) -> dict[str, Any]:
+    config = {f"allow_{one}": False for one in ("accept", "edit", "respond", "ignore")}
+    config |= {f"allow_{one}": it for one, it in allowed.items()}
+    request = {"action": "refund", "args": {"order": "A1", "amount": 7.0}}
+    return {"ask": {"action_request": request, "config": config, "description": "Pay."}}
+
+
+async def test_an_agent_of_agent_inbox_is_approved(on: Bench) -> None:
+    thread = await on.asked("inbox", inbox(accept=True, ignore=True))
+    await on.decide(thread, Approve())
+
+    await on.tick(2)
+
+    assert on.server.done(thread) == [paid(7.0)]
+    assert await on.states(thread) == [HANDED]
+
+
+async def test_an_agent_of_agent_inbox_is_edited(on: Bench) -> None:
+    thread = await on.asked("inbox", inbox(accept=True, edit=True))
+    await on.decide(thread, Edit(args={"order": "A1", "amount": 5.0}))
+
+    await on.tick(2)
+
+    assert on.server.done(thread) == [paid(5.0)]
+
+
+async def test_an_agent_of_agent_inbox_is_rejected(on: Bench) -> None:
+    thread = await on.asked("inbox", inbox(accept=True, ignore=True))
+    await on.decide(thread, Reject(reason="no"))
+
+    await on.tick(2)
+
+    assert on.server.done(thread) == []
+    [said] = (await on.server.values(thread))["said"]
+    assert said["type"] == "ignore"
+
+
+@pytest.mark.parametrize(
+    ("decision", "amounts"),
+    [
+        (Approve(), [7.0]),
+        (Edit(args={"order": "A1", "amount": 5.0}), [5.0]),
+        (Reject(reason="no"), []),
+    ],
+)
+async def test_an_agent_in_javascript_is_decided(
+    on: Bench, decision: Approve | Edit | Reject, amounts: list[float]
+) -> None:
+    thread = await on.asked("camel", {"ask": {"order": "A1", "amount": 7.0}})
+    await on.decide(thread, decision)
+
+    await on.tick(2)
+
+    assert on.server.done(thread) == [paid(one) for one in amounts]
+
+
+async def test_a_plain_question_gets_the_words_of_a_person(on: Bench) -> None:
+    thread = await on.asked("plain", {"ask": ["Which account?"]})
+    await on.decide(thread, Respond(answers=("4711",)))
+
+    await on.tick(2)
+
+    assert (await on.server.values(thread))["said"] == ["4711"]
+
+
+async def test_two_equal_questions_of_one_node_get_two_answers(on: Bench) -> None:
+    thread = await on.asked("plain", {"ask": ["Sure?", "Sure?"]})
+    await on.decide(thread, Respond(answers=("yes",)))
+    await on.tick(3)
+    assert len(await on.server.questions(thread)) == 1
+    await on.decide(thread, Respond(answers=("no",)))
+
+    await on.tick(2)
+
+    assert (await on.server.values(thread))["said"] == ["yes", "no"]
+
+
+async def test_agents_of_two_graphs_have_their_names(on: Bench) -> None:
+    one = await on.asked("stock", [[REFUND]])
+    two = await on.asked("camel", {"ask": {"order": "B2", "amount": 8.0}})
+
+    assert [it.agent for it in await on.cards(one)] == ["a-stock"]
+    assert [it.agent for it in await on.cards(two)] == ["a-camel"]
+    assert [it.handed_to for it in await on.items(one)] == ["Agent Server crm"]
+
+
+async def test_two_connectors_at_once_hand_each_decision_over_once(on: Bench) -> None:
+    threads = await asyncio.gather(
+        *(on.server.thread("stock", [[["refund", {"order": f"A{n}", "amount": 1.0}]]])
+          for n in range(8))
+    )  # fmt: skip
+    await on.tick()
+    for thread in threads:
+        await on.decide(thread, Approve())
+    both = on.loop, on.connector()
+
+    for _ in range(3):
+        await asyncio.gather(*(one.tick(looks_at_all=True) for one in both))
+        await asyncio.gather(*(one.settled() for one in both))
+
+    for number, thread in enumerate(threads):
+        assert on.server.done(thread) == [paid(1.0, f"A{number}")]
+        assert await on.states(thread) == [HANDED]
+        assert len(await on.server.runs(thread)) == 2
+
+
+async def test_the_run_goes_on_as_the_user_for_whom_it_paused(on: Bench) -> None:
+    config = {
+        "configurable": {"user": "u7", "checkpoint_ns": ""},
+        "recursion_limit": 33,
+        "tags": ["mine"],
+    }
+    thread = await on.asked("stock", [[REFUND]], config=config)
+    await on.decide(thread, Approve())
+
+    await on.tick(2)
+
+    assert on.server.done(thread) == [paid(7.0, user="u7")]
+    newest = (await on.server.runs(thread))[0]["kwargs"]["config"]
+    assert newest["recursion_limit"] == 33
+    assert newest["tags"] == ["mine"]
+
+
+async def test_a_run_with_a_context_keeps_it(on: Bench) -> None:
+    thread = await on.asked("stock", [[REFUND]], context={"user": "u8"})
+    await on.decide(thread, Approve())
+
+    await on.tick(2)
+
+    assert await on.states(thread) == [HANDED]
+    assert (await on.server.runs(thread))[0]["kwargs"]["context"] == {"user": "u8"}
+
+
+@pytest.mark.parametrize(
+    ("graph", "given"),
+    [
+        ("stock", [[REFUND]]),
+        ("per_call", [[REFUND]]),
+        ("inbox", inbox(accept=True, ignore=True)),
+        ("camel", {"ask": {"order": "A1", "amount": 7.0}}),
+        ("plain", {"ask": ["Which account?"]}),
+    ],
+)
+async def test_silence_runs_nothing_and_becomes_no_data(
+    on: Bench, graph: str, given: Any
+) -> None:
+    thread = await on.asked(graph, given)
+    [card] = await on.cards(thread)
+    await on.people.overdue(card.id)
+    await on.people.sweeper.sweep()
+
+    await on.tick(3)
+
+    assert on.server.done(thread, "refund") == []
+    assert await on.states(thread) == [ItemState.EXPIRED]
+    # A plain question has no word for it, so it stays open.
+    is_open = bool(await on.server.questions(thread))
+    assert is_open is (graph == "plain")
+    assert len(await on.server.runs(thread)) == (1 if is_open else 2)

@@ -1,0 +1,228 @@
+"""Others answer, threads disappear, connectors die: one effect, and a true record."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from keyturn.connect.hand_over import HandOver
+from keyturn.gateway.approvals.decisions import Approve, Decision, Edit, Reject
+from keyturn.gateway.approvals.lifecycle import FINAL
+from keyturn.gateway.protocol.records import ItemState
+from tests.agent_server.bench import Bench
+from tests.agent_server.mortal import Death, Meddled, Mortal
+from tests.agent_server.test_decisions import REFUND, inbox, paid, subagent
+from tests.levels import sample
+
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("agent_server")]
+
+HANDED, NOT_TAKEN = ItemState.HANDED_OVER, ItemState.NOT_TAKEN
+PENDING, WITHDRAWN = ItemState.PENDING, ItemState.WITHDRAWN
+
+
+async def resume(on: Bench, thread: str, value: Any, graph: str = "stock") -> None:
+    """Answer the question of a thread as another program would."""
+    [one] = await on.server.questions(thread)
+    await on.server.run(thread, graph, command={"resume": {one["id"]: value}})
+
+
+async def problem(on: Bench, thread: str) -> str:
+    [item] = await on.items(thread)
+    return item.handed.problem
+
+
+async def test_a_question_that_was_answered_elsewhere_is_withdrawn(on: Bench) -> None:
+    thread = await on.asked("stock", [[REFUND]])
+    await resume(on, thread, {"decisions": [{"type": "reject"}]})
+
+    await on.tick(2)
+
+    assert await on.states(thread) == [WITHDRAWN]
+    assert on.server.done(thread) == []
+
+
+async def test_a_decision_too_late_is_not_taken(on: Bench) -> None:
+    thread = await on.asked("stock", [[REFUND]])
+    await on.decide(thread, Approve())
+    await resume(on, thread, {"decisions": [{"type": "reject"}]})
+
+    await on.tick(2)
+
+    assert await on.states(thread) == [NOT_TAKEN]
+    assert await problem(on, thread) == "answered_elsewhere"
+    assert on.server.done(thread) == []
+
+
+async def test_an_answer_between_reading_and_sending_is_seen(on: Bench) -> None:
+    thread = await on.asked("stock", [[REFUND]])
+    await on.decide(thread, Approve())
+
+    async def meddle() -> None:
+        await resume(on, thread, {"decisions": [{"type": "reject"}]})
+
+    on.loop = on.connector(Meddled(on.host, "send", meddle))
+    await on.tick(2)
+
+    assert await on.states(thread) == [NOT_TAKEN]
+    assert await problem(on, thread) == "answered_elsewhere"
+    assert on.server.done(thread) == []
+
+
+async def test_an_answer_in_between_to_one_of_two_questions_is_seen(on: Bench) -> None:
+    """The checkpoint is the same before and after, and so is the question's form."""
+    thread = await on.asked("deep", [[subagent("A1"), subagent("B2")]])
+    first, _ = await on.items(thread)
+    await on.people.decide(first.id, Approve())
+    [one] = [
+        it
+        for it in await on.server.questions(thread)
+        if it["value"]["action_requests"][0]["args"] == first.args
+    ]
+
+    async def meddle() -> None:
+        value = {"decisions": [{"type": "reject"}]}
+        await on.server.run(thread, "deep", command={"resume": {one["id"]: value}})
+
+    on.loop = on.connector(Meddled(on.host, "send", meddle))
+    await on.tick(2)
+
+    assert await on.states(thread) == [NOT_TAKEN, PENDING]
+    assert on.server.done(thread) == []
+
+
+async def test_a_new_message_withdraws_the_question(on: Bench) -> None:
+    thread = await on.asked("stock", [[REFUND]])
+    message = {"messages": [{"role": "user", "content": "[[]]"}]}
+    await on.server.run(thread, "stock", input=message)
+
+    await on.tick(2)
+
+    assert await on.states(thread) == [WITHDRAWN]
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+async def test_a_deleted_thread_withdraws_its_question(
+    on: Bench, *, is_known: bool
+) -> None:
+    thread = await on.asked("stock", [[REFUND]])
+    await on.server.forget()
+    if not is_known:
+        on.loop = on.connector()
+
+    await on.tick(2)
+
+    assert await on.states(thread) == [WITHDRAWN]
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+async def test_a_thread_deleted_after_the_approval_does_not_take_it(
+    on: Bench, *, is_known: bool
+) -> None:
+    thread = await on.asked("stock", [[REFUND]])
+    await on.decide(thread, Approve())
+    await on.server.forget()
+    if not is_known:
+        on.loop = on.connector()
+
+    await on.tick(2)
+
+    assert await on.states(thread) == [NOT_TAKEN]
+    assert await problem(on, thread) == "deleted"
+
+
+async def test_a_run_that_waits_in_the_queue_leaves_the_card(on: Bench) -> None:
+    thread = await on.asked("stock", [[REFUND]])
+    later = await on.server.begin(thread, "stock", input=None, after_seconds=3600)
+    await on.tick(3)
+    assert await on.states(thread) == [PENDING]
+    await on.decide(thread, Approve())
+    await on.tick(2)
+    # The server refuses a second run; nothing is lost.
+    assert await on.states(thread) == [ItemState.AUTHORIZED]
+    run = later["run_id"]
+    await on.server.ask("POST", f"/threads/{thread}/runs/{run}/cancel?wait=true")
+
+    await on.tick(3)
+
+    assert on.server.done(thread) == [paid(7.0)]
+    assert await on.states(thread) == [HANDED]
+
+
+async def test_a_bricked_thread_is_told_once(on: Bench) -> None:
+    """Another program gave no decision at all: such a thread takes no answer."""
+    thread = await on.asked("stock", [[REFUND]])
+    await resume(on, thread, {"decisions": []})
+    await on.decide(thread, Approve())
+
+    await on.tick(5)
+
+    assert await on.states(thread) == [NOT_TAKEN]
+    [item] = await on.items(thread)
+    assert item.handed.problem == "refused"
+    assert "Number of human decisions (0)" in item.handed.detail
+    # The first one, the other program's, and one of ours.
+    assert len(await on.server.runs(thread)) == 3
+    assert on.server.done(thread) == []
+
+
+async def test_a_question_found_in_a_thread_with_an_error_is_asked(on: Bench) -> None:
+    thread = await on.server.thread("stock", [[REFUND]])
+    await resume(on, thread, {"decisions": []})
+
+    await on.tick()
+
+    assert await on.states(thread) == [PENDING]
+
+
+Give = Callable[[], Decision]
+ENDS: list[tuple[Give, float | None]] = [
+    (Approve, 7.0),
+    (lambda: Edit(args={"order": "A1", "amount": 5.0}), 5.0),
+    (Reject, None),
+]
+"""Decisions, and the amount that each lets an agent pay."""
+
+GIVEN: dict[str, Any] = {
+    "stock": [[REFUND]],
+    "per_call": [[REFUND]],
+    "inbox": inbox(accept=True, edit=True, ignore=True),
+    "camel": {"ask": {"order": "A1", "amount": 7.0}},
+}
+
+
+@pytest.mark.parametrize("seed", sample(range(200), 6))
+async def test_connectors_that_die_hand_a_decision_over_once(
+    on: Bench, seed: int
+) -> None:
+    """Each lives for some requests; the next one goes on after the leases ended."""
+    chance = random.Random(seed)  # noqa: S311 - of a test
+    graph = chance.choice(sorted(GIVEN))
+    decision, amount = chance.choice(ENDS)
+    thread = await on.server.thread(graph, GIVEN[graph])
+    host, deaths = on.host_of(graph), 0
+
+    while await on.server.questions(thread) or not {*await on.states(thread)} <= FINAL:
+        death = Death(chance.randrange(50 if deaths < 10 else 1000))
+        dying = HandOver(Mortal(host, death), Mortal(on.gate, death), every_s=0.01)
+        with suppress(asyncio.CancelledError):
+            await dying.tick(looks_at_all=True)
+        await dying.settled()
+        deaths += death.has_come
+        for item in await on.items(thread):
+            if item.is_pending:
+                await on.people.decide(item.id, decision())
+            if item.state is ItemState.HANDING_OVER:
+                await on.people.owner_dies(item.id)
+    await on.tick(2)
+
+    assert [one["amount"] for one in on.server.done(thread)] == [
+        one for one in [amount] if one
+    ]
+    assert await on.states(thread) == [HANDED if amount else ItemState.REJECTED]
+    assert len(await on.server.runs(thread)) == 2
+    assert await on.server.questions(thread) == []

@@ -131,6 +131,7 @@ lock: $(VENV)/.dev
 	@$(COMPILE) --extra agent -o requirements/agent-server.txt \
 		pyproject.toml requirements/agent-server.in
 	@$(COMPILE) -o requirements/mutants.txt -c requirements/dev.txt requirements/mutants.in
+	@$(COMPILE) -o requirements/mcp1.txt requirements/mcp1.in
 	@$(COMPILE) --python-version 3.11 -o requirements/release.txt -c requirements/dev.txt \
 		requirements/build.in requirements/release.in
 

@@ -22,9 +22,14 @@ ARGS = {"to": "ada", "amount": 5}
 def ticket_of(result: Any) -> str:
     """Return the ticket in a result."""
     assert result.is_error
-    found = re.search(r"'([a-z]+\.[0-9a-f]{24}\.[0-9a-f]{8})'", text_of(result))
-    assert found, text_of(result)
-    return found[1]
+    return ticket_in(text_of(result))
+
+
+def ticket_in(text: str) -> str:
+    """Return the ticket in the words of a result."""
+    found = re.search(r"\b[a-z]+\.[0-9a-f]{24}\.[0-9a-f]{8}\b", text)
+    assert found, text
+    return found[0]
 
 
 async def no_longer_waits(gate: Any) -> None:

@@ -2,7 +2,8 @@
 
 The port for agents proposes and runs calls. A connector also waits for people, names
 the requester, withdraws what its framework has dropped, and finds its open calls after
-a restart. `keyturn.connect.local_gate` is the same in the gateway's process.
+a restart. `keyturn.connect.local_gate` is the same in the gateway's process, and
+`keyturn.connect.once` runs one call.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from keyturn.gateway.protocol.approval_views import PAGE, ApprovalPage, EventPag
 from keyturn.gateway.protocol.port import Gateway
 from keyturn.gateway.protocol.records import RunRef
 
-Queue = Literal["pending", "authorized", "executing", "open"]
+Queue = Literal["pending", "authorized", "executing", "handing_over", "open"]
 """States of the calls in a listing; ``open`` is all of them."""
 
 _PAGE_OF_APPROVALS = TypeAdapter(ApprovalPage)

@@ -185,7 +185,6 @@ class Passage:
         Raises:
             KeyturnError: nothing ran, and the caller may ask again.
         """
-        call.waiting += 1
         try:
             async with asyncio.timeout(hold_s):
                 while call.result is None:
@@ -198,9 +197,7 @@ class Passage:
                     if call.result is None:
                         await call.woken.wait()
         except TimeoutError:
-            return call.result
-        finally:
-            call.waiting -= 1
+            pass
         return call.result
 
     async def ended_before(self, server: str, call_id: str) -> CallToolResult | None:

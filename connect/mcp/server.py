@@ -213,6 +213,8 @@ class GateServer:
 
     async def _waited(self, ctx: Context, call: Call) -> types.CallToolResult | None:
         """Wait for a call for one request; tell the client that it still waits."""
+        # At once: an equal request must not take this call for one without a caller.
+        call.waiting += 1
         call.progress = ctx.session.report_progress
         wait = self._passage.wait(call, self._holds.of(call.client))
         waiting = asyncio.create_task(wait)
@@ -220,6 +222,7 @@ class GateServer:
         try:
             result = await waiting
         finally:
+            call.waiting -= 1
             waiting.cancel()
             telling.cancel()
         if result is not None and not await _has_left(ctx):

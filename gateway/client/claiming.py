@@ -452,14 +452,21 @@ async def _run_once(
     if claimed.asks_on_failure and not stored.ok:
         return None
     edit = claimed.edit and claimed.edit.with_(outcome=stored.edit_outcome)
-    return Ran(result, edit, reconciled=claimed.reconciled, failure=stored.failure)
+    return Ran(
+        result,
+        edit,
+        reconciled=claimed.reconciled,
+        failure=stored.failure,
+        ok=stored.ok,
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class Ran(Generic[R]):
     """The call ran now; ``failure`` is set if the tool returned nothing.
 
-    ``inside`` are edits of calls that an agent inside the tool made.
+    ``ok`` is False if the tool reported a failure. ``inside`` are edits of calls that
+    an agent inside the tool made.
     """
 
     result: R
@@ -467,6 +474,7 @@ class Ran(Generic[R]):
     inside: list[EditRecord] = field(default_factory=list[EditRecord])
     reconciled: ReconcileAnswer | None = None
     failure: FailureKind | None = None
+    ok: bool = True
 
 
 @dataclass(frozen=True, slots=True)

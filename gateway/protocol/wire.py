@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -72,8 +72,8 @@ class CallEnd(Record):
 
 
 ARGS_TAG = "keyturn/v1/args"
-APPROVAL_INTERRUPT = "keyturn.approval"
-RECONCILE_INTERRUPT = "keyturn.reconcile"
+APPROVAL_INTERRUPT: Final = "keyturn.approval"
+RECONCILE_INTERRUPT: Final = "keyturn.reconcile"
 
 
 def args_hash(args: JsonObject) -> str:

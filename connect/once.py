@@ -1,0 +1,358 @@
+"""Run one call of another framework once: wait for people, claim, run, finish.
+
+    held = HeldCall(turn.ref, verdict, call.args, reading=reads)
+    told = await once(gate, held, Work(run))
+    return told.in_words(str)
+
+This is for frameworks whose tool call a connector can wrap. The claim and its life
+cycle are those of `keyturn.gateway.client.claiming`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from typing import Any, Generic, Literal, TypeVar, assert_never, cast
+
+from pydantic_core import PydanticSerializationError, to_jsonable_python
+
+from keyturn.connect.gate import Gate
+from keyturn.gateway.client.bridge import AWAITING
+from keyturn.gateway.client.claiming import (
+    Closed,
+    CutOff,
+    Effect,
+    End,
+    HeldCall,
+    NotRun,
+    Ran,
+    RanBefore,
+    Reconciled,
+    Unfinished,
+    execute,
+)
+from keyturn.gateway.errors import (
+    KeyturnError,
+    StoreUnavailable,
+    ThreadUnavailable,
+)
+from keyturn.gateway.protocol import digest, edits, texts
+from keyturn.gateway.protocol.http_api import AnswersQuestion, OpenQuestion
+from keyturn.gateway.protocol.records import EditRecord, FailureKind, Result
+from keyturn.gateway.protocol.strict_json import JsonObject
+from keyturn.gateway.protocol.wire import (
+    APPROVAL_INTERRUPT,
+    RECONCILE_INTERRUPT,
+    Answer,
+    AnswerKind,
+    Claimed,
+    ReconcileAnswer,
+    VerdictKind,
+)
+
+POLL_S = 50.0
+"""Longest wait of one request for people's answer, in seconds."""
+
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 10.0
+"""Pauses between requests to a gateway that does not answer."""
+
+MAX_PAYLOAD_CHARS = 1024 * 1024
+SUMMARY_CHARS = 500
+
+R = TypeVar("R")
+
+
+class NotDecided(KeyturnError):
+    """People have not decided in the time that the caller waits; the call stays open.
+
+    Attributes:
+        item_id: id of the call.
+    """
+
+    def __init__(self, item_id: str) -> None:
+        super().__init__(f"Nobody has decided on the call {item_id!r} yet.")
+        self.item_id = item_id
+
+
+@dataclass(frozen=True, slots=True)
+class Permit:
+    """The right with which a call runs; pass it on to the system that the tool changes.
+
+    Attributes:
+        item_id: the approved call; "" when the policy runs it without a record.
+        idempotency_key: the same for every attempt at this authorization.
+        receipt: proof for a process elsewhere that executes the call; "" without keys.
+    """
+
+    item_id: str
+    idempotency_key: str
+    receipt: str = ""
+
+
+def kept(value: object) -> Result:
+    """Return the stored form of a tool's return value: JSON, and a summary for people.
+
+    A value that is not plain data, or larger than `MAX_PAYLOAD_CHARS`, is stored
+    without its payload: a replay then learns that the call ran.
+    """
+    try:
+        plain: object = to_jsonable_python(value)
+        payload = json.dumps({"v": 1, "value": plain}, allow_nan=False)
+    # RecursionError: the tool has run, so even a cyclic value must be recorded.
+    except (PydanticSerializationError, TypeError, ValueError, RecursionError):
+        plain, payload = str(value), ""
+    text = plain if isinstance(plain, str) else json.dumps(plain, ensure_ascii=False)
+    flat = (text or "(no text)").encode("utf-8", "replace").decode("utf-8")
+    return Result(
+        ok=True,
+        summary=flat[:SUMMARY_CHARS],
+        payload=payload if len(payload) <= MAX_PAYLOAD_CHARS else "",
+    )
+
+
+def recalled(payload: str) -> object:
+    """Return the value in a payload of `kept`, as plain data.
+
+    Raises:
+        LookupError: when it is lost.
+    """
+    try:
+        return cast("dict[str, object]", json.loads(payload))["value"]
+    # The stored text may be anything: any writer to the store can forge it.
+    except (ValueError, TypeError, RecursionError) as error:
+        raise LookupError("The value was not kept.") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Work(Generic[R]):
+    """How a connector runs a call, and stores what it returns.
+
+    ``run`` receives the authorized arguments. ``keep`` and ``recall`` convert the
+    return value to the stored result and back, for replays; ``recall`` raises
+    `LookupError` for a lost value. ``raised`` is as in
+    `keyturn.gateway.client.claiming.Effect`.
+    """
+
+    run: Callable[[JsonObject, Permit], Awaitable[R]]
+    keep: Callable[[R], Result] = kept
+    recall: Callable[[str], Any] = recalled
+    raised: Callable[[BaseException], Result | Unfinished | None] = lambda _: None
+
+
+@dataclass(frozen=True, slots=True)
+class Value(Generic[R]):
+    """What a tool returned."""
+
+    is_: R
+
+
+@dataclass(frozen=True, slots=True)
+class Told(Generic[R]):
+    """What the model reads about a call that has ended.
+
+    Attributes:
+        value: what the tool returned, now or at an earlier attempt; else None.
+        text: words instead of a value, which state whether the call ran.
+        notice: words before the value or the text: the edit with its author, reason
+            and both versions of the arguments, and the notes of reviewers; or "".
+        is_error: the call did not run, failed, or its outcome is unknown.
+        edit: the reviewers' edit.
+        answer: the decision that ended the call without running it.
+    """
+
+    value: Value[R] | None = None
+    text: str = ""
+    notice: str = ""
+    is_error: bool = False
+    edit: EditRecord | None = None
+    answer: Answer | None = None
+
+    def in_words(self, write: Callable[[R], str]) -> str:
+        """Return all of it as one text; ``write`` converts the value."""
+        body = self.text if self.value is None else edits.defuse(write(self.value.is_))
+        return "\n\n".join(part for part in (self.notice, body) if part)
+
+
+async def once(
+    gate: Gate, held: HeldCall, work: Work[R], *, limit_s: float = math.inf
+) -> Told[R]:
+    """Wait until a call is decided, and run it at most once; return its end.
+
+    An outage of the gateway is waited out. A replay of the same call gets the recorded
+    end; while another attempt runs the call, the replay waits.
+
+    Args:
+        gate: the gateway.
+        held: the call, with the gateway's verdict; ``people`` is ignored.
+        work: runs the call.
+        limit_s: how long to wait for people and for the gateway, in seconds.
+
+    Raises:
+        NotDecided: when people have not decided within ``limit_s``.
+        ThreadUnavailable: when the gateway does not answer within ``limit_s``, or
+            another attempt runs for longer; nothing ran here.
+        StateUnknown: when the business state cannot be read; nothing ran.
+        KeyRefused: when the gateway refuses the API key of this process.
+        BaseException: an error of the tool that ``work.raised`` does not take for a
+            failure, or of a call that the policy runs without a record.
+    """
+    verdict = held.verdict
+    if verdict.kind is VerdictKind.DENY:
+        return _refused(verdict.reason)
+    if verdict.runs_unclaimed:
+        context = {**held.ref.names, "tool_call_id": verdict.tool_call_id}
+        key = digest.claim_key(context, verdict.args_hash)
+        return Told(Value(await work.run(held.args, Permit("", key))))
+    people, why = _Waiting(gate, held, limit_s), ""
+    if verdict.kind is VerdictKind.HOLD:
+        answer = await people.decide_again()
+        if answer.type not in {AnswerKind.APPROVE, AnswerKind.EDIT}:
+            return _closed(answer)
+        held, why = replace(held, people=people), answer.why_approved
+    while True:
+        try:
+            end = await execute(held, gate, AWAITING, _effect(held, work))
+        except ThreadUnavailable:
+            # Nothing ran: the gateway does not answer, or another attempt runs.
+            if not await people.pause():
+                raise
+            continue
+        return _told(held, end, work, why)
+
+
+@dataclass(frozen=True, slots=True)
+class _Failed:
+    text: str
+
+
+def _effect(held: HeldCall, work: Work[R]) -> Effect[Value[R] | _Failed]:
+    async def run(claimed: Claimed, args: JsonObject) -> Value[R] | _Failed:
+        permit = Permit(held.item_id, claimed.idempotency_key, claimed.receipt)
+        return Value(await work.run(args, permit))
+
+    def store(end: Value[R] | _Failed) -> Result:
+        if isinstance(end, Value):
+            return work.keep(end.is_)
+        return Result(ok=False, summary=end.text)
+
+    return Effect(run, store, _Failed, work.raised)
+
+
+class _Waiting:
+    """Waits for people in one call's life; see `keyturn.gateway.client.claiming`."""
+
+    def __init__(self, gate: Gate, held: HeldCall, limit_s: float) -> None:
+        self._gate, self._held = gate, held
+        self._clock = asyncio.get_running_loop().time
+        self._ends = self._clock() + limit_s
+        self._pause_s = FIRST_PAUSE_S
+
+    async def decide_again(self) -> Answer:
+        """Wait for the decision on the call, the first or a later one."""
+        return Answer.model_validate(await self._answer(APPROVAL_INTERRUPT))
+
+    async def reconcile(self) -> ReconcileAnswer:
+        """Wait for the finding about the call in doubt."""
+        return ReconcileAnswer.model_validate(await self._answer(RECONCILE_INTERRUPT))
+
+    def has_ended(self) -> None:
+        """Do nothing: no finding is saved here."""
+
+    async def pause(self) -> bool:
+        """Wait before the next attempt; return False if the time is over."""
+        left_s = self._ends - self._clock()
+        if left_s <= 0:
+            return False
+        await asyncio.sleep(min(self._pause_s, left_s))
+        self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
+        return True
+
+    async def _answer(
+        self, kind: Literal["keyturn.approval", "keyturn.reconcile"]
+    ) -> JsonObject:
+        verdict = self._held.verdict
+        one = OpenQuestion(
+            kind=kind, item_id=verdict.item_id, action_hash=verdict.action_hash
+        )
+        while True:
+            left_s = self._ends - self._clock()
+            question = AnswersQuestion(
+                run=self._held.ref.run_ref,
+                questions=(one,),
+                wait_s=max(0.0, min(POLL_S, left_s)),
+            )
+            try:
+                found = await self._gate.answers(question)
+            except StoreUnavailable:
+                if not await self.pause():
+                    raise
+                continue
+            self._pause_s = FIRST_PAUSE_S
+            if found:
+                return found[0].answer
+            if left_s <= 0:
+                raise NotDecided(verdict.item_id)
+
+
+def _told(
+    held: HeldCall, end: End[Value[R] | _Failed], work: Work[R], why: str
+) -> Told[R]:
+    match end:
+        case Closed():
+            return _closed(end.answer)
+        case NotRun():
+            return _refused(end.reason)
+        case CutOff():
+            return Told(text=texts.CUT_OFF, is_error=True)
+        case Reconciled():
+            told: Told[R] = Told(
+                text=texts.reconciled_text(end.finding),
+                is_error=end.finding.type != "executed",
+            )
+            notes = [""]
+        case Ran() | RanBefore():
+            told = _ran(end) if isinstance(end, Ran) else _before(end, work)
+            note = end.reconciled and texts.reconciliation_note(end.reconciled)
+            notes = [why, note or ""]
+        case _:
+            assert_never(end)
+    edit = end.edit and edits.edit_as_spelled(end.edit, held.args)
+    notice = [edits.defuse(note) for note in notes]
+    notice += [texts.edit_text(edit)] if edit else []
+    return replace(
+        told,
+        text=edits.defuse(told.text),
+        notice="\n\n".join(part for part in notice if part),
+        edit=edit,
+    )
+
+
+def _ran(end: Ran[Value[R] | _Failed]) -> Told[R]:
+    if isinstance(end.result, Value):
+        return Told(end.result, is_error=not end.ok)
+    kind = end.failure or FailureKind.RAISED
+    return Told(text=texts.failure_text(kind, end.result.text), is_error=True)
+
+
+def _before(end: RanBefore, work: Work[R]) -> Told[R]:
+    result = end.result
+    if result.failure is not None:
+        text = texts.failure_text(result.failure, result.summary)
+        return Told(text=text, is_error=True)
+    try:
+        return Told(Value(work.recall(result.payload)), is_error=not result.ok)
+    except LookupError:
+        return Told(text=texts.lost_result_text(result), is_error=not result.ok)
+
+
+def _closed(answer: Answer) -> Told[Any]:
+    text = edits.defuse(texts.ended_text(answer))
+    is_error = answer.type is not AnswerKind.RESPOND
+    return Told(text=text, is_error=is_error, answer=answer)
+
+
+def _refused(reason: str) -> Told[Any]:
+    return Told(text=edits.defuse(texts.denial_text(reason)), is_error=True)

@@ -42,6 +42,7 @@ from keyturn.gateway.failures import any_failure, log_failure
 from keyturn.gateway.protocol import digest, http_api, wire
 from keyturn.gateway.protocol.approval_views import ApprovalView
 from keyturn.gateway.protocol.records import ItemState, RunRef
+from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.protocol.wire import AnswerKind, TurnRef, Verdict, VerdictKind
 from keyturn.gateway.store.runs.leases import beating
 
@@ -487,13 +488,13 @@ def _named(questions: Iterable[Question]) -> dict[str, Question]:
 def _of_keyturn(question: Question) -> http_api.OpenQuestion | None:
     """Return the call that a question of Keyturn's middleware names."""
     value = question.value
-    kinds = {wire.APPROVAL_INTERRUPT, wire.RECONCILE_INTERRUPT}
-    if not isinstance(value, dict) or value.get("kind") not in kinds:
+    if not isinstance(value, dict):
         return None
-    names = {name: value.get(name) for name in ("kind", "item_id", "action_hash")}
+    given = cast("JsonObject", value)
+    names = {name: given.get(name) for name in ("item_id", "action_hash")}
     try:
-        return http_api.OpenQuestion.model_validate(names)
-    except ValidationError:
+        return http_api.OpenQuestion.model_validate({**names, "kind": given["type"]})
+    except (KeyError, ValidationError):
         return None
 
 

@@ -22,10 +22,13 @@ from langchain_core.tools import tool
 from langgraph.graph import END, START, StateGraph
 from langgraph.types import interrupt
 
+from keyturn.agent import ApprovalMiddleware
 from tests.agent_server.quick_queue import shorten_pauses
 
 shorten_pauses()
 EFFECTS = Path(os.environ.get("EFFECTS", "effects.jsonl"))
+GATEWAY = EFFECTS.with_name("gateway.json")
+NO_GATEWAY = {"gateway": "http://127.0.0.1:1", "api_key": "tk_none"}
 
 
 def effect(kind: str, config: RunnableConfig, **facts: Any) -> str:
@@ -130,6 +133,13 @@ deep = create_deep_agent(
         }
     ],
 )
+
+
+def gated() -> Any:
+    """Make an agent with Keyturn's middleware, for a gateway of the running test."""
+    given = json.loads(GATEWAY.read_text("utf-8")) if GATEWAY.exists() else NO_GATEWAY
+    middleware = ApprovalMiddleware("a-gated", **given)
+    return create_agent(Script(), [refund, look], middleware=[middleware])
 
 
 class Said(TypedDict, total=False):

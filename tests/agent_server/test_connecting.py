@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Generator
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +15,17 @@ from aiohttp.test_utils import TestServer
 
 from keyturn.cli.reviewer_checks import State
 from keyturn.cli.server_checks import check_servers
+from keyturn.connect import agent_server
 from keyturn.connect.agent_server import AgentServer
 from keyturn.connect.host import HostUnavailable
+from keyturn.connect.servers import connecting_servers
 from keyturn.gateway.approvals.decisions import Approve
 from keyturn.gateway.config import Settings
 from keyturn.gateway.errors import SettingsError
 from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.service_settings import ServerSettings
 from keyturn.gateway.store.store import Store
-from tests.agent_server.bench import WITHIN_S, Bench, bench
+from tests.agent_server.bench import WITHIN_S, Bench, bench, settings
 from tests.agent_server.dev_server import (
     ROOT,
     DevServer,
@@ -32,6 +35,7 @@ from tests.agent_server.dev_server import (
 )
 from tests.agent_server.test_decisions import REFUND, paid
 from tests.docs.test_readme import blocks
+from tests.levels import size
 from tests.tcp_proxy import Proxy
 
 PAGE = (ROOT / "docs" / "agent-server.md").read_text(encoding="utf-8")
@@ -225,3 +229,64 @@ async def test_something_else_at_the_address_is_named(
 
     assert state is State.BAD
     assert "is it an Agent Server of LangGraph?" in text
+
+
+class Counted(AgentServer):
+    """A host that counts its requests."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.paths = list[str]()
+
+    async def _ask(self, method: str, path: str, *given: Any) -> Any:
+        self.paths.append(path)
+        return await super()._ask(method, path, *given)
+
+
+async def test_many_waiting_threads_cost_few_requests(
+    on: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count, page = size(deep=250, short=13), size(deep=100, short=5)
+    monkeypatch.setattr(agent_server, "PAGE", page)
+    await asyncio.gather(*(on.server.thread("stock", [[REFUND]]) for _ in range(count)))
+    one = await on.server.thread("stock", [[REFUND]])
+    [question] = await on.server.questions(one)
+    broken: dict[str, Any] = {question["id"]: {"decisions": []}}
+    await on.server.run(one, "stock", command={"resume": broken})
+    given = settings(on.server.url, ["stock"])
+    host = Counted("crm", given, on.server.session)
+    on.loop = on.connector(host)
+    await on.tick()
+    assert len([it for it in on.server.threads if await on.states(it)]) == count + 1
+    host.paths.clear()
+
+    await on.loop.tick()
+    await on.loop.settled()
+
+    # Three pages of those that wait, and one of those in error.
+    assert host.paths == ["/threads/search"] * 4
+
+
+async def test_one_process_works_for_a_server_until_it_ends(
+    on: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The other one takes over."""
+    caplog.set_level("INFO")
+    given = Settings.model_construct(
+        servers={"crm": settings(on.server.url, ["stock"])}, tenant="default"
+    )
+    store, service = on.people.store, on.people.agents
+    async with connecting_servers(given, store, service):
+        thread = await on.server.thread("stock", [[REFUND]])
+        await on.until(thread, ItemState.PENDING)
+        async with AsyncExitStack() as second:
+            other = connecting_servers(given, store, service)
+            await second.enter_async_context(other)
+            await on.decide(thread, Approve())
+            await on.until(thread, ItemState.HANDED_OVER)
+            assert caplog.text.count("server.connected") == 1
+
+    async with connecting_servers(given, store, service):
+        later = await on.server.thread("stock", [[REFUND]])
+        await on.until(later, ItemState.PENDING)
+    assert on.server.done(thread) == [paid(7.0)]

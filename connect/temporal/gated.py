@@ -1,0 +1,312 @@
+"""Gate calls inside a workflow: ask people, wait, and run the approved activity once.
+
+The workflow has to be deterministic. It therefore knows neither the policy nor the
+decisions: activities ask the gateway, and an Update only tells it to ask again. This
+module imports nothing else of Keyturn, so that Temporal's sandbox can load it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, ClassVar, Literal
+
+from temporalio import workflow
+from temporalio.common import RetryPolicy
+from temporalio.exceptions import ActivityError, ApplicationError
+
+SUBMIT, DECIDED, WITHDRAW = "keyturn_submit", "keyturn_decided", "keyturn_withdraw"
+"""The activities of `keyturn.connect.temporal.plugin`."""
+
+DECISION, WAITING = "keyturn_decision", "keyturn_waiting"
+"""The Update that wakes a workflow, and the query of its open calls."""
+
+MOST_EARLY = 100
+"""How many Updates are kept that came before their calls were known."""
+
+HEARTBEAT = timedelta(seconds=30)
+"""After this long without a sign of life, an attempt counts as dead."""
+
+ANSWER_WITHIN = timedelta(seconds=20)
+_WITHDRAW_WITHIN = timedelta(minutes=5)
+_RETRIES = RetryPolicy(maximum_interval=timedelta(minutes=1))
+
+
+@dataclass(frozen=True)
+class Call:
+    """A proposed call.
+
+    ``thread`` and ``key`` name it: a replay or a reset finds the same approval.
+    """
+
+    agent: str
+    thread: str
+    key: str
+    tool: str
+    args: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Held:
+    """A call in progress; ``item_id`` is empty until the gateway knows it.
+
+    ``in_doubt`` is True while people find out whether an interrupted attempt ran.
+    ``note`` is the text of its approvers.
+    """
+
+    call: Call
+    item_id: str = ""
+    action_hash: str = ""
+    in_doubt: bool = False
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The end of a call.
+
+    Attributes:
+        kind: ``ran``, ``failed``, ``denied``, ``reject``, ``respond``, ``expired``,
+            ``superseded``, ``withdrawn``, ``lapsed``, or ``unknown`` for a call that
+            was interrupted and not run again.
+        text: for a model: what people decided or changed, and the result.
+        value: the return value of the tool; None unless it ran.
+    """
+
+    kind: str
+    text: str
+    value: Any = None
+
+
+@dataclass(frozen=True)
+class Step:
+    """An activity's answer: ``wait`` for people, ``run`` the call, or its ``end``."""
+
+    next: Literal["wait", "run", "end"]
+    held: Held
+    outcome: Outcome | None = None
+
+
+@dataclass(frozen=True)
+class Carry:
+    """What a workflow takes along when it continues as new."""
+
+    thread: str
+    count: int
+    open: list[Held]
+
+
+@dataclass
+class _State:
+    """The calls of a workflow.
+
+    Attributes:
+        thread: the thread of all calls.
+        count: number of calls that got a number as their key.
+        open: calls in progress, by key.
+        carried: open calls of the run before this one.
+        knocked: items about which an Update came.
+        submitting: number of calls whose items are not known yet.
+    """
+
+    thread: str
+    count: int = 0
+    open: dict[str, Held] = field(default_factory=dict[str, Held])
+    carried: list[Held] = field(default_factory=list[Held])
+    knocked: set[str] = field(default_factory=set[str])
+    submitting: int = 0
+
+    def begin(self, agent: str, tool: str, args: dict[str, Any], key: str) -> Held:
+        """Open a call: one that was carried here, or else a new one."""
+        for held in self.carried:
+            call = held.call
+            is_meant = call.key == key if key else call.key.startswith("#")
+            if is_meant and (call.tool, call.args) == (tool, args):
+                self.carried.remove(held)
+                break
+        else:
+            self.count += not key
+            key = key or f"#{self.count}"
+            held = Held(Call(agent, self.thread, key, tool, args))
+        if held.call.key in self.open:
+            said = f"The call {key!r} is in progress; give each call its own key."
+            raise ApplicationError(said, non_retryable=True)
+        self.open[held.call.key] = held
+        return held
+
+    def forget_unknown(self) -> None:
+        """Drop early Updates about items that turned out to be unknown."""
+        if not self.submitting:
+            self.knocked &= {held.item_id for held in self.open.values()}
+
+
+class Gated:
+    """Mix-in for a workflow whose calls people approve.
+
+        @workflow.defn
+        class Refund(Gated, agent="billing"):
+            @workflow.run
+            async def run(self, order: str) -> str:
+                return (await self.gated("refund", {"order": order})).text
+
+    ``agent`` is the agent's name in policy, cards and API key. ``poll`` is how often a
+    waiting call asks the gateway, in case an Update is lost.
+    """
+
+    keyturn_agent: ClassVar[str] = ""
+    keyturn_poll: ClassVar[timedelta] = timedelta(minutes=10)
+
+    def __init_subclass__(
+        cls, *, agent: str = "", poll: timedelta | None = None
+    ) -> None:
+        """Take the agent's name, also from a base class."""
+        super().__init_subclass__()
+        cls.keyturn_agent = agent or cls.keyturn_agent
+        cls.keyturn_poll = poll or cls.keyturn_poll
+        if not cls.keyturn_agent:
+            raise TypeError(f'Name the agent: class {cls.__name__}(Gated, agent="…")')
+
+    async def gated(
+        self,
+        tool: str,
+        args: dict[str, Any],
+        *,
+        key: str = "",
+        start_to_close_timeout: timedelta = timedelta(minutes=10),
+        task_queue: str | None = None,
+    ) -> Outcome:
+        """Ask for a call, wait for people if the policy says so, and run it once.
+
+        Args:
+            tool: name of the tool and of its activity.
+            args: its arguments by name, strict JSON.
+            key: name of this call in the workflow; the same key is the same call. By
+                default the calls are numbered.
+            start_to_close_timeout: how long one attempt may take.
+            task_queue: of the activity; by default that of the workflow.
+
+        Raises:
+            ActivityError: when the gateway refuses the request itself, such as the same
+                key with other arguments.
+        """
+        state = self._keyturn
+        held = state.begin(self.keyturn_agent, tool, args, key)
+        submitting = asyncio.ensure_future(self._submitted(held))
+        try:
+            step = await asyncio.shield(submitting)
+            while step.outcome is None:
+                held = state.open[held.call.key] = step.held
+                if step.next == "run":
+                    step = await _asked(
+                        tool,
+                        held,
+                        start_to_close_timeout=start_to_close_timeout,
+                        heartbeat_timeout=HEARTBEAT,
+                        task_queue=task_queue,
+                    )
+                else:
+                    await self._next_knock(held.item_id)
+                    step = await _asked(DECIDED, held)
+        except asyncio.CancelledError:
+            # Detached: another cancellation must not leave a card that nobody reads.
+            await asyncio.shield(asyncio.ensure_future(_withdrawn(submitting)))
+            raise
+        finally:
+            del state.open[held.call.key]
+            state.forget_unknown()
+        return step.outcome
+
+    def carry(self) -> Carry:
+        """Return what the next run needs to continue with the same approvals.
+
+        Pass it to `workflow.continue_as_new`, and there to `continue_from`.
+        """
+        state = self._keyturn
+        is_open = [*state.carried, *state.open.values()]
+        return Carry(state.thread, state.count, is_open)
+
+    def continue_from(self, carry: Carry | None) -> None:
+        """Continue the calls of the run before; make the same calls again after it."""
+        if carry is not None:
+            state = self._keyturn
+            state.thread, state.count = carry.thread, carry.count
+            state.carried = [*carry.open]
+
+    @workflow.update(name=DECISION)
+    async def keyturn_decision(self, item_id: str, state: str) -> None:
+        """Ask the gateway about a call now. The Update itself decides nothing."""
+        del state
+        self._keyturn.knocked.add(item_id)
+
+    @keyturn_decision.validator
+    def _check_decision(self, item_id: str, state: str) -> None:
+        # A refused Update leaves no event in the history.
+        calls = self._keyturn
+        held = next((it for it in calls.open.values() if it.item_id == item_id), None)
+        is_early = calls.submitting and len(calls.knocked) < MOST_EARLY
+        if item_id in calls.knocked or (held is None and not is_early):
+            raise ValueError("The gateway is asked already, or this call is not open.")
+        if state in {"executed", "failed"} and not (held and held.in_doubt):
+            raise ValueError("The activity itself reports this end.")
+
+    @workflow.query(name=WAITING)
+    def keyturn_waiting(self) -> list[Held]:
+        """Return the calls in progress."""
+        return self.carry().open
+
+    @property
+    def _keyturn(self) -> _State:
+        # Made on first use: the workflow's `__init__` need not call ours, and an Update
+        # may come before `run`.
+        found: _State | None = self.__dict__.get("_keyturn_state")
+        if found is None:
+            info = workflow.info()
+            # This run id survives a reset. Each run of a cron schedule has another.
+            thread = f"{info.workflow_id}/{info.original_execution_run_id}"
+            found = self.__dict__["_keyturn_state"] = _State(thread)
+        return found
+
+    async def _submitted(self, held: Held) -> Step:
+        if held.item_id:
+            return await _asked(DECIDED, held)
+        state = self._keyturn
+        state.submitting += 1
+        try:
+            step = await _asked(SUBMIT, held)
+            # Before the count falls: an early Update may be about this item.
+            if held.call.key in state.open:
+                state.open[held.call.key] = step.held
+        finally:
+            state.submitting -= 1
+            state.forget_unknown()
+        return step
+
+    async def _next_knock(self, item_id: str) -> None:
+        knocked = self._keyturn.knocked
+        with suppress(TimeoutError):
+            await workflow.wait_condition(
+                lambda: item_id in knocked, timeout=self.keyturn_poll
+            )
+        # Before the gateway is asked: a knock after this asks once more.
+        knocked.discard(item_id)
+
+
+async def _asked(activity: str, held: Held, **options: Any) -> Step:  # noqa: ANN401
+    options.setdefault("start_to_close_timeout", ANSWER_WITHIN)
+    step: Step = await workflow.execute_activity(
+        activity, held, result_type=Step, retry_policy=_RETRIES, **options
+    )
+    return step
+
+
+async def _withdrawn(submitting: asyncio.Future[Step]) -> None:
+    """Withdraw a call of a cancelled workflow, if it has not started."""
+    with suppress(ActivityError):
+        await workflow.execute_activity(
+            WITHDRAW,
+            (await submitting).held,  # its item may not be known yet
+            schedule_to_close_timeout=_WITHDRAW_WITHIN,
+            retry_policy=_RETRIES,
+        )

@@ -1,0 +1,188 @@
+"""Start Temporal's servers from the installed packages, with a gateway over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncGenerator, Callable, Generator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+from zlib import crc32
+
+import pytest
+from temporalio.api.enums.v1 import EventType
+from temporalio.client import Client, WorkflowHandle
+from temporalio.testing import WorkflowEnvironment
+from temporalio.worker import Worker
+
+from keyturn.connect.gate import HttpGate
+from keyturn.connect.temporal import Held
+from keyturn.connect.temporal.plugin import KeyturnPlugin
+from keyturn.gateway.approvals.decisions import Decision
+from keyturn.gateway.protocol.records import ItemState
+from keyturn.gateway.store.store import Store
+from tests.api.api_stack import ApiStack, serving
+from tests.conftest import eventually
+from tests.connect.temporal.flows import CURRENT
+from tests.levels import is_deep
+from tests.service.harness import ServiceHarness
+
+PROGRAMS = Path(sys.executable).parent
+QUEUE = "refunds"
+Handle = WorkflowHandle[Any, Any]
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run tests on both of Temporal's servers in a deep run, else on one of them."""
+    names = metafunc.fixturenames
+    ways = [one for one in ("dev", "skipping") if f"only_{one}" in names]
+    if "server" in names:
+        place = crc32(metafunc.function.__name__.encode())
+        both = ["dev", "skipping"] if is_deep() else [["dev", "skipping"][place % 2]]
+        metafunc.parametrize("server", ways or both, indirect=True)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Start the development server in one process of the tests."""
+    for item in items:
+        if item.path.is_relative_to(Path(__file__).parent):
+            item.add_marker(pytest.mark.xdist_group("temporal"))
+
+
+@pytest.fixture
+def only_dev() -> None:
+    """Run a test on the development server, whose history has what a real one has."""
+
+
+@pytest.fixture
+def only_skipping() -> None:
+    """Run a test on the server that skips time."""
+
+
+@pytest.fixture(scope="session")
+def dev_server() -> Generator[str]:
+    """Start a development server; give its address."""
+    with asyncio.Runner() as runner:
+        starting = WorkflowEnvironment.start_local(
+            dev_server_existing_path=str(PROGRAMS / "temporal"),
+            dev_server_log_level="error",
+        )
+        started = runner.run(starting)
+        yield started.client.service_client.config.target_host
+        runner.run(started.shutdown())
+
+
+@pytest.fixture
+async def server(
+    request: pytest.FixtureRequest, dev_server: str
+) -> AsyncGenerator[WorkflowEnvironment]:
+    """Give one of Temporal's two servers."""
+    if request.param == "dev":
+        yield WorkflowEnvironment.from_client(await Client.connect(dev_server))
+        return
+    async with await WorkflowEnvironment.start_time_skipping(
+        test_server_existing_path=str(PROGRAMS / "temporal-test-server")
+    ) as started:
+        yield started
+
+
+@dataclass
+class World:
+    """A Temporal server, a gateway, and people.
+
+    ``paid`` has the effects of the tool.
+    """
+
+    env: WorkflowEnvironment
+    people: ServiceHarness
+    stack: ApiStack
+    gate: HttpGate
+    queue: str = field(default_factory=lambda: f"refunds-{uuid4()}")
+    paid: list[float] = field(default_factory=list[float])
+
+    @property
+    def client(self) -> Client:
+        return self.env.client
+
+    async def process_refund(self, amount: float) -> str:
+        self.paid.append(amount)
+        return f"paid {amount}"
+
+    @asynccontextmanager
+    async def worker(
+        self,
+        *tools: Callable[..., Any],
+        cached: int = 1000,
+        **options: Any,
+    ) -> AsyncGenerator[None]:
+        """Run a worker; by default its tool refunds."""
+        plugin = KeyturnPlugin(
+            *(tools or (self.process_refund,)), gateway=self.gate, **options
+        )
+        async with Worker(
+            self.client,
+            task_queue=self.queue,
+            plugins=[plugin],
+            workflows=CURRENT,
+            max_cached_workflows=cached,
+        ):
+            yield
+
+    async def start(self, workflow: Any, *args: Any, **options: Any) -> Handle:
+        found: Handle = await self.client.start_workflow(
+            workflow, args=args, id=f"w-{uuid4()}", task_queue=self.queue, **options
+        )
+        return found
+
+    async def waiting(self, handle: Handle, count: int = 1) -> list[Held]:
+        """Wait until the gateway knows all calls of a workflow."""
+        found: list[Held] = []
+
+        async def are_known() -> bool:
+            nonlocal found
+            found = await handle.query("keyturn_waiting", result_type=list[Held])
+            return len(found) == count and all(held.item_id for held in found)
+
+        await eventually(are_known)
+        return found
+
+    async def decide(self, handle: Handle, decision: Decision) -> Held:
+        """Decide the only call of a workflow."""
+        [held] = await self.waiting(handle)
+        await self.people.decide(held.item_id, decision)
+        return held
+
+    async def reaches(self, item_id: str, state: ItemState) -> None:
+        """Wait for a state of a call."""
+
+        async def is_there() -> bool:
+            return (await self.people.item(item_id)).state is state
+
+        await eventually(is_there)
+
+    async def was_updated(self, handle: Handle) -> None:
+        """Wait until a workflow was woken."""
+
+        async def is_there() -> bool:
+            return bool(await self.events(handle, "WORKFLOW_EXECUTION_UPDATE_ACCEPTED"))
+
+        await eventually(is_there)
+
+    async def events(self, handle: Handle, *kinds: str) -> int:
+        """Count the events of a workflow's history, of all kinds or some."""
+        history = await handle.fetch_history()
+        names = [EventType.Name(one.event_type) for one in history.events]
+        return sum(not kinds or name[len("EVENT_TYPE_") :] in kinds for name in names)
+
+
+@pytest.fixture
+async def world(server: WorkflowEnvironment, store: Store) -> AsyncGenerator[World]:
+    """Give a server, a gateway and people."""
+    people = ServiceHarness(store)
+    async with serving(people) as stack:
+        gate = HttpGate(stack.url, stack.key(agents=["*"]))
+        yield World(server, people, stack, gate)
+        await gate.aclose()

@@ -1,0 +1,208 @@
+"""A workflow's call is decided by people, runs once, and its end is told."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from temporalio.client import WorkflowFailureError
+from temporalio.exceptions import ActivityError, ApplicationError
+
+from keyturn.connect.temporal import Call, Outcome
+from keyturn.connect.temporal.plugin import current_claim
+from keyturn.gateway.approvals.decisions import (
+    Approve,
+    Decision,
+    Edit,
+    Reject,
+    Respond,
+)
+from keyturn.gateway.protocol.records import ItemState, Person
+from tests.connect.temporal.conftest import World
+from tests.connect.temporal.flows import TOOL, Refund, Refunds, SameKey
+from tests.service.harness import DAN
+
+
+async def ended_by(world: World, decision: Decision) -> Outcome:
+    async with world.worker():
+        handle = await world.start(Refund.run, TOOL, {"amount": 7})
+        await world.decide(handle, decision)
+        outcome: Outcome = await handle.result()
+    return outcome
+
+
+async def test_an_approved_call_runs_once(world: World) -> None:
+    outcome = await ended_by(world, Approve())
+
+    assert world.paid == [7]
+    assert outcome == Outcome("ran", "paid 7", "paid 7")
+
+
+async def test_an_edit_runs_and_is_told(world: World) -> None:
+    outcome = await ended_by(world, Edit(args={"amount": 3}, reason="agreed part"))
+
+    assert world.paid == [3]
+    assert (outcome.kind, outcome.value) == ("ran", "paid 3")
+    assert "Ana" not in outcome.text or "agreed part" in outcome.text
+    assert "agreed part" in outcome.text
+    assert outcome.text.endswith("paid 3")
+
+
+async def test_a_reason_of_an_approval_is_told(world: World) -> None:
+    outcome = await ended_by(world, Approve(reason="only this once"))
+
+    assert "only this once" in outcome.text
+    assert outcome.text.endswith("paid 7")
+
+
+async def test_a_rejected_call_does_not_run(world: World) -> None:
+    outcome = await ended_by(world, Reject(reason="too much"))
+
+    assert world.paid == []
+    assert (outcome.kind, outcome.value) == ("reject", None)
+    assert "too much" in outcome.text
+
+
+async def test_a_person_answers_in_place_of_the_tool(world: World) -> None:
+    outcome = await ended_by(world, Respond(message="use the voucher"))
+
+    assert world.paid == []
+    assert outcome.kind == "respond"
+    assert "use the voucher" in outcome.text
+
+
+async def test_a_call_expires(world: World) -> None:
+    async with world.worker():
+        handle = await world.start(Refund.run, TOOL, {"amount": 7})
+        [held] = await world.waiting(handle)
+        await world.people.overdue(held.item_id.partition(".")[0])
+        await world.people.sweeper.sweep()
+        outcome = await handle.result()
+
+    assert world.paid == []
+    assert outcome.kind == "expired"
+
+
+async def test_the_policy_denies_or_lets_run_without_people(world: World) -> None:
+    def look_up_order(order: str) -> dict[str, Any]:
+        return {"order": order, "total": 7.5}
+
+    async with world.worker(look_up_order):
+        free = await world.start(Refund.run, "look_up_order", {"order": "o1"})
+        denied = await world.start(Refund.run, "drop_table", {"name": "orders"})
+        ran, refused = await free.result(), await denied.result()
+
+    assert ran == Outcome(
+        "ran", '{"order": "o1", "total": 7.5}', {"order": "o1", "total": 7.5}
+    )
+    assert refused.kind == "denied"
+
+
+async def test_three_calls_at_once_are_decided_in_any_order(world: World) -> None:
+    async with world.worker():
+        handle = await world.start(Refunds.run, [1, 2, 3])
+        held = await world.waiting(handle, 3)
+        by_amount = {one.call.args["amount"]: one.item_id for one in held}
+        await world.people.decide(by_amount[3], Approve())
+        await world.reaches(by_amount[3], ItemState.EXECUTED)
+        await world.people.decide(by_amount[1], Reject())
+        await world.people.decide(by_amount[2], Edit(args={"amount": 20}))
+        outcomes = await handle.result()
+
+    assert world.paid == [3, 20]
+    assert [one.kind for one in outcomes] == ["reject", "ran", "ran"]
+
+
+async def test_a_failed_tool_is_an_outcome_and_runs_once(world: World) -> None:
+    def process_refund(amount: float) -> None:
+        world.paid.append(amount)
+        raise ValueError("the bank said no")
+
+    async with world.worker(process_refund):
+        handle = await world.start(Refund.run, TOOL, {"amount": 7})
+        await world.decide(handle, Approve())
+        outcome = await handle.result()
+
+    assert world.paid == [7]
+    assert outcome.kind == "failed"
+    assert "the bank said no" in outcome.text
+
+
+async def test_arguments_that_do_not_fit_run_nothing(world: World) -> None:
+    async with world.worker():
+        handle = await world.start(Refund.run, TOOL, {"sum": 7})
+        held = await world.decide(handle, Approve())
+        outcome = await handle.result()
+
+    assert world.paid == []
+    assert outcome.kind == "failed"
+    assert "missing a required argument: 'amount'" in outcome.text
+    assert (await world.people.item(held.item_id)).state is ItemState.FAILED
+
+
+async def test_the_same_key_is_the_same_call(world: World) -> None:
+    async with world.worker():
+        handle = await world.start(SameKey.run, 7, 7)
+        await world.decide(handle, Approve())
+        first, second = await handle.result()
+
+    assert world.paid == [7]
+    assert first == second
+
+
+async def test_a_key_with_other_arguments_is_refused_for_good(world: World) -> None:
+    async with world.worker():
+        handle = await world.start(SameKey.run, 7, 8)
+        await world.decide(handle, Approve())
+        with pytest.raises(WorkflowFailureError) as failed:
+            await handle.result()
+
+    assert world.paid == [7]
+    cause = failed.value.cause
+    assert isinstance(cause, ActivityError)
+    assert isinstance(cause.cause, ApplicationError)
+    assert (cause.cause.type, cause.cause.non_retryable) == ("RefReused", True)
+
+
+async def test_the_requester_is_asked_for_and_remembered(world: World) -> None:
+    asked: list[Call] = []
+
+    async def requester(call: Call) -> Person:
+        asked.append(call)
+        return DAN
+
+    async with world.worker(requester=requester):
+        handle = await world.start(Refund.run, TOOL, {"amount": 7})
+        [held] = await world.waiting(handle)
+        approval = await world.people.approval(held.item_id)
+        await world.people.decide(held.item_id, Approve())
+        await handle.result()
+
+    assert approval.requester == DAN
+    assert asked[0].args == {"amount": 7}
+
+
+async def test_a_tool_knows_its_claim(world: World) -> None:
+    keys: list[str] = []
+
+    def process_refund(amount: float) -> None:
+        keys.append(current_claim().idempotency_key)
+
+    async with world.worker(process_refund):
+        handle = await world.start(Refund.run, TOOL, {"amount": 7})
+        await world.decide(handle, Approve())
+        await handle.result()
+
+    assert len(keys) == 1
+    assert keys[0]
+
+
+async def test_people_hold_no_connection_and_no_activity(world: World) -> None:
+    async with world.worker(wakes=False):
+        handle = await world.start(Refund.run, TOOL, {"amount": 7})
+        await world.waiting(handle)
+        described = await handle.describe()
+        await asyncio.sleep(0)
+
+    assert not described.raw_description.pending_activities

@@ -1,0 +1,184 @@
+"""An Update only makes a workflow ask; none, forged and stale ones change nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from aiohttp import web
+from temporalio.client import WorkflowUpdateFailedError
+
+from keyturn.connect.gate import HttpGate
+from keyturn.connect.temporal.gated import DECISION
+from keyturn.gateway.approvals.decisions import Approve, Reject
+from keyturn.gateway.protocol.records import ItemState
+from tests.api.api_stack import serving
+from tests.connect.temporal.conftest import Handle, World
+from tests.connect.temporal.flows import TOOL, Eager, Refund, Refunds
+
+pytestmark = pytest.mark.usefixtures("only_dev")
+
+UPDATED = "WORKFLOW_EXECUTION_UPDATE_ACCEPTED"
+
+
+async def knock(handle: Handle, item_id: str, state: str = "authorized") -> None:
+    await handle.execute_update(DECISION, args=[item_id, state])
+
+
+async def refused(handle: Handle, item_id: str, state: str = "authorized") -> None:
+    with pytest.raises(WorkflowUpdateFailedError):
+        await knock(handle, item_id, state)
+
+
+async def test_a_decision_wakes_the_workflow(world: World) -> None:
+    async with world.worker():
+        handle = await world.start(Refund.run, TOOL, {"amount": 7})
+        await world.decide(handle, Approve())
+        await handle.result()
+
+    assert await world.events(handle, UPDATED) == 1
+    assert await world.events(handle, "TIMER_FIRED") == 0
+
+
+async def test_a_forged_update_runs_nothing(world: World) -> None:
+    async with world.worker(wakes=False):
+        handle = await world.start(Refund.run, TOOL, {"amount": 7})
+        [held] = await world.waiting(handle)
+        await knock(handle, held.item_id)
+        item = await world.people.item(held.item_id)
+        await world.people.decide(held.item_id, Reject())
+        await knock(handle, held.item_id)
+        outcome = await handle.result()
+
+    assert item.state is ItemState.PENDING
+    assert (outcome.kind, world.paid) == ("reject", [])
+
+
+async def test_unknown_and_stale_updates_leave_no_event(world: World) -> None:
+    async with world.worker(wakes=False):
+        handle = await world.start(Refunds.run, [1, 2])
+        first, second = await world.waiting(handle, 2)
+        await world.people.decide(first.item_id, Reject())
+        await knock(handle, first.item_id)
+        [left] = await world.waiting(handle, 1)
+        before = await world.events(handle)
+
+        await refused(handle, "ap_unknown.0")
+        await refused(handle, first.item_id)
+        await refused(handle, first.item_id, "rejected")
+        # The activity reports these by itself.
+        await refused(handle, second.item_id, "executed")
+
+        assert left == second
+        assert await world.events(handle) == before
+
+
+async def test_a_second_update_leaves_no_event(world: World) -> None:
+    go_on = asyncio.Event()
+
+    @web.middleware
+    async def holding(request: web.BaseRequest, handler: Any) -> Any:
+        answer = await handler(request)
+        if request.path.endswith("/answers") and is_held:
+            await go_on.wait()
+        return answer
+
+    is_held = False
+    async with serving(world.people, [holding]) as stack:
+        world.gate = HttpGate(stack.url, stack.key(agents=["*"]))
+        async with world.worker(wakes=False):
+            handle = await world.start(Refund.run, TOOL, {"amount": 7})
+            [held] = await world.waiting(handle)
+            is_held = True
+            # The first makes it ask; the second is kept, so that it asks once more.
+            await knock(handle, held.item_id)
+            await knock(handle, held.item_id)
+            before = await world.events(handle)
+
+            await refused(handle, held.item_id)
+
+            assert await world.events(handle) == before
+            go_on.set()
+        await world.gate.aclose()
+
+
+async def test_a_decision_before_the_workflow_knows_its_call_wakes_it(
+    world: World,
+) -> None:
+    submitted, go_on = asyncio.Event(), asyncio.Event()
+
+    @web.middleware
+    async def holding(request: web.BaseRequest, handler: Any) -> Any:
+        answer = await handler(request)
+        if request.path.endswith("/answers"):
+            # The gateway said that people have not decided.
+            submitted.set()
+            await go_on.wait()
+        return answer
+
+    async with serving(world.people, [holding]) as stack:
+        world.gate = HttpGate(stack.url, stack.key(agents=["*"]))
+        async with world.worker():
+            handle = await world.start(Refund.run, TOOL, {"amount": 7})
+            async with asyncio.timeout(30):
+                await submitted.wait()
+            [listed] = (await world.gate.listing()).approvals
+            await world.people.decide(listed.calls[0].id, Approve())
+            await world.was_updated(handle)
+            go_on.set()
+            await handle.result()
+        await world.gate.aclose()
+
+    assert world.paid == [7]
+    assert await world.events(handle, "TIMER_FIRED") == 0
+
+
+async def test_a_lost_update_is_found_by_the_poll(world: World) -> None:
+    async with world.worker(wakes=False):
+        handle = await world.start(Eager.run, 7)
+        await world.decide(handle, Approve())
+        await handle.result()
+
+    assert world.paid == [7]
+    assert await world.events(handle, UPDATED) == 0
+
+
+async def test_a_decision_while_no_worker_runs_is_found_at_its_start(
+    world: World,
+) -> None:
+    async with world.worker():
+        handle = await world.start(Refund.run, TOOL, {"amount": 7})
+        [held] = await world.waiting(handle)
+    await world.people.decide(held.item_id, Approve())
+
+    async with world.worker():
+        await world.was_updated(handle)
+        await handle.result()
+
+    assert world.paid == [7]
+
+
+async def test_an_approved_call_of_an_ended_workflow_is_withdrawn(
+    world: World,
+) -> None:
+    async with world.worker():
+        handle = await world.start(Refund.run, TOOL, {"amount": 7})
+        [held] = await world.waiting(handle)
+        await handle.terminate()
+        await world.people.decide(held.item_id, Approve())
+        await world.reaches(held.item_id, ItemState.WITHDRAWN)
+
+    assert world.paid == []
+
+
+async def test_calls_of_other_programs_are_left_alone(world: World) -> None:
+    async with world.worker():
+        ref, [verdict] = await world.people.submit((TOOL, {"amount": 7}))
+        await world.people.decide(verdict.item_id, Approve())
+        handle = await world.start(Refund.run, TOOL, {"amount": 7})
+        await world.decide(handle, Approve())
+        await handle.result()
+
+    assert ref.thread == "t1"
+    assert (await world.people.item(verdict.item_id)).state is ItemState.AUTHORIZED

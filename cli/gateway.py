@@ -12,6 +12,7 @@ from keyturn.cli.command_context import (
     configure_logs,
 )
 from keyturn.cli.stop_signals import serve, until_stopped
+from keyturn.connect.hooks import hook_routes
 from keyturn.connect.servers import connecting_servers
 from keyturn.gateway.api.serving import serving_api
 from keyturn.gateway.embed import Keyturn
@@ -40,6 +41,11 @@ async def _gateway(command: CommandContext, *, insecure_dev: bool) -> None:
             keyturn.service,
             keyturn.reviews,
             keyturn.registration,
+            routes=hook_routes(
+                keyturn.store,
+                tenant=settings.tenant,
+                gated_servers=settings.hooks.gated_servers,
+            ),
         ) as url,
         connecting_servers(settings, keyturn.store, keyturn.service),
     ):

@@ -10,6 +10,7 @@ from pydantic import SecretStr
 
 from keyturn.bot.app import SlackBot
 from keyturn.bot.config import BotConfig
+from keyturn.connect.hooks import hook_routes
 from keyturn.connect.servers import connecting_servers
 from keyturn.gateway.api.serving import serving_api
 from keyturn.gateway.config import Settings
@@ -57,6 +58,11 @@ async def open_stack(
             keyturn.service,
             keyturn.reviews,
             keyturn.registration,
+            routes=hook_routes(
+                keyturn.store,
+                tenant=settings.tenant,
+                gated_servers=settings.hooks.gated_servers,
+            ),
         ) as url,
         connecting_servers(settings, keyturn.store, keyturn.service),
     ):

@@ -38,6 +38,7 @@ from keyturn.gateway.logs import LogSettings
 from keyturn.gateway.secret_file import folder_secrets, parse_secrets
 from keyturn.gateway.service_settings import (
     ApiSettings,
+    HookSettings,
     MetricsSettings,
     ServerSettings,
     WebhookSettings,
@@ -254,6 +255,7 @@ class SettingsFile(SettingsModel):
         metrics: digest and alerts, and their channel.
         keys: folder of the signing keys, and public keys of other processes.
         api: access of agents in other processes to the gateway.
+        hooks: calls of coding agents.
         webhooks: programs to notify of decisions in their threads.
         servers: Agent Servers of LangGraph whose agents people decide about.
         log: level and format of the log of ``keyturn run`` and its parts on stderr.
@@ -270,6 +272,7 @@ class SettingsFile(SettingsModel):
     metrics: MetricsSettings = MetricsSettings()
     keys: KeySettings = KeySettings()
     api: ApiSettings = ApiSettings()
+    hooks: HookSettings = HookSettings()
     webhooks: WebhookSettings = WebhookSettings()
     servers: dict[TenantName, ServerSettings] = Field(default_factory=dict)
     agents: dict[AgentName, AgentSettings] = Field(default_factory=dict)

@@ -306,6 +306,19 @@ class WebhookTarget(SettingsModel):
         return bool({agent, "*"} & {*self.agents})
 
 
+class HookSettings(SettingsModel):
+    """Settings of the hooks of coding agents.
+
+    Attributes:
+        gated_servers: names of MCP servers that are behind a gate of Keyturn: their
+            calls are asked about there, and not a second time by a hook.
+    """
+
+    gated_servers: tuple[
+        Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")], ...
+    ] = ()
+
+
 class WebhookSettings(SettingsModel):
     """Programs that get notice of decisions in their threads.
 

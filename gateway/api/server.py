@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Set as AbstractSet
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from email.utils import formatdate
@@ -89,6 +90,20 @@ class _Route(NamedTuple):
     admit: Callable[[web.BaseRequest], Awaitable[object]] | None = None
 
 
+class KeyedRoute(NamedTuple):
+    """A request by POST that another package answers, for a valid API key.
+
+    Attributes:
+        scopes: the scopes that the key needs.
+        answer: answers a request; its body has been read.
+        refused: turns a refusal into an answer.
+    """
+
+    scopes: frozenset[Scope]
+    answer: Callable[[ApiKey, web.BaseRequest], Awaitable[web.StreamResponse]]
+    refused: Callable[[Refusal], web.StreamResponse] = refused
+
+
 _COUNTED = web.RequestKey("keyturn_counted", bool)
 _PERSON = web.RequestKey("keyturn_person", Reviewer)
 """Stored at a request: that it was counted, and the person who sent it."""
@@ -110,6 +125,7 @@ class Api:
         report: receives invalid keys, and clients whose clock is wrong.
         clock_s: Unix seconds by the store, for the date of answers.
         decisions: decisions of people over HTTP; None if they decide only in Slack.
+        routes: requests that other packages answer, by their path.
         failed: limits of invalid keys per address.
         is_stopping: the process stops, so new work is refused.
     """
@@ -121,6 +137,7 @@ class Api:
     report: Report
     clock_s: Callable[[], float]
     decisions: Decisions | None = None
+    routes: Mapping[str, KeyedRoute] = field(default_factory=dict[str, KeyedRoute])
     failed: FailedKeys = field(default_factory=FailedKeys)
     is_stopping: bool = False
 
@@ -132,11 +149,13 @@ class Api:
 
     async def admit(self, request: web.BaseRequest) -> web.StreamResponse | int:
         """Return the largest size of a request's body in bytes, or a refusal."""
-        return await self._or_problem(partial(self._admit, request))
+        return await self._or_problem(request, partial(self._admit, request))
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         """Answer one request; every error becomes a problem."""
-        reply = await self._or_problem(lambda: self._route(request).handle(request))
+        reply = await self._or_problem(
+            request, lambda: self._route(request).handle(request)
+        )
         if not reply.prepared:
             # Clients compare their clocks with it.
             reply.headers["Date"] = formatdate(self.clock_s(), usegmt=True)
@@ -150,19 +169,21 @@ class Api:
         return MAX_BODY_BYTES
 
     async def _or_problem(
-        self, answer: Callable[[], Awaitable[T]]
+        self, request: web.BaseRequest, answer: Callable[[], Awaitable[T]]
     ) -> T | web.StreamResponse:
+        route = self.routes.get(request.path)
+        refuse = refused if route is None else route.refused
         try:
             return await answer()
         except Refusal as refusal:
-            return refused(refusal)
+            return refuse(refusal)
         except KeyturnError as error:
-            return refused(_refusal(error))
+            return refuse(_refusal(error))
         except (ConnectionError, web.HTTPException):
             raise
         except any_failure() as error:  # only this request fails, not the server
             log_failure(logger, error, "api.failed")
-            return refused(Refusal(FAILED, "The gateway failed; see its log."))
+            return refuse(Refusal(FAILED, "The gateway failed; see its log."))
 
     def _route(self, request: web.BaseRequest) -> _Route:
         path = request.path
@@ -183,8 +204,11 @@ class Api:
 
     def _known(self, path: str) -> _Route | None:
         if (operation := operations.BY_PATH.get(path)) is not None:
-            admit = partial(self._key, scope=operation.scope)
+            admit = partial(self._key, scopes={operation.scope})
             return _Route("POST", partial(self._ask, operation), admit)
+        if (route := self.routes.get(path)) is not None:
+            admit = partial(self._key, scopes=route.scopes)
+            return _Route("POST", partial(self._ask_route, route), admit)
         if found := _APPROVAL.fullmatch(path):
             approval, decides = found.groups()
             if decides:
@@ -214,15 +238,15 @@ class Api:
         return web.Response(body=document(), content_type=_JSON)
 
     async def _approval(self, id_: str, request: web.BaseRequest) -> web.Response:
-        key = await self._key(request, Scope.READ)
+        key = await self._key(request, {Scope.READ})
         return _json(await reading_routes.approval(key, self.tenant, id_))
 
     async def _queue(self, request: web.BaseRequest) -> web.Response:
-        key = await self._key(request, Scope.READ)
+        key = await self._key(request, {Scope.READ})
         return _json(await reading_routes.queue(key, self.tenant, request.query))
 
     async def _events(self, request: web.BaseRequest) -> web.StreamResponse:
-        key = await self._key(request, Scope.READ)
+        key = await self._key(request, {Scope.READ})
         return await reading_routes.events(
             key,
             self.tenant,
@@ -234,7 +258,7 @@ class Api:
     async def _ask(
         self, operation: Operation[Any, Any], request: web.BaseRequest
     ) -> web.Response:
-        key = await self._key(request, operation.scope)
+        key = await self._key(request, {operation.scope})
         body = await request.read()
         read = partial(operations.read, operation.question, body)
         question = await aside(read, [body])
@@ -267,6 +291,11 @@ class Api:
         headers = {REPLAYED: "true"} if is_replayed else {}
         return web.Response(body=answer, content_type=_JSON, headers=headers)
 
+    async def _ask_route(
+        self, route: KeyedRoute, request: web.BaseRequest
+    ) -> web.StreamResponse:
+        return await route.answer(await self._key(request, route.scopes), request)
+
     async def _decide(self, id_: str, request: web.BaseRequest) -> web.Response:
         decisions, by = await self._person(request)
         body = await request.read()
@@ -289,8 +318,10 @@ class Api:
             self.limits.take(f"person {by.team} {by.user}")
         return self.decisions, request[_PERSON]
 
-    async def _key(self, request: web.BaseRequest, scope: Scope) -> ApiKey:
-        """Return the key of a request, if it is valid and has the scope."""
+    async def _key(
+        self, request: web.BaseRequest, scopes: AbstractSet[Scope]
+    ) -> ApiKey:
+        """Return the key of a request, if it is valid and has the scopes."""
         self._refuse_while_stopping()
         found = await self._presented(request)
         if found is None:
@@ -315,9 +346,9 @@ class Api:
                 name = f"agent with the API key {found.name}"
                 side = "ahead" if int(ahead) > 0 else "behind"
                 await self.report(SecurityKind.CLOCK_WRONG, "clock", name, side)
-        if scope not in found.scopes:
+        for lacking in sorted(scopes - found.scopes):
             raise Refusal(
-                FORBIDDEN, f"The key {found.name!r} lacks the scope {scope.value!r}."
+                FORBIDDEN, f"The key {found.name!r} lacks the scope {lacking.value!r}."
             )
         return found
 

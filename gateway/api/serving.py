@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import ssl
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 
@@ -17,7 +17,7 @@ from keyturn.gateway.api.operations import Tenant
 from keyturn.gateway.api.person_tokens import PersonTokens
 from keyturn.gateway.api.rate_limits import RateLimits
 from keyturn.gateway.api.reading_routes import readiness
-from keyturn.gateway.api.server import Api
+from keyturn.gateway.api.server import Api, KeyedRoute
 from keyturn.gateway.approvals.events import SecurityEvent, SecurityKind
 from keyturn.gateway.config import Settings
 from keyturn.gateway.errors import SettingsError
@@ -40,6 +40,10 @@ DRAIN_S = 10.0
 """How long open requests may take when the process stops."""
 
 
+Routes = Callable[[Tenant, RateLimits], Mapping[str, KeyedRoute]]
+"""Returns requests that another package answers, by their path."""
+
+
 def api_key_store(settings: Settings, store: Store) -> ApiKeyStore:
     """Return the API keys of the tenant of the settings."""
     return ApiKeyStore(store, api_key_seals(settings), tenant=settings.tenant)
@@ -52,6 +56,8 @@ async def serving_api(
     service: AgentService,
     reviews: ReviewService,
     registration: Registration | None,
+    *,
+    routes: Routes = lambda *_: {},
 ) -> AsyncGenerator[str]:
     """Serve the HTTP API while the block runs, if the settings have an address.
 
@@ -61,6 +67,7 @@ async def serving_api(
         service: the service for agents.
         reviews: records decisions of people with a token.
         registration: registration of this process, for `/readyz`.
+        routes: requests that other packages answer.
 
     Yields:
         Its URL; "" without an address.
@@ -100,6 +107,7 @@ async def serving_api(
     if settings.api.people is not None:
         tokens = PersonTokens(settings.api.people, now_s=store.conn.clock.now_s)
         api.decisions = Decisions(tokens, reviews)
+    api.routes = routes(api.tenant, api.limits)
     limits = Limits(connections=settings.api.connections, body_bytes=MAX_BODY_BYTES)
     runner = web.ServerRunner(api.server(limits), shutdown_timeout=DRAIN_S)
     await runner.setup()

@@ -280,11 +280,12 @@ def _by_place(found: Iterable[ValidationError]) -> dict[str, str]:
     return errors
 
 
-def edit_text(record: EditRecord) -> str:
+def edit_text(record: EditRecord, advice: str = "") -> str:
     """Return the text block that the model reads about one edit.
 
     It starts with `EDIT_MARK`. It contains the change, its author and reason, and
     whether the changed call ran. Values are JSON, so their text cannot end the block.
+    ``advice`` replaces the last sentences.
     """
     has_run = record.outcome is EditOutcome.EXECUTED
     why = f" Their reason: {_json(record.reason)}." if record.reason else ""
@@ -295,7 +296,7 @@ def edit_text(record: EditRecord) -> str:
         f"{'Executed' if has_run else 'Changed'} arguments: "
         f"{_json(record.edited_args)}. "
         f"Changed by: {_json(who)} (Slack user {record.by.user}).{why} "
-        f"{_ADVICE[record.outcome]}"
+        f"{advice or _ADVICE[record.outcome]}"
     )
 
 

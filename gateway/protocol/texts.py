@@ -71,9 +71,12 @@ MOVED_ON = "The conversation moved on before this call ran, so it did not run."
 STARTED = f"This call had been started when the conversation moved on. {UNKNOWN_EFFECT}"
 
 
-def edit_text(record: EditRecord) -> str:
-    """Return the model's text about an edit; forged marks in values are neutralized."""
-    return _defused(edits.EDIT_MARK, edits.edit_text(record))
+def edit_text(record: EditRecord, advice: str = "") -> str:
+    """Return the model's text about an edit; forged marks in values are neutralized.
+
+    ``advice`` replaces the last sentences, for a caller that cannot see what ran.
+    """
+    return _defused(edits.EDIT_MARK, edits.edit_text(record, advice))
 
 
 def unconfirmed_edit_text(record: EditRecord) -> str:

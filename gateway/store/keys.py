@@ -222,6 +222,14 @@ class Keys:
         """String: the answer to a write over HTTP, for a day."""
         return f"{self._base}:done:{_hashed(api_key, idempotency_key)}"
 
+    def left_calls(self, place: str) -> str:
+        """Sorted set: calls of a place that may be joined, by the end of their wait."""
+        return f"{self._base}:left:{_hashed(place)}"
+
+    def joined_call(self, place: str) -> str:
+        """String: the earlier call that the call at this place has joined."""
+        return f"{self._base}:joined:{_hashed(place)}"
+
     def webhook(self, target: str) -> str:
         """Hash: recent deliveries to a webhook target."""
         return f"{self._base}:hook:{_hashed(target)}"

@@ -1,0 +1,400 @@
+"""Answer the hooks of coding agents, which ask before each call of a tool.
+
+`POST /v1/hooks/claude-code` and `POST /v1/hooks/codex` are served with the HTTP API. An
+API key names the agent. Each call is a turn in a separate thread, so that parallel
+calls do not supersede each other. The coding agent runs the call by itself: the
+decision is handed over, and a later hook may report how the call ended.
+
+A hook must not wait for more than a minute, and people take longer. A held call is then
+denied, and the model is told to make it again; the same call of the same session joins
+the earlier one (`LeftCalls`). A failure of the gateway is a denial with status 200,
+because coding agents run a call if its hook fails.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import partial
+
+from aiohttp import web
+from pydantic import JsonValue, TypeAdapter, ValidationError
+
+from keyturn.connect.coding_agents import (
+    AGAIN_LATER,
+    CLAUDE_CODE,
+    CODEX,
+    EDIT_ADVICE,
+    HANDED_BEFORE,
+    MARGIN_S,
+    NO_OPINION,
+    NOT_CHANGEABLE,
+    REQUESTER_HEADER,
+    STILL_WAITS,
+    TIMEOUT_S,
+    WAIT_HEADER,
+    CodingAgent,
+    HookCall,
+    Reply,
+    denied,
+    reply,
+)
+from keyturn.gateway.api import operations
+from keyturn.gateway.api.operations import Tenant
+from keyturn.gateway.api.rate_limits import RateLimits
+from keyturn.gateway.api.refusals import Refusal, refused
+from keyturn.gateway.api.server import KeyedRoute
+from keyturn.gateway.api.serving import Routes
+from keyturn.gateway.approvals.record import approval_of
+from keyturn.gateway.errors import BadJson, KeyturnError
+from keyturn.gateway.failures import any_failure, log_failure
+from keyturn.gateway.protocol import digest, http_api, strict_json, texts, wire
+from keyturn.gateway.protocol.http_problems import FORBIDDEN, MALFORMED
+from keyturn.gateway.protocol.records import EditRecord, ItemState, Person, Verb
+from keyturn.gateway.protocol.work import aside
+from keyturn.gateway.store.http.left_calls import LeftCalls
+from keyturn.gateway.store.store import Store
+from keyturn.gateway.trust.api_keys import ApiKey
+
+logger = logging.getLogger(__name__)
+
+REPEATED_WITHIN = timedelta(minutes=10)
+"""How long the same request gets the same answer after a hand-over."""
+
+_LOOK_S = 2.0
+"""How often a waiting request checks that its caller is still connected."""
+
+_PAUSE_S = 0.2
+_LONGEST_REPORT = 500  # characters
+_SECONDS = re.compile(r"[0-9]{1,6}([.][0-9]{1,6})?", re.ASCII)
+_CONTENT = "keyturn/v1/hook-call"
+_SCOPES = frozenset(
+    {http_api.Scope.SUBMIT, http_api.Scope.READ, http_api.Scope.EXECUTE}
+)
+_REQUEST_AT_FAULT = frozenset({400, 401, 403, 405, 413})
+
+_BODY = TypeAdapter(HookCall)
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """One request: who sent it, the call, and how long it may wait."""
+
+    of: CodingAgent
+    key: ApiKey
+    agent: str
+    call: HookCall
+    request: web.BaseRequest
+    body: bytes
+    wait_s: float
+
+    @property
+    def session(self) -> str:
+        return f"{self.agent} {self.of.path} {self.call.session_id}"
+
+    @property
+    def place(self) -> str:
+        """Return what is equal for the same call of the same session."""
+        call = self.call
+        content: JsonValue = [call.tool_name, call.tool_input, call.cwd]
+        hashed = digest.tagged_hash(_CONTENT, digest.canonical(content))
+        return f"{self.session} {hashed}"
+
+    @property
+    def has_left(self) -> bool:
+        """Return whether the caller has closed its connection."""
+        return self.request.transport is None
+
+    @property
+    def defers(self) -> bool:
+        """Return whether the settings ask to end the run while people decide.
+
+        A deferral that is ignored falls back to the permission mode, so each mode that
+        would run the call is denied instead.
+        """
+        may = self.of.defers and self.call.permission_mode == "default"
+        return may and self.request.query.get("defer") == "1"
+
+    def ref(self, call: str) -> wire.TurnRef:
+        """Return the turn of a call of this session."""
+        thread = f"{self.of.path}/{self.call.session_id}/{call}"
+        return wire.TurnRef(agent=self.agent, thread=thread, message_id=call)
+
+
+@dataclass(frozen=True)
+class _Held:
+    """A call with a record."""
+
+    call: str
+    ref: wire.TurnRef
+    verdict: wire.Verdict
+
+    @property
+    def question(self) -> http_api.AnswersQuestion:
+        """Return the question what people decided."""
+        item, action = self.verdict.item_id, self.verdict.action_hash
+        asked = http_api.OpenQuestion(
+            kind="keyturn.approval", item_id=item, action_hash=action
+        )
+        return http_api.AnswersQuestion(run=self.ref.run_ref, questions=(asked,))
+
+
+def hook_routes(
+    store: Store, *, tenant: str = "default", gated_servers: tuple[str, ...] = ()
+) -> Routes:
+    """Return the requests of hooks, for `serving_api`.
+
+    Args:
+        store: the store of the gateway.
+        tenant: the tenant of the agents.
+        gated_servers: MCP servers behind a gate, whose calls are not asked twice.
+    """
+
+    def routes(services: Tenant, limits: RateLimits) -> Mapping[str, KeyedRoute]:
+        left = LeftCalls(store, tenant=tenant)
+        hooks = Hooks(services, limits, left, store.conn.clock.now_s, gated_servers)
+        return {
+            of.url_path: KeyedRoute(_SCOPES, partial(hooks.answer, of), _refused)
+            for of in (CLAUDE_CODE, CODEX)
+        }
+
+    return routes
+
+
+class Hooks:
+    """The hooks of coding agents, for the agents of one tenant.
+
+    Args:
+        services: the services of the tenant.
+        limits: limits of each key.
+        left: held calls whose callers have left.
+        clock_s: Unix seconds by the store.
+        gated_servers: MCP servers whose calls are asked about elsewhere.
+    """
+
+    def __init__(
+        self,
+        services: Tenant,
+        limits: RateLimits,
+        left: LeftCalls,
+        clock_s: Callable[[], float],
+        gated_servers: tuple[str, ...],
+    ) -> None:
+        self._of = services
+        self._limits = limits
+        self._left = left
+        self._clock_s = clock_s
+        self._gated = tuple(f"mcp__{name}__" for name in gated_servers)
+
+    async def answer(
+        self, of: CodingAgent, key: ApiKey, request: web.BaseRequest
+    ) -> web.Response:
+        """Answer a hook.
+
+        Raises:
+            Refusal: when the key names no agent, or the body is no call.
+        """
+        asked = _read(of, key, request, await request.read())
+        is_before = asked.call.hook_event_name == "PreToolUse"
+        try:
+            found = await (self._before(asked) if is_before else self._after(asked))
+        except BadJson as error:
+            found = denied(f"{error} So the call did not run; change its arguments.")
+        except (Refusal, KeyturnError) as error:
+            found = denied(f"This call did not run: {error} {AGAIN_LATER}")
+        except any_failure() as error:
+            log_failure(logger, error, "hook.failed")
+            found = denied(f"The gateway failed, so this did not run. {AGAIN_LATER}")
+        return web.json_response(found if is_before else NO_OPINION)
+
+    async def _before(self, asked: _Asked) -> Reply:
+        await aside(partial(strict_json.parse, asked.body), [asked.body])
+        if asked.call.tool_name.startswith(self._gated):
+            return NO_OPINION
+        held = await self._submitted(asked)
+        verdict = held.verdict
+        if verdict.kind is wire.VerdictKind.DENY:
+            return denied(texts.denial_text(verdict.reason))
+        if verdict.runs_unclaimed:
+            return NO_OPINION
+        if verdict.kind is wire.VerdictKind.RUN:
+            # No person approved it, so the user's own rules decide.
+            found = await self._handed(asked, held, lambda _: NO_OPINION)
+            return denied(AGAIN_LATER) if found is None else found
+        with self._limits.waiting(asked.key.id):
+            return await self._waited(asked, held)
+
+    async def _submitted(self, asked: _Asked) -> _Held:
+        call = await self._left.earlier(
+            asked.place, asked.session, asked.call.tool_use_id
+        )
+        allow = None if asked.of.takes_edits else _WITHOUT_EDITS
+        where = f"In {asked.call.cwd}" if asked.call.cwd else ""
+        proposed = wire.ProposedCall(
+            tool=asked.call.tool_name,
+            args=asked.call.tool_input,
+            tool_call_id=call,
+            hint=wire.CallHint(allow=allow, description=where),
+        )
+        turn = wire.Turn(
+            ref=asked.ref(call),
+            calls=(proposed,),
+            handed_to=asked.of.name,
+            resumes_itself=True,
+        )
+        await operations.check(asked.key, self._of, turn)
+        if requester := asked.request.headers.get(REQUESTER_HEADER):
+            person = Person(team="", user=requester)
+            facts = http_api.RunFacts(run=turn.ref.run_ref, requester=person)
+            await self._of.runs.remember(facts)
+        size = operations.stored_bytes(http_api.SUBMIT, 1, asked.body)
+        self._limits.store(asked.key.id, size)
+        [verdict] = await self._of.port.submit(turn)
+        return _Held(call, turn.ref, verdict)
+
+    async def _waited(self, asked: _Asked, held: _Held) -> Reply:
+        """Wait for people, and hand their decision over if the caller still waits."""
+        place, clock = asked.place, asyncio.get_running_loop().time
+        await self._left.hold(place, held.call, asked.wait_s + MARGIN_S)
+        ends = clock() + asked.wait_s
+        found = None
+        try:
+            while found is None and not asked.has_left:
+                found = await self._answered(asked, held, min(_LOOK_S, ends - clock()))
+                if clock() >= ends or self._of.events.is_closing:
+                    break
+        finally:
+            if found is None:
+                await self._left.hold(place, held.call, 0)
+        if found is None:
+            return reply("defer" if asked.defers else "deny", STILL_WAITS)
+        await self._left.collected(place, held.call)
+        return found
+
+    async def _answered(
+        self, asked: _Asked, held: _Held, wait_s: float
+    ) -> Reply | None:
+        """Return the answer to a call that people decided; None if it still waits."""
+        question = held.question.with_(wait_s=max(0.0, wait_s))
+        found = await self._of.runs.answers(question, asked.key.may_be)
+        if not found or asked.has_left:
+            return None
+        answer = wire.Answer.model_validate(found[0].answer)
+        if answer.type in {wire.AnswerKind.APPROVE, wire.AnswerKind.EDIT}:
+            return await self._handed(asked, held, partial(_allowed, asked))
+        return denied(texts.ended_text(answer))
+
+    async def _handed(
+        self,
+        asked: _Asked,
+        held: _Held,
+        allowed: Callable[[EditRecord | None], Reply],
+    ) -> Reply | None:
+        """Hand a decision over; return None while another request does."""
+        port, verdict = self._of.port, held.verdict
+        asks = wire.ClaimRequest(
+            item_id=verdict.item_id,
+            ref=held.ref,
+            tool=asked.call.tool_name,
+            tool_call_id=held.call,
+            owner=uuid.uuid4().hex,
+        )
+        match found := await port.claim(asks):
+            case wire.Claimed():
+                end = wire.HandOverEnd(
+                    item_id=verdict.item_id, fence=found.fence, taken=True
+                )
+                is_taken = await port.hand_over(end)
+                return allowed(found.edit) if is_taken else None
+            case wire.HandedOver(taken=True) if await self._is_recent(asked, verdict):
+                return allowed(found.edit)
+            case wire.Busy() | wire.Reopened():
+                await asyncio.sleep(_PAUSE_S)
+                return None
+            case wire.Refused():
+                return denied(found.reason)
+            case _:
+                return denied(HANDED_BEFORE)
+
+    async def _is_recent(self, asked: _Asked, verdict: wire.Verdict) -> bool:
+        """Return whether a call was handed over to this request's first attempt."""
+        approval_id, index = approval_of(verdict.item_id)
+        found = await self._of.readings.one(approval_id, asked.key.may_be)
+        if found is None:
+            return False
+        since = (
+            datetime.fromtimestamp(self._clock_s(), UTC) - found.calls[index].changed_at
+        )
+        return since < REPEATED_WITHIN
+
+    async def _after(self, asked: _Asked) -> Reply:
+        """Report how a call ended that was handed over; others are ignored."""
+        call = await self._left.joined(asked.session, asked.call.tool_use_id)
+        outcomes = await self._of.port.outcomes(asked.ref(call))
+        for outcome in outcomes:
+            if outcome.state is ItemState.HANDED_OVER:
+                report = wire.ReportedOutcome(
+                    item_id=outcome.item_id,
+                    ok=asked.call.hook_event_name == "PostToolUse",
+                    summary=asked.call.error[:_LONGEST_REPORT],
+                )
+                await self._of.port.report_outcome(report)
+        return NO_OPINION
+
+
+_WITHOUT_EDITS = (Verb.APPROVE, Verb.REJECT, Verb.RESPOND)
+
+
+def _read(
+    of: CodingAgent, key: ApiKey, request: web.BaseRequest, body: bytes
+) -> _Asked:
+    """Parse a request.
+
+    Raises:
+        Refusal: when it is none of a hook.
+    """
+    if len(key.agents) != 1 or "*" in key.agents:
+        raise Refusal(
+            FORBIDDEN,
+            f"The key {key.name!r} has to name exactly one agent; `keyturn api-keys "
+            "create NAME --agent coder` makes such a key.",
+        )
+    try:
+        # Arguments that strict JSON refuses are a denial, which the model reads.
+        call = _BODY.validate_json(body)
+    except ValidationError as error:
+        raise operations.misfit(error) from error
+    given = request.headers.get(WAIT_HEADER, f"{TIMEOUT_S}")
+    if _SECONDS.fullmatch(given) is None:
+        raise Refusal(MALFORMED, f"{WAIT_HEADER} takes a number of seconds.")
+    wait_s = min(max(float(given), MARGIN_S), TIMEOUT_S) - MARGIN_S
+    [agent] = key.agents
+    return _Asked(of, key, agent, call, request, body, wait_s)
+
+
+def _refused(refusal: Refusal) -> web.Response:
+    """Deny the call, unless the request itself is at fault."""
+    if refusal.kind.status in _REQUEST_AT_FAULT:
+        return refused(refusal)
+    return web.json_response(denied(f"{refusal.detail} {AGAIN_LATER}"))
+
+
+def _allowed(asked: _Asked, edit: EditRecord | None) -> Reply:
+    """Return the answer for an approved call, with its changed arguments."""
+    if not asked.of.takes_edits:
+        # An edit was not offered. Codex refuses a plain permission as unsupported.
+        return NO_OPINION if edit is None else denied(NOT_CHANGEABLE)
+    if edit is None:
+        return reply("allow", "A reviewer approved this call.")
+    args = digest.in_spelling_of(asked.call.tool_input, edit.edited_args)
+    return reply(
+        "allow",
+        "A reviewer changed this call and approved it.",
+        updatedInput=args,
+        additionalContext=texts.edit_text(edit, EDIT_ADVICE),
+    )

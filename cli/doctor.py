@@ -9,6 +9,7 @@ import secrets
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import urlsplit
 
@@ -26,15 +27,22 @@ from keyturn.cli.keys import check_keys
 from keyturn.cli.reviewer_checks import Check, State, check_people, unknown_names
 from keyturn.cli.server_checks import check_servers
 from keyturn.cli.store_access import nothing_is_here, open_configured
+from keyturn.connect.claude_settings import problems
 from keyturn.gateway import failures
 from keyturn.gateway.approvals.events import SecurityKind
 from keyturn.gateway.approvals.requirement import Notify
 from keyturn.gateway.client.outgoing import outgoing
 from keyturn.gateway.config import AgentSettings, Settings, SlackMode
-from keyturn.gateway.errors import AuditUnreadable, KeyturnError, SettingsError
+from keyturn.gateway.errors import (
+    AuditUnreadable,
+    BadJson,
+    KeyturnError,
+    SettingsError,
+)
 from keyturn.gateway.failures import any_failure
 from keyturn.gateway.policy.evaluate import listed_tier
 from keyturn.gateway.policy.rules import Policy
+from keyturn.gateway.protocol.strict_json import parse_object
 from keyturn.gateway.resume.checkpoints import open_checkpoints
 from keyturn.gateway.resume.graphs import check_name, described, load_graph
 from keyturn.gateway.running import load_triage
@@ -68,6 +76,13 @@ def doctor(
             help="Slack user id: who could approve this person's requests?",
         ),
     ] = "",
+    claude_settings: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Check only these settings of Claude Code: do they ask about calls?",
+        ),
+    ] = None,
     json: console.AsJson = False,
 ) -> None:
     """Check every part, and explain how to fix each problem.
@@ -76,6 +91,7 @@ def doctor(
       keyturn doctor                           check everything; nothing is posted
       keyturn doctor --post                    also post a test message to each channel
       keyturn doctor --requester U0DAN         who could approve this person's requests?
+      keyturn doctor --claude-settings FILE    do these settings ask about every call?
       keyturn --config prod.yml doctor --json  for a machine; exit code 1 if bad
     """
     # A misspelt id would count as a person without requests, and hide that the
@@ -85,11 +101,13 @@ def doctor(
             f"--requester {requester!r} is not a Slack user id; write one such as "
             "U0DAN (in Slack: the person's profile, ⋮, Copy member ID)."
         )
-    checks = asyncio.run(
-        _examined(
-            command_context(ctx), post=post, requester=requester, is_printed=not json
+    if claude_settings is not None:
+        checks = _of_claude(claude_settings, is_printed=not json)
+    else:
+        command = command_context(ctx)
+        checks = asyncio.run(
+            _examined(command, post=post, requester=requester, is_printed=not json)
         )
-    )
     is_bad = any(check.state is State.BAD for check in checks)
     if json:
         rows: list[JsonValue] = [
@@ -99,6 +117,25 @@ def doctor(
         console.as_json({"ok": not is_bad, "checks": rows})
     if is_bad:
         raise typer.Exit(1)
+
+
+def _of_claude(file: Path, *, is_printed: bool) -> list[Check]:
+    """Check the settings of Claude Code.
+
+    Raises:
+        SettingsError: when they cannot be read.
+    """
+    text = console.read_text(file, "the settings of Claude Code")
+    try:
+        found = problems(parse_object(text))
+    except BadJson as error:
+        raise SettingsError(f"{str(file)!r}: {error}") from error
+    checks = [Check("claude-settings", State.BAD, one) for one in found]
+    good = "Claude Code asks about every call, and runs none while Keyturn is away."
+    checks = checks or [Check("claude-settings", State.GOOD, good)]
+    for check in checks if is_printed else ():
+        _PRINT[check.state](f"{check.name}: {check.text}")
+    return checks
 
 
 async def _examined(

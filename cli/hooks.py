@@ -1,0 +1,80 @@
+"""Print the settings of coding agents that ask Keyturn.
+
+The gateway needs an address ('api' in the settings). The coding agent needs an API key,
+in the variable KEYTURN_API_KEY.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from keyturn.cli import console
+from keyturn.cli.demo import sample_settings
+from keyturn.connect.claude_settings import claude_settings, codex_settings
+
+group = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+
+Url = Annotated[
+    str,
+    typer.Option(
+        envvar="KEYTURN_GATEWAY", metavar="URL", help="URL of the gateway's API."
+    ),
+]
+AsPolicy = Annotated[
+    bool,
+    typer.Option("--policy", help="Print a policy that keeps reading quiet instead."),
+]
+_HERE = "http://127.0.0.1:8780"
+
+
+@group.command("claude-code")
+def claude_code(
+    *,
+    url: Url = _HERE,
+    requester: Annotated[
+        str,
+        typer.Option(
+            metavar="USER",
+            help="Slack user id of the person at it, who cannot approve its calls.",
+        ),
+    ] = "",
+    reports: Annotated[
+        bool, typer.Option("--reports", help="Also report how approved calls ended.")
+    ] = False,
+    defer: Annotated[
+        bool,
+        typer.Option("--defer", help="For claude -p: end the run while people decide."),
+    ] = False,
+    policy: AsPolicy = False,
+) -> None:
+    """Print the settings of Claude Code, or a policy for it.
+
+    Examples:
+      keyturn hooks claude-code > .claude/settings.json  ask about every call
+      keyturn hooks claude-code --reports                also learn how calls ended
+      keyturn hooks claude-code --policy > policy.yml    ask about all but reading
+    """
+    if policy:
+        typer.echo(_policy(), nl=False)
+        return
+    console.as_json(
+        claude_settings(url, requester=requester, reports=reports, defers=defer)
+    )
+
+
+@group.command()
+def codex(*, policy: AsPolicy = False) -> None:
+    """Print the settings of Codex, or a policy for it.
+
+    Examples:
+      keyturn hooks codex >> ~/.codex/config.toml  ask about every call
+      keyturn hooks codex --policy > policy.yml    ask about all but reading
+    """
+    typer.echo(_policy() if policy else codex_settings(), nl=False)
+
+
+def _policy() -> str:
+    file = sample_settings().parent / "examples" / "coding_agents" / "policy.yml"
+    return file.read_text(encoding="utf-8")

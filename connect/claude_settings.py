@@ -1,0 +1,179 @@
+"""Settings of coding agents that ask Keyturn, and the ways in which they fail open.
+
+Claude Code runs a call if its hook fails, unless the settings say otherwise. Each
+problem below was seen to let a call run that nobody had approved.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Iterator
+from urllib.parse import urlsplit
+
+from pydantic import JsonValue
+
+from keyturn.connect.coding_agents import (
+    CLAUDE_CODE,
+    MARGIN_S,
+    REQUESTER_HEADER,
+    TIMEOUT_S,
+    WAIT_HEADER,
+)
+from keyturn.gateway.client.http_gateway import KEY_VARIABLE
+from keyturn.gateway.protocol.strict_json import JsonObject
+
+CODEX_COMMAND = "keyturn hook codex"
+_BEFORE, _AFTER = "PreToolUse", ("PostToolUse", "PostToolUseFailure")
+_VARIABLE = re.compile(r"\$\{?([A-Z_][A-Z0-9_]*)\}?")
+_ALL_TOOLS = {"", "*", ".*", None}
+
+
+def claude_settings(
+    url: str, *, requester: str = "", reports: bool = False, defers: bool = False
+) -> JsonObject:
+    """Return the settings of Claude Code for a gateway at a URL.
+
+    Args:
+        url: URL of the gateway.
+        requester: Slack user id of the person at the coding agent; "" if unknown.
+        reports: also report how approved calls ended.
+        defers: end the run of ``claude -p`` while people decide.
+    """
+    headers: JsonObject = {"Authorization": f"Bearer ${KEY_VARIABLE}"}
+    if requester:
+        headers[REQUESTER_HEADER] = requester
+    hook: JsonObject = {
+        "type": "http",
+        "url": f"{url.rstrip('/')}{CLAUDE_CODE.url_path}{'?defer=1' if defers else ''}",
+        "timeout": int(TIMEOUT_S),
+        "onFailure": "block",
+        "headers": headers,
+        "allowedEnvVars": [KEY_VARIABLE],
+    }
+    report = {name: value for name, value in hook.items() if name != "onFailure"}
+    hooks: JsonObject = {_BEFORE: [{"matcher": "*", "hooks": [hook]}]}
+    for event in _AFTER if reports else ():
+        hooks[event] = [{"matcher": "*", "hooks": [report]}]
+    return {"hooks": hooks}
+
+
+def codex_settings() -> str:
+    """Return the settings of Codex, as a part of its ``config.toml``."""
+    return (
+        "[[hooks.PreToolUse]]\n"
+        "[[hooks.PreToolUse.hooks]]\n"
+        'type = "command"\n'
+        # A shell without this program ends with 127, and Codex would run the call.
+        f'command = "{CODEX_COMMAND} || exit 2"\n'
+        f"timeout = {int(TIMEOUT_S + 2 * MARGIN_S)}\n"
+    )
+
+
+def problems(settings: JsonObject) -> list[str]:
+    """Return the ways in which a call runs without being asked about, as sentences."""
+    hooks = _hooks(settings)
+    if settings.get("disableAllHooks"):
+        return ["'disableAllHooks' is set, so no hook runs: remove it."]
+    if not hooks:
+        text = f"No 'http' hook of {_BEFORE!r} has a URL with {CLAUDE_CODE.url_path!r}"
+        return [f"{text}: copy the output of 'keyturn hooks claude-code'."]
+    # One complete hook is enough. Others may be for another gateway.
+    return min((list(_problems_of(group, hook)) for group, hook in hooks), key=len)
+
+
+def _hooks(settings: JsonObject) -> list[tuple[JsonObject, JsonObject]]:
+    """Return the hooks that ask Keyturn before a call, each with its group."""
+    groups = _mapping(settings.get("hooks")).get(_BEFORE)
+    return [
+        (_mapping(group), _mapping(hook))
+        for group in _list(groups)
+        for hook in _list(_mapping(group).get("hooks"))
+        if _mapping(hook).get("type") == "http"
+        and urlsplit(str(_mapping(hook).get("url"))).path == CLAUDE_CODE.url_path
+    ]
+
+
+def _problems_of(group: JsonObject, hook: JsonObject) -> Iterator[str]:
+    if hook.get("onFailure") != "block":
+        yield (
+            "'onFailure' is not \"block\": calls run while the gateway is away or has "
+            'errors. Set "onFailure": "block" (Claude Code 2.1.295 or newer).'
+        )
+    yield from _timeout_problems(hook)
+    yield from _key_problems(hook)
+    if group.get("matcher") not in _ALL_TOOLS or "if" in hook:
+        yield (
+            "'matcher' or 'if' leaves tools out, whose calls run: set \"matcher\": "
+            '"*", and let the policy decide which calls to ask about.'
+        )
+    if hook.get("once"):
+        yield "'once' removes the hook after its first call: remove 'once'."
+    yield from _url_problems(str(hook.get("url")))
+
+
+def _timeout_problems(hook: JsonObject) -> Iterator[str]:
+    timeout, headers = hook.get("timeout"), _mapping(hook.get("headers"))
+    said = {name.lower(): value for name, value in headers.items()}
+    needed = _number(said.get(WAIT_HEADER.lower(), TIMEOUT_S))
+    if needed is None or not isinstance(timeout, int | float) or timeout < needed:
+        yield (
+            f"'timeout' is shorter than the wait of the gateway: set \"timeout\": "
+            f"{int(TIMEOUT_S)}, or send a shorter one in the header {WAIT_HEADER}."
+        )
+
+
+def _key_problems(hook: JsonObject) -> Iterator[str]:
+    headers = _mapping(hook.get("headers"))
+    said = {name.lower(): str(value) for name, value in headers.items()}
+    key = said.get("authorization", "")
+    allowed = {str(name) for name in _list(hook.get("allowedEnvVars"))}
+    missing = sorted(
+        {name for text in said.values() for name in _VARIABLE.findall(text)} - allowed
+    )
+    if not key.startswith("Bearer "):
+        yield (
+            "The header 'Authorization' is missing, so every request is refused: set "
+            f'"Authorization": "Bearer ${KEY_VARIABLE}".'
+        )
+    for name in missing:
+        yield (
+            f"'allowedEnvVars' lacks {name!r}, so the header is sent without it and "
+            f'every request is refused: set "allowedEnvVars": ["{name}"].'
+        )
+    if "tk_" in key:
+        yield (
+            "The API key is written into the file: set it in the environment as "
+            f"{KEY_VARIABLE}, and name the variable."
+        )
+
+
+def _url_problems(url: str) -> Iterator[str]:
+    parts = urlsplit(url)
+    try:
+        address = ipaddress.ip_address(parts.hostname or "")
+    except ValueError:
+        address = None
+    is_here = parts.hostname == "localhost" or bool(address and address.is_loopback)
+    if parts.scheme != "https" and not is_here:
+        yield f"{url!r} sends the API key in the clear: use https."
+    if address and address.is_private and not is_here:
+        yield (
+            f"Claude Code sends no hook to the private address {address}: use the name "
+            "of a host with a public address, or a proxy on this machine."
+        )
+
+
+def _number(value: JsonValue) -> float | None:
+    try:
+        return float(str(value))
+    except ValueError:
+        return None
+
+
+def _mapping(value: JsonValue) -> JsonObject:
+    return value if isinstance(value, dict) else {}
+
+
+def _list(value: JsonValue) -> list[JsonValue]:
+    return value if isinstance(value, list) else []

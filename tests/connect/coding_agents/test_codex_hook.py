@@ -1,0 +1,140 @@
+"""`keyturn hook codex`: whatever is no clear answer ends with 2 and a reason."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from keyturn.gateway.approvals.decisions import Approve, Reject
+from tests.connect.coding_agents.conftest import Hooks
+
+Handler = Callable[[web.Request], Any]
+DENIAL = {
+    "hookSpecificOutput": {
+        "hookEventName": "PreToolUse",
+        "permissionDecision": "deny",
+        "permissionDecisionReason": "no",
+    }
+}
+
+
+async def ran(url: str, body: object, *options: str) -> tuple[int, str, str]:
+    """Run the command; return its exit code, stdout and stderr."""
+    program = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "keyturn", "hook", "codex", *options),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={"KEYTURN_GATEWAY": url, "KEYTURN_API_KEY": "tk_x", "PYTHONPATH": _PATH},
+    )
+    out, err = await program.communicate(json.dumps(body).encode())
+    assert program.returncode is not None
+    return program.returncode, out.decode(), err.decode()
+
+
+_PATH = ":".join(sys.path)
+
+
+@asynccontextmanager
+async def answering(handler: Handler) -> AsyncGenerator[str]:
+    """Serve a gateway that answers with this handler."""
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", handler)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+    await runner.cleanup()
+
+
+@pytest.mark.parametrize("answer", [{}, DENIAL])
+async def test_a_clear_answer_is_written_as_it_is(answer: dict[str, Any]) -> None:
+    async def handler(_: web.Request) -> web.Response:
+        return web.json_response(answer)
+
+    async with answering(handler) as url:
+        code, out, _ = await ran(url, {})
+
+    assert (code, json.loads(out)) == (0, answer)
+
+
+@pytest.mark.parametrize(
+    ("status", "text"),
+    [
+        (200, ""),
+        (200, "<html>sign in</html>"),
+        (200, "[]"),
+        (200, '{"a": 1}'),
+        (200, json.dumps(DENIAL).replace('"no"', '" "')),
+        (200, json.dumps(DENIAL).replace('"deny"', '"Deny"')),
+        (200, json.dumps(DENIAL).replace('"deny"', '"allow"')),
+        (302, ""),
+        (401, '{"detail": "Send a key."}'),
+        (500, ""),
+        (503, "{}"),
+    ],
+)
+async def test_an_answer_that_codex_would_ignore_blocks_the_call(
+    status: int, text: str
+) -> None:
+    async def handler(_: web.Request) -> web.Response:
+        return web.Response(status=status, text=text, headers={"Location": "/x"})
+
+    async with answering(handler) as url:
+        code, out, err = await ran(url, {})
+
+    assert (code, out) == (2, "")
+    # Without a reason, Codex runs the call.
+    assert err.strip()
+    assert "Traceback" not in err
+
+
+async def test_a_gateway_that_is_away_blocks_the_call() -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        code, _, err = await ran(f"http://127.0.0.1:{unused.getsockname()[1]}", {})
+
+    assert code == 2
+    assert "does not answer" in err
+
+
+@pytest.mark.parametrize("url", ["", "gateway.example", "https://[", "http://x:y"])
+async def test_a_url_that_cannot_be_used_blocks_the_call(url: str) -> None:
+    code, out, err = await ran(url, {})
+
+    assert (code, out) == (2, "")
+    assert err.strip()
+    assert "Traceback" not in err
+
+
+async def test_an_unknown_option_blocks_the_call() -> None:
+    code, _, err = await ran("http://127.0.0.1:1", {}, "--colour")
+
+    assert code == 2
+    assert err.strip()
+
+
+async def test_a_call_of_codex_passes_the_gateway(hooks: Hooks) -> None:
+    options = ("--url", hooks.stack.url, "--api-key", hooks.key)
+    body = hooks.body()
+
+    await hooks.ask(body, of="codex", wait_s=0)
+    await hooks.decide(Approve())
+    code, out, _ = await ran("", body, *options)
+    assert (code, json.loads(out)) == (0, {})
+
+    other = hooks.body("make -j")
+    await hooks.ask(other, of="codex", wait_s=0)
+    await hooks.decide(Reject(reason="too many"))
+    code, out, _ = await ran("", other, *options)
+    assert code == 0
+    assert "too many" in out

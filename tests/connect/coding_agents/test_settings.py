@@ -21,13 +21,13 @@ def hook_of(settings: Any) -> Any:
 
 def changed(**changes: Any) -> dict[str, Any]:
     """Return printed settings whose hook differs; None removes a member."""
-    settings: dict[str, Any] = copy.deepcopy(claude_settings(URL))
+    settings: dict[str, Any] = {**copy.deepcopy(claude_settings(URL))}
     hook = hook_of(settings)
     for name, value in changes.items():
         hook.pop(name, None)
         if value is not None:
             hook[name] = value
-    return dict(settings)
+    return settings
 
 
 def grouped(**changes: Any) -> dict[str, Any]:

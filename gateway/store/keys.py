@@ -289,6 +289,11 @@ def keys_of_tenant(tenant: str) -> Keys:
     return Keys(tenant)
 
 
+def hash_of(key: str) -> str:
+    """Return the hash at the end of a key, in hex."""
+    return key.rpartition(":")[2]
+
+
 def _half(turn_key: str) -> str:
     return turn_key.removeprefix("sha256:")[:HALF]
 

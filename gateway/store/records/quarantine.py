@@ -20,12 +20,11 @@ from keyturn.gateway.errors import ForgedRecord, StoreUnavailable
 from keyturn.gateway.protocol import digest
 from keyturn.gateway.protocol.wire import TurnRef
 from keyturn.gateway.store.connection.connection import (
-    Argument,
     Connection,
     fields,
     milliseconds,
 )
-from keyturn.gateway.store.keys import Keys
+from keyturn.gateway.store.keys import Keys, hash_of
 from keyturn.gateway.store.records import codec
 from keyturn.gateway.store.records.atomic_write import run_change
 from keyturn.gateway.store.records.codec import (
@@ -107,7 +106,14 @@ async def quarantine(
         )
         tenant, ref = codec.whose(plain) or (tenant, ref)
     run_ref = ref.run_ref
-    await _mend_of(conn, keys, approval_id, ref)
+    mended: dict[str, str] = {}
+    listed = await RunLists(conn).open_of_run(keys, run_ref)
+    if Listed(approval_id, ref.ns) in listed:
+        # The head may have lost the names of its run and turn, and both would count
+        # the approval as open forever. The run lists it, so the document names it.
+        turn = keys.turn(digest.turn_key(tenant=keys.tenant, **ref.names))
+        mended["run"] = hash_of(keys.run(run_ref)) + ref.ns.encode().hex()
+        mended["turn"] = hash_of(turn)
     event = Event(
         name=EventName.RECORD_QUARANTINED,
         tenant=tenant,
@@ -137,7 +143,7 @@ async def quarantine(
         # Compared as text with the stored value, even if that is malformed.
         "rev": head.get("rev", b"").decode("utf-8", "replace"),
         "seen_ms": now_ms,
-        "fields": {**moved, **since, **mark},
+        "fields": {**moved, **since, **mark, **mended},
         "states": states,
         # Score 0 removes every timer; otherwise each would find the record again.
         "set": [(kind, 0) for kind in timing.TimerKind],
@@ -149,26 +155,3 @@ async def quarantine(
     place = approval_id, ref.agent, run_ref.thread
     await run_change(conn, keys, [place], [to_json(change), b""])
     return tenant, ref
-
-
-async def _mend_of(
-    conn: Connection, keys: Keys, approval_id: str, ref: TurnRef
-) -> None:
-    """Return fields that restore a record's run and turn, if those were damaged.
-
-    The script uses them to end the approval in its run and turn; otherwise both would
-    count it as open forever.
-    """
-    # Accept the names only if the turn and the run list the approval.
-    run = keys.run(ref.run_ref)
-    turn = keys.turn(digest.turn_key(tenant=keys.tenant, **ref.names))
-    run_hash, turn_hash = (bytes.fromhex(key.rpartition(":")[2]) for key in (run, turn))
-    mended: list[Argument] = []
-    listed = await RunLists(conn).open_of_run(keys, ref.run_ref)
-    if Listed(approval_id, ref.ns) in listed:
-        mended += ["run", run_hash + ref.ns.encode()]
-    verdicts = cast("bytes", await conn.command("GET", turn) or b"")
-    if approval_id.encode() in verdicts.partition(b"\n")[0].split():
-        mended += ["turn", turn_hash]
-    if mended:
-        await conn.command("HSET", keys.head(approval_id), *mended)

@@ -13,7 +13,7 @@ from keyturn.gateway.errors import CorruptRecord
 from keyturn.gateway.protocol.records import RunRef
 from keyturn.gateway.protocol.work import aside
 from keyturn.gateway.store.connection.connection import Connection, Reply, number, text
-from keyturn.gateway.store.keys import KEEP_MS, Keys
+from keyturn.gateway.store.keys import KEEP_MS, Keys, hash_of
 from keyturn.gateway.store.limits.agent_load import ASKED_MS
 from keyturn.gateway.store.limits.freezes import freezes_of
 from keyturn.gateway.store.limits.precedents import (
@@ -260,7 +260,7 @@ def _opening_row(
     opened = approval.replacing(
         *items, rev=1, created_at_ms=created_ms, expires_at_ms=ends_ms
     )
-    run, turn = (bytes.fromhex(key.rpartition(":")[2]) for key in of)
+    run, turn = (bytes.fromhex(hash_of(key)) for key in of)
     document, data_key = encrypted_document(
         seals.conn, opened.id, codec.document(opened)
     )

@@ -14,7 +14,7 @@ import math
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 from weakref import WeakValueDictionary
 
 logger = logging.getLogger(__name__)
@@ -26,6 +26,20 @@ GROUP_USERS: Final = "usergroups.users.list"
 USER: Final = "users.info"
 PUBLISH: Final = "views.publish"
 HISTORY: Final = "conversations.history"
+
+
+class Call(NamedTuple):
+    """A call of Slack's Web API, as its rate limit counts it.
+
+    Attributes:
+        method: of the Web API.
+        channel: of a post; "" for other methods.
+        keep: tokens that it leaves for calls that cannot wait.
+    """
+
+    method: str
+    channel: str = ""
+    keep: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +104,7 @@ class Limits:
         """Return the id of a channel if it is known, else ``name``."""
         return self._ids.get(name, name)
 
-    def wait_s(self, method: str, channel: str = "", *, keep: int = 0) -> float:
+    def wait_s(self, method: str, channel: str = "", keep: int = 0) -> float:
         """Return 0 if a call may go out now, else the seconds until it may."""
         key, rate = self._key(method, channel), RATES.get(method, OTHERS)
         # A bucket never has more than its burst: a call with a reserve would wait for
@@ -103,16 +117,14 @@ class Limits:
         # Rounding must not leave a caller waiting for the last billionth of a token.
         return 0.0 if wait_s <= _NOTHING_S else wait_s
 
-    def take(self, method: str, channel: str = "", *, keep: int = 0) -> float:
+    def take(self, method: str, channel: str = "", keep: int = 0) -> float:
         """Count a call if it may go out now; return what `wait_s` returns."""
-        wait_s = self.wait_s(method, channel, keep=keep)
+        wait_s = self.wait_s(method, channel, keep)
         if wait_s == 0:
-            self._spend(method, channel, 1)
+            key, rate = self._key(method, channel), RATES.get(method, OTHERS)
+            full_at = max(self._full_at.get(key, -math.inf), self._clock())
+            self._full_at[key] = full_at + rate.refill_s
         return wait_s
-
-    def give_back(self, method: str, channel: str = "") -> None:
-        """Return the token of a call that did not go out."""
-        self._spend(method, channel, -1)
 
     def refused(self, method: str, channel: str, retry_after_s: float) -> None:
         """Block calls after a 429; the bucket then starts again with few tokens."""
@@ -131,11 +143,6 @@ class Limits:
         if method not in _PER_CHANNEL:
             return method
         return f"{method} {self._ids.get(channel, channel)}"
-
-    def _spend(self, method: str, channel: str, tokens: int) -> None:
-        key, rate = self._key(method, channel), RATES.get(method, OTHERS)
-        full_at = max(self._full_at.get(key, -math.inf), self._clock())
-        self._full_at[key] = full_at + tokens * rate.refill_s
 
 
 RESERVED = 10

@@ -1,7 +1,7 @@
 """Post and update personal copies of a card, as direct messages with all of it.
 
 A copy is posted to each person whom the policy asks by direct message, and updated
-along with the card. Each call is one step of the scheduler. If Slack refuses a direct
+along with the card, in one step for each call. If Slack refuses a direct
 message to a person, the refusal is stored, and the card's thread mentions them instead.
 If the answer to a post was lost, the copy is searched for before it is posted again,
 even if its call was decided in the meantime.
@@ -21,19 +21,19 @@ from keyturn.bot.cards.frame import Frame
 from keyturn.bot.cards.mentions import MOST_COPIES, copies_for
 from keyturn.bot.cards.reminders import is_over, needs_people, outdated_copy
 from keyturn.bot.delivery.card_publisher import (
+    RESERVED,
     CardPublisher,
     RateLimitDelay,
     policy_decision_digest,
 )
 from keyturn.bot.delivery.outbox_queue import (
-    Call,
     CopyCall,
     QueuedMessage,
     QueueEntry,
     Urgency,
 )
 from keyturn.bot.ids import CARD_EVENT
-from keyturn.bot.limits import HISTORY, OPEN_DM, POST, UPDATE
+from keyturn.bot.limits import HISTORY, OPEN_DM, POST, UPDATE, Call
 from keyturn.bot.reviewers import NoAnswer, Reviewers
 from keyturn.bot.web import (
     ABOUT_THE_BLOCKS,
@@ -100,7 +100,7 @@ async def find_copies(
     Without the right to search there are none, and the card is posted again.
 
     Args:
-        publisher: makes the call, for which the scheduler has taken a token.
+        publisher: makes the call.
         record: the approval.
         channel: id of the channel or direct message.
 
@@ -108,6 +108,7 @@ async def find_copies(
         RateLimitDelay: Slack was not asked.
         SlackError: Slack did not answer, or refused the bot's token.
     """
+    publisher.take(HISTORY)
     try:
         # Only the newest messages, because it was posted a moment ago.
         response = await publisher.slack.ask(
@@ -115,7 +116,7 @@ async def find_copies(
         )
     except RateLimited as error:
         publisher.limits.refused(HISTORY, "", error.retry_after_s)
-        raise RateLimitDelay(HISTORY, channel, error.retry_after_s) from error
+        raise RateLimitDelay(Call(HISTORY), error.retry_after_s) from error
     except SlackRefused as error:
         if error.error in TOKEN_ERRORS | WORKSPACE_ERRORS:
             raise
@@ -169,18 +170,17 @@ class CopyUpdater:
         for user in copies_for(record):
             copy = place.copies.get(user, CardCopy())
             if user in lost:
-                return CopyCall(Call(HISTORY, ""), user, urgency)
+                return CopyCall(HISTORY, "", user, urgency)
             if not (copy.ts or copy.refused):
                 # Never the channel in the store, which an intruder may have written.
-                channel = self.channels.get(user)
-                call = Call(POST, channel) if channel else Call(OPEN_DM, "")
-                return CopyCall(call, user, urgency)
+                channel = self.channels.get(user, "")
+                return CopyCall(POST if channel else OPEN_DM, channel, user, urgency)
         for user in place.sent:
             if self._is_outdated(record, place.copies[user]):
-                return CopyCall(Call(UPDATE, ""), user, urgency)
+                return CopyCall(UPDATE, "", user, urgency)
         # Copies of people who are not asked any more may still show buttons.
         for user in lost:
-            return CopyCall(Call(HISTORY, ""), user, urgency)
+            return CopyCall(HISTORY, "", user, urgency)
         return None
 
     def _is_outdated(self, record: Approval, copy: CardCopy) -> bool:
@@ -211,14 +211,15 @@ class CopyUpdater:
         user, copy = due.user, place.copies.get(due.user, CardCopy())
         frame = self.card_publisher.frame(record, now_ms, card_in=place.channel)
         try:
-            if due.call.method == OPEN_DM:
+            if due.method == OPEN_DM:
                 self.channels[user] = await self.card_publisher.open_dm(user)
-            elif due.call.method == HISTORY:
+            elif due.method == HISTORY:
                 await self._find(entry, user, copy, record)
-            elif due.call.method == POST:
+            elif due.method == POST:
                 await self._post(entry, due, frame)
             else:
                 publisher = self.card_publisher
+                publisher.take(UPDATE)
                 message = await publisher.render(
                     frame, is_update=True, is_plain=entry.is_plain
                 )
@@ -252,14 +253,14 @@ class CopyUpdater:
         logger.info("copy.found id=%s", record.id)
 
     async def _post(self, entry: QueueEntry, due: CopyCall, frame: Frame) -> None:
-        user, channel, record = due.user, due.call.channel, frame.approval
-        # Stored before the post: if its answer is lost, the copy is searched for there,
-        # and a click on it identifies the message (`listeners.usable_copy`).
-        keys = self.card_publisher.keys
-        await self._store.opened(keys, record.id, user, channel=channel)
+        user, channel, record = due.user, due.channel, frame.approval
         publisher, is_plain = self.card_publisher, entry.is_plain
-        message = await publisher.render(frame, is_update=False, is_plain=is_plain)
         with posting(entry, user):
+            publisher.take(POST, channel, RESERVED)
+            # Stored before the post: if its answer is lost, the copy is searched for
+            # there, and a click on it identifies the message (`listeners.usable_copy`).
+            await self._store.opened(publisher.keys, record.id, user, channel=channel)
+            message = await publisher.render(frame, is_update=False, is_plain=is_plain)
             at = await publisher.post(channel, message)
         entry.just_sent.add(user)
         if await self._register(record, user, at):

@@ -1,6 +1,6 @@
 """Post and update one Slack message: a card, or a reply in its thread.
 
-Each function makes one call, for which the scheduler has taken a rate limit token.
+A call takes a token of Slack's rate limit before anything is prepared or stored for it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from keyturn.bot.cards.special_cards import (
 from keyturn.bot.config import BotConfig
 from keyturn.bot.identity import Identity
 from keyturn.bot.ids import key_id
-from keyturn.bot.limits import OPEN_DM, POST, UPDATE, Limits
+from keyturn.bot.limits import OPEN_DM, POST, UPDATE, Call, Limits
 from keyturn.bot.text import template
 from keyturn.bot.web import (
     MovedChannels,
@@ -84,16 +84,21 @@ def policy_decision_digest(
     return digest.tagged_hash(POLICY_DECISION_TAG, digest.canonical(rows))
 
 
+RESERVED = 1
+"""Posts of a channel's rate limit that are reserved for new cards."""
+
+
 class RateLimitDelay(Exception):
-    """Slack answered 429: the call was not made.
+    """The call was not made: it has to wait for Slack's rate limit.
 
     Attributes:
-        wait_s: Retry-After in seconds.
+        call: the call.
+        wait_s: for how many seconds.
     """
 
-    def __init__(self, method: str, channel: str, wait_s: float) -> None:
-        self.wait_s = wait_s
-        super().__init__(f"{method} to {channel!r} has to wait {wait_s:.1f} s")
+    def __init__(self, call: Call, wait_s: float) -> None:
+        self.call, self.wait_s = call, wait_s
+        super().__init__(f"{call.method} to {call.channel!r} waits {wait_s:.1f} s")
 
 
 class CardPublisher:
@@ -120,6 +125,16 @@ class CardPublisher:
         self.tenant, self.seal_key = config.tenant, config.seal_key
         self.keys, self.cards = store.keys_of_tenant(config.tenant), store.cards
         self.moved = MovedChannels(partial(store.moved_channels.known, self.keys))
+
+    def take(self, method: str, channel: str = "", keep: int = 0) -> None:
+        """Take a token of the rate limit for the next call.
+
+        Raises:
+            RateLimitDelay: there is none.
+        """
+        call = Call(method, channel, keep)
+        if wait_s := self.limits.take(*call):
+            raise RateLimitDelay(call, wait_s)
 
     async def place(self, shown: str) -> CardPlace | None:
         """Return the registered message of an approval or outage, or None."""
@@ -151,6 +166,7 @@ class CardPublisher:
             RateLimitDelay: nothing was sent.
             SlackError: without a response, Slack may have posted it.
         """
+        self.take(POST, channel, RESERVED if record.is_auto_approved else 0)
         # `is_update` matters: chat.update counts `text` in bytes (4,000), and posting
         # in characters (40,000). A card that fits one call may not fit the other.
         frame = self.frame(record, now_ms)
@@ -221,6 +237,7 @@ class CardPublisher:
         self, record: Approval, place: CardPlace, *, now_ms: int, is_plain: bool = False
     ) -> CardPlace:
         """Show the newest state on the card; raises as `post_card` does."""
+        self.take(UPDATE)
         # A mention in an edited message does not notify people, so an updated card can
         # name the recipients of copies; a new one must not.
         frame = self.frame(record, now_ms, sent=place.sent)
@@ -259,6 +276,7 @@ class CardPublisher:
 
     async def open_dm(self, user: str) -> str:
         """Return the channel of a person's direct messages; raises likewise."""
+        self.take(OPEN_DM)
         response = await self._call(OPEN_DM, "", users=user)
         channel = text_at(response, "channel", "id")
         if not channel:
@@ -270,7 +288,7 @@ class CardPublisher:
     ) -> tuple[str, str]:
         """Post a message, in a thread if one is given; return its channel's id and ts.
 
-        Raises as `post_card` does.
+        The caller has taken a token. Raises as `post_card` does.
         """
         try:
             # A message that the local validator refuses must not block later ones, so
@@ -284,7 +302,10 @@ class CardPublisher:
         return text_at(response, "channel"), text_at(response, "ts")
 
     async def update(self, channel: str, ts: str, message: Message) -> None:
-        """Update a posted message; raises as `post_card` does."""
+        """Update a posted message; raises as `post_card` does.
+
+        The caller has taken a token, or does without.
+        """
         await self._send(UPDATE, channel, message, ts=ts)
 
     def frame(
@@ -352,7 +373,8 @@ class CardPublisher:
             # Recorded before anything else runs: a second task must not get the same
             # 429.
             self.limits.refused(method, limited, error.retry_after_s)
-            raise RateLimitDelay(method, limited, error.retry_after_s) from error
+            call = Call(method, limited)
+            raise RateLimitDelay(call, error.retry_after_s) from error
 
 
 def _rendered(frame: Frame, *, is_update: bool, is_plain: bool) -> Message:

@@ -34,8 +34,7 @@ from keyturn.bot.delivery.card_copies import (
 )
 from keyturn.bot.delivery.card_publisher import CardPublisher, policy_decision_digest
 from keyturn.bot.delivery.event_messages import mention_newly_needed, messages_of
-from keyturn.bot.delivery.outbox_queue import Call, QueuedMessage, QueueEntry
-from keyturn.bot.limits import HISTORY, POST, UPDATE
+from keyturn.bot.delivery.outbox_queue import QueuedMessage, QueueEntry
 from keyturn.bot.web import (
     ABOUT_THE_BLOCKS,
     NEVER_UPDATED,
@@ -69,7 +68,6 @@ NO_RESPONSE = "no_response"
 BROKEN_S = 60.0
 """Seconds until a retry when Slack refuses the bot as a whole."""
 
-_UPDATE, _LOOK = Call(UPDATE, ""), Call(HISTORY, "")
 _LONGEST_WAIT_S = 30.0
 _FIRST_WAIT_S = 0.5
 
@@ -142,43 +140,25 @@ class CardUpdater:
     read: Callable[[str], Awaitable[Loaded | None]]
     clock: Callable[[], float]
 
-    def next_call(self, entry: QueueEntry) -> Call | None:
-        """Return the call that a card or a copy of it probably needs; None: unknown."""
-        if entry.copy_due is not None:
-            return entry.copy_due.call
-        return self._call_for_card(entry)
-
-    def _call_for_card(self, entry: QueueEntry) -> Call | None:
-        if not entry.is_new or entry.lost_in:
-            return _LOOK if entry.lost_in else _UPDATE
-        channel = entry.channel or entry.channel_of_card
-        return Call(POST, channel) if channel else None
-
     def has_timed_out(self, entry: QueueEntry) -> bool:
         """Return whether Slack has not responded about an entry for `RETRY_FOR_S`."""
         since = entry.failing_since
         return since is not None and self.clock() - since >= RETRY_FOR_S
 
-    async def show(self, entry: QueueEntry, given: Call | None) -> bool:
-        """Bring the card of an entry up to date; return whether the call was made.
-
-        Args:
-            entry: of the card.
-            given: the call whose rate limit token was taken; any other call waits until
-                the scheduler takes its token.
-        """
+    async def show(self, entry: QueueEntry) -> None:
+        """Make the next call that brings the card of an entry up to date, if any."""
         # Copied before the record is read: later events may be about a newer record.
         wanted, events = entry.wanted, list(entry.events)
         try:
             loaded = await self.read(entry.approval)
         except CorruptRecord as error:
             await self._reply_corrupt(entry, error)
-            return False
+            return
         if loaded is None:
             await replace_erased(self.card_publisher, entry.approval, events)
             await self._done(entry, wanted)
             await self.acknowledge(entry, events)
-            return False
+            return
         record, now_ms = loaded.approval, loaded.now_ms
         entry.may_wait = not entry.is_missed and _is_progress(record, events)
         place = await self._place(entry, record)
@@ -186,25 +166,20 @@ class CardUpdater:
         is_told = entry.is_missed or any(e.version == record.version for e in events)
         is_known = place is None or place.rev == record.rev or is_told
         record = with_unreachable(record, place.copies if place else {})
-        needed = self._next_call(entry, record, place)
-        # The token is for another call than the needed one. The dispatcher gives it
-        # back, and the scheduler takes one for the right call.
-        if needed not in {None, given}:
-            return False
-        if needed is not None:
+        if self._needs_call(entry, record, place):
             try:
                 place = await self._make(entry, record, place, now_ms)
             except SlackError as error:
                 why = self._why_refused(entry, record, error)
                 if await self._refused(entry, record, why):
                     await self._queue_messages(entry, record, events)
-                return True
+                return
             record = with_unreachable(record, place.copies if place else {})
             # Either another publisher posted the card first, possibly with an older
             # rev; or this call searched for the card; or copies are outdated, one step
             # each.
-            if self._next_call(entry, record, place) is not None:
-                return True
+            if self._needs_call(entry, record, place):
+                return
         elif entry.is_missed:
             await self._unmark(record.id)
         # Not `entry.wanted`: an event that arrived during Slack's answer raised it, and
@@ -215,7 +190,6 @@ class CardUpdater:
         # mention the same people; doing it now would notify them twice.
         if is_known:
             mention_newly_needed(entry, record, place, now_ms)
-        return needed is not None
 
     def _why_refused(
         self, entry: QueueEntry, record: Approval, error: SlackError
@@ -260,7 +234,7 @@ class CardUpdater:
         if place is not None and place.is_in_summary and needs_people(record):
             await self._forget(record.id, (place.channel, place.ts))
             place = None
-        entry.is_new, entry.channel_of_card = place is None, record.channel
+        entry.is_new = place is None
         if place is None and "" not in entry.unsent:
             publisher = self.card_publisher
             entry.begun_in = await publisher.cards.begun_in(publisher.keys, record.id)
@@ -268,44 +242,42 @@ class CardUpdater:
         entry.copies = {} if place is None else place.places
         return place
 
-    def _needed(
+    def _is_outdated(
         self, entry: QueueEntry, record: Approval, place: CardPlace | None
-    ) -> Call | None:
-        """Return the call that brings the card up to date; None if it is current."""
+    ) -> bool:
+        """Return whether the card needs a call: a search, a post or an update."""
         if place is None:
-            is_due = bool(entry.lost_in) or has_card(record)
-            return self._call_for_card(entry) if is_due else None
+            has_channel = bool(entry.channel or record.channel)
+            return bool(entry.lost_in) or (has_card(record) and has_channel)
         if entry.may_wait:
-            return None
+            return False
         # Not `!=`: a publisher that was paused between its two reads may have an older
         # record than the card shows, and must not overwrite the newer card.
         is_older = place.rev < record.rev
         is_evaluated_differently = place.decision_digest != policy_decision_digest(
             record, self.card_publisher.seal_key, sent=place.sent
         )
-        if is_older or (place.rev == record.rev and is_evaluated_differently):
-            return self._call_for_card(entry)
-        return None
+        return is_older or (place.rev == record.rev and is_evaluated_differently)
 
-    def _next_call(
+    def _needs_call(
         self, entry: QueueEntry, record: Approval, place: CardPlace | None
-    ) -> Call | None:
-        """Return the call that brings card or copies up to date, or None.
+    ) -> bool:
+        """Return whether card or copies need a call; `copy_due` is that for a copy.
 
         Copies follow the newest state of the card, which then lists their recipients.
         """
-        needed = self._needed(entry, record, place)
+        is_outdated = self._is_outdated(entry, record, place)
         entry.copy_due = None
         # A card that Slack refuses to change must not keep its copies outdated.
-        is_first = needed is not None and not entry.refusals
+        is_first = is_outdated and not entry.refusals
         if place is not None and not (is_first and place.rev < record.rev):
             entry.copy_due = self.copies.next_call(entry, record, place)
-        return entry.copy_due.call if entry.copy_due else needed
+        return is_outdated or entry.copy_due is not None
 
     async def _make(
         self, entry: QueueEntry, record: Approval, place: CardPlace | None, now_ms: int
     ) -> CardPlace | None:
-        """Make the call that `_next_call` returned; return the card's current place."""
+        """Make the call that is needed; return the card's current place."""
         if entry.lost_in:
             return await find_card(self.card_publisher, entry, record)
         if place is None:
@@ -377,7 +349,7 @@ class CardUpdater:
         # registered one in the meantime, it stays.
         logger.error("card.lost entry=%s why=%s", entry.key, why)
         await self._forget(approval.id, entry.place)
-        entry.is_new, entry.place, entry.channel_of_card = True, None, approval.channel
+        entry.is_new, entry.place = True, None
         return True
 
     async def _forget(self, approval: str, at: tuple[str, str]) -> None:

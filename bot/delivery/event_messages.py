@@ -49,8 +49,8 @@ from keyturn.bot.cards.reminders import (
     with_reviewers,
 )
 from keyturn.bot.cards.special_cards import report_line
-from keyturn.bot.delivery.card_publisher import CardPublisher
-from keyturn.bot.delivery.outbox_queue import Call, QueuedMessage, QueueEntry, Urgency
+from keyturn.bot.delivery.card_publisher import RESERVED, CardPublisher
+from keyturn.bot.delivery.outbox_queue import QueuedMessage, QueueEntry, Urgency
 from keyturn.bot.limits import POST, UPDATE
 from keyturn.bot.text import Template, template
 from keyturn.bot.web import NEVER_UPDATED, SlackRefused
@@ -75,17 +75,7 @@ def is_about_outage(event: Event) -> bool:
     return event.name in TROUBLED_RUN and bool(event.data.get("outage"))
 
 
-def call_for(entry: QueueEntry, event: Event) -> Call | None:
-    """Return the call that shows an event: an update if the message is known."""
-    channel = event.data.get("channel", "")
-    if not channel:
-        return None
-    return Call(UPDATE, "") if entry.place else Call(POST, channel)
-
-
-async def show(
-    card_publisher: CardPublisher, entry: QueueEntry, given: Call | None
-) -> tuple[bool, bool]:
+async def show(card_publisher: CardPublisher, entry: QueueEntry) -> bool:
     """Post or update the message of an outage for an entry's first event.
 
     There is one message per outage of a run, in its thread. The store keeps its channel
@@ -94,7 +84,7 @@ async def show(
     be registered (a lost response, a crash) is never updated again.
 
     Returns:
-        Whether the given call was made, and whether the event can be acknowledged.
+        Whether the event can be acknowledged.
 
     Raises:
         RateLimitDelay: nothing was sent.
@@ -104,27 +94,23 @@ async def show(
     # A state that a later event replaces needs no message: only the newest is shown.
     newer = (one for one in entry.events[1:] if is_about_outage(one))
     if any(one.data["outage"] == outage for one in newer):
-        return False, True
-    place = await card_publisher.place(outage)
-    entry.place = (place.channel, place.ts) if place else None
-    needed = call_for(entry, event)
+        return True
+    place, channel = await card_publisher.place(outage), event.data.get("channel", "")
     # The continuation of a run is news only if its failure was posted.
-    if needed is None or (place is None and event.name in _ONLY_AFTER_FAILURE):
-        return False, True
-    if needed != given:
-        return False, False  # the scheduler takes a token for the right call
+    if not channel or (place is None and event.name in _ONLY_AFTER_FAILURE):
+        return True
     if place is None:
+        card_publisher.take(POST, channel, RESERVED)
         thread_ts = event.data.get("thread_ts") or None
         first = run_announced(event)
         # Posted in two steps: first a text that stays true, then its update. If the
         # response to the post is lost, an unregistered copy stays in Slack, and its
         # text must not become false.
-        at = await card_publisher.post(needed.channel, first, thread_ts=thread_ts)
+        at = await card_publisher.post(channel, first, thread_ts=thread_ts)
         await card_publisher.register(outage, *at)
-        entry.place = at
-        return True, False
+        return False
     message = run_state(event, key=card_publisher.seal_key, team=card_publisher.me.team)
-    entry.place = None
+    card_publisher.take(UPDATE)
     try:
         await card_publisher.update(place.channel, place.ts, message)
     except SlackRefused as error:
@@ -132,8 +118,8 @@ async def show(
             raise
         logger.warning("run.message_gone outage=%s why=%s", outage, error.error)
         await card_publisher.cards.forget_place(card_publisher.keys, outage)
-        return True, event.name in _ONLY_AFTER_FAILURE
-    return True, True
+        return event.name in _ONLY_AFTER_FAILURE
+    return True
 
 
 INQUIRY_EVENTS = frozenset({EventName.APPROVAL_ASKED, EventName.APPROVAL_REPLIED})

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from keyturn.bot.blocks import Message
 from keyturn.bot.cards.channel_messages import FREEZE_EVENTS, scope_of
+from keyturn.bot.limits import Call
 from keyturn.gateway.approvals.events import Event, EventName
 from keyturn.gateway.approvals.record import Approval
 
@@ -68,7 +69,7 @@ class OutboxQueue:
         # After a restart the event may be read again although the card is posted; a
         # known place shows that it is no new card.
         if event.name is EventName.APPROVAL_OPENED and entry.place is None:
-            entry.is_new, entry.channel_of_card = True, event.channel
+            entry.is_new = True
         entry.events.append(event)
 
     def redraw(self, approval: str) -> None:
@@ -94,8 +95,10 @@ class OutboxQueue:
         # Counted: an event while Slack updates the card makes it due again afterwards.
         entry.wanted += 1
         entry.copy_due = None  # the card comes first
-        # A new event may end a wait for the rate limit, but not the backoff after a
-        # failure: a busy approval would otherwise retry without a pause in an outage.
+        # A new event may need another call than one that waits for its rate limit. The
+        # backoff after a failure stays: a busy approval would otherwise retry without a
+        # pause in an outage.
+        entry.delayed_by = None
         if not entry.failures:
             entry.not_before = 0.0
         return entry
@@ -159,17 +162,11 @@ Places = dict[str, tuple[str, str]]
 """Channel and ts of messages, by the person or outage."""
 
 
-class Call(NamedTuple):
-    """A call of Slack's Web API, as its rate limit counts it."""
+class CopyCall(NamedTuple):
+    """A call about one person's copy of a card; ``channel`` is that of a post."""
 
     method: str
     channel: str
-
-
-class CopyCall(NamedTuple):
-    """A call about one person's copy of a card."""
-
-    call: Call
     user: str
     urgency: Urgency
 
@@ -260,6 +257,7 @@ class QueueEntry:
         shown: number of changes that the card shows.
         may_wait: its calls only run, and a posted card is drawn at their end.
         not_before: earliest time of the next attempt.
+        delayed_by: the call that waits for its rate limit; None for none.
         card_at: earliest time of the next attempt to post or update the card; its
             messages need not wait for that.
         refusals: of the card by Slack, in a row.
@@ -270,7 +268,6 @@ class QueueEntry:
         errors: consecutive failures of Keyturn's code.
         failing_since: time of the first call in a row to which Slack did not respond;
             None for none.
-        channel_of_card: where the card has to be posted; "" before it is known.
         channel: the channel to use instead; "" for none.
         is_plain: the full card or digest failed, in Slack or locally, so a plain one is
             posted.
@@ -297,6 +294,7 @@ class QueueEntry:
     shown: int = 0
     may_wait: bool = False
     not_before: float = 0.0
+    delayed_by: Call | None = None
     card_at: float = 0.0
     refusals: int = 0
     refused: tuple[str, str] | None = None
@@ -304,7 +302,6 @@ class QueueEntry:
     failures: int = 0
     errors: int = 0
     failing_since: float | None = None
-    channel_of_card: str = ""
     channel: str = ""
     is_plain: bool = False
     is_missed: bool = False

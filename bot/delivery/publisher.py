@@ -41,6 +41,7 @@ from keyturn.bot.delivery.card_copies import (
     with_unreachable,
 )
 from keyturn.bot.delivery.card_publisher import (
+    RESERVED,
     CardPublisher,
     policy_decision_digest,
 )
@@ -50,7 +51,6 @@ from keyturn.bot.delivery.event_messages import is_silent
 from keyturn.bot.delivery.metrics_reports import LOOK_S, RATES_S, MetricsReports
 from keyturn.bot.delivery.outbox_queue import (
     NEEDS_PEOPLE,
-    Call,
     OutboxQueue,
     QueueEntry,
     Urgency,
@@ -59,7 +59,7 @@ from keyturn.bot.delivery.queue_sender import QueueSender
 from keyturn.bot.delivery.redacting import Redactor
 from keyturn.bot.delivery.seeded_defects import SeededDefects
 from keyturn.bot.identity import Identity
-from keyturn.bot.limits import POST, HomeUpdates, Limits
+from keyturn.bot.limits import HomeUpdates, Limits
 from keyturn.bot.reviewers import Reviewers
 from keyturn.bot.web import Slack
 from keyturn.gateway.approvals.events import Event, EventName
@@ -81,10 +81,9 @@ STEP_S = 60.0
 
 _MAX_SLEEP_S = 1.0
 _FAILED_S = 5.0
-_RESERVED = 1
 
 
-Step = Callable[[QueueEntry, Call | None], Awaitable[float]]
+Step = Callable[[QueueEntry], Awaitable[float]]
 """Makes the next call for an entry; returns the seconds until it may be retried."""
 
 
@@ -92,9 +91,10 @@ Step = Callable[[QueueEntry, Call | None], Awaitable[float]]
 class Scheduler:
     """Run the entries of a queue concurrently, by priority, within Slack's rate limits.
 
-    It takes a token of the rate limit before it starts a task, in order of priority, so
-    a short task of low priority cannot take the token that an urgent one waits for.
-    Tasks that are not for a new card leave one token and one slot free for it.
+    A call takes its token of the rate limit itself. If there is none, the entry names
+    the call, and of the entries that wait for one limit only the most urgent is started
+    with the next token. Tasks that are not for a new card leave one token of a channel
+    and one slot free for it.
 
     Code that changes an entry sets ``changed`` to wake the scheduler. The done callback
     of a task removes it from ``running`` and sets ``changed`` without an await in
@@ -102,16 +102,13 @@ class Scheduler:
 
     Attributes:
         queue: the pending entries.
-        next_call: returns the next call of an entry, or None.
         limits: the rate limits.
-        step: makes that call. It receives the call whose token was taken, and returns
-            the token if it makes another call or none.
+        step: makes the next call of an entry.
         clock: seconds, monotonic.
         looked_at: time of the last pass over the queue.
     """
 
     queue: OutboxQueue
-    next_call: Callable[[QueueEntry], Call | None]
     limits: Limits
     step: Step
     clock: Callable[[], float]
@@ -135,7 +132,7 @@ class Scheduler:
         """Start a task for each due entry; return the seconds until the next is due."""
         now, soonest = self.clock(), _MAX_SLEEP_S
         self.looked_at = now
-        spent = set[tuple[Call, int]]()
+        begun = {entry.delayed_by for entry in self.queue if entry.is_busy}
         for entry in self.queue.waiting():
             urgency = entry.urgency
             if (due_at := entry.due_at) > now:
@@ -145,21 +142,15 @@ class Scheduler:
             # first one without a free slot.
             if not self._has_slot(urgency):
                 break
-            call = self.next_call(entry)
-            if call is not None:
-                # A new card is posted, and posts have a bucket for each channel.
-                # Updates have a separate bucket, which no new card needs.
-                is_post = call.method == POST and urgency is not Urgency.NEW_CARD
-                keep = _RESERVED if is_post else 0
-                if (call, keep) in spent:
+            if call := entry.delayed_by:
+                # Otherwise two tasks would count on the same token.
+                if call in begun:
                     continue
-                # Taken before the task starts. If the task took it, two tasks started
-                # in one pass could both count on the last token.
-                if (wait_s := self.limits.take(*call, keep=keep)) > 0:
+                begun.add(call)
+                if (wait_s := self.limits.wait_s(*call)) > 0:
                     soonest = min(soonest, wait_s)
-                    spent.add((call, keep))
                     continue
-            self._start(entry, call)
+            self._start(entry)
         return soonest
 
     def stalled_s(self) -> float:
@@ -175,21 +166,21 @@ class Scheduler:
 
     def _has_slot(self, urgency: Urgency) -> bool:
         is_card = urgency is Urgency.NEW_CARD
-        return len(self.running) < (AT_ONCE if is_card else AT_ONCE - _RESERVED)
+        return len(self.running) < (AT_ONCE if is_card else AT_ONCE - RESERVED)
 
-    def _start(self, entry: QueueEntry, call: Call | None) -> None:
+    def _start(self, entry: QueueEntry) -> None:
         entry.is_busy = True
-        task = asyncio.create_task(self._work_on(entry, call))
+        task = asyncio.create_task(self._work_on(entry))
         self.running.add(task)
         # A callback and not a `finally` in the task: the body of a task that is
         # cancelled before its first step never runs, and the entry would stay busy.
         task.add_done_callback(partial(self._is_done, entry))
 
-    async def _work_on(self, entry: QueueEntry, call: Call | None) -> None:
+    async def _work_on(self, entry: QueueEntry) -> None:
         # Calls of Slack and the store have separate timeouts. This one bounds the rest,
         # so that one entry cannot occupy one of the four slots for ever.
         async with asyncio.timeout(STEP_S):
-            wait_s = await self.step(entry, call)
+            wait_s = await self.step(entry)
         entry.not_before = self.clock() + wait_s if wait_s else 0.0
 
     def _is_done(self, entry: QueueEntry, task: asyncio.Task[None]) -> None:
@@ -370,10 +361,10 @@ class Publisher:
         sender = QueueSender(updater, Collector(updater, queue, self._service))
         happened = asyncio.Event()
 
-        async def step(entry: QueueEntry, given: Call | None) -> float:
+        async def step(entry: QueueEntry) -> float:
             shown = entry.shown
             try:
-                return await sender.step(entry, given)
+                return await sender.step(entry)
             finally:
                 if entry.shown != shown:
                     # The policy decision may have changed while the card was posted.
@@ -388,11 +379,7 @@ class Publisher:
             mark_missing=partial(self._store.cards.mark_outdated, self._keys),
         )
         scheduler = Scheduler(
-            queue,
-            next_call=sender.next_call,
-            limits=publisher.limits,
-            step=step,
-            clock=self._clock,
+            queue, limits=publisher.limits, step=step, clock=self._clock
         )
         return _LeaseTerm(queue, feed, scheduler, happened)
 

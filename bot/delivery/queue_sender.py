@@ -15,11 +15,15 @@ from keyturn.bot.cards.metrics_messages import METRICS_EVENTS
 from keyturn.bot.cards.reminders import escalation
 from keyturn.bot.cards.special_cards import many_ran
 from keyturn.bot.delivery import event_messages
-from keyturn.bot.delivery.card_publisher import CardPublisher, RateLimitDelay
+from keyturn.bot.delivery.card_publisher import (
+    RESERVED,
+    CardPublisher,
+    RateLimitDelay,
+)
 from keyturn.bot.delivery.card_updater import BROKEN_S, CardUpdater
 from keyturn.bot.delivery.collecting import Collector
 from keyturn.bot.delivery.event_messages import POSTED_IN_CHANNEL, message_without_card
-from keyturn.bot.delivery.outbox_queue import Call, QueueEntry
+from keyturn.bot.delivery.outbox_queue import QueueEntry
 from keyturn.bot.limits import POST
 from keyturn.bot.web import (
     ABOUT_THE_BLOCKS,
@@ -67,44 +71,28 @@ class QueueSender:
         """Return the client that makes the calls."""
         return self.updater.card_publisher
 
-    def next_call(self, entry: QueueEntry) -> Call | None:
-        """Return the call that an entry probably needs next; None for none."""
-        if entry.summary_channel:
-            return Call(POST, entry.summary_channel)
-        if entry.is_card_next(self.updater.clock()):
-            return self.updater.next_call(entry)
-        if entry.messages:
-            return Call(POST, entry.messages[0].channel)
-        if entry.events and event_messages.is_about_outage(entry.events[0]):
-            return event_messages.call_for(entry, entry.events[0])
-        channel = self._channel(entry, entry.events[0]) if entry.events else ""
-        return Call(POST, channel) if channel else None
-
-    async def step(self, entry: QueueEntry, reserved: Call | None) -> float:
+    async def step(self, entry: QueueEntry) -> float:
         """Make the next call for an entry; return the seconds until the one after it.
 
         Failures of Slack, of the store and of Keyturn's code are not raised. They are
         retried with backoff; calls that can never succeed are logged and quarantined.
-
-        Args:
-            entry: to work on.
-            reserved: the call for which a rate limit token was taken.
         """
-        # The token is not returned after a failure or a 429: the call may have reached
-        # Slack, which then counts it.
         try:
-            return await self._attempt(entry, reserved)
+            wait_s = await self._attempt(entry)
         except RateLimitDelay as error:
+            entry.delayed_by = error.call
             return error.wait_s
         except StoreUnavailable as error:
             # Without a limit here: while the store is down the outbox cannot be read
             # either, which ends the term of this publisher.
             return _backoff(entry, error)
+        entry.delayed_by = None
+        return wait_s
 
-    async def _attempt(self, entry: QueueEntry, reserved: Call | None) -> float:
+    async def _attempt(self, entry: QueueEntry) -> float:
         try:
             try:
-                is_made = await self._next(entry, reserved)
+                await self._next(entry)
             except SlackRefused as error:
                 return await self._refused(entry, error)
             except SlackError as error:
@@ -116,34 +104,32 @@ class QueueSender:
         except any_failure() as error:  # one entry must not stop the others
             log_failure(logger, error, "publisher.failed entry=%s", entry.key)
             return await self._failed(entry)
-        # Only after success: after a failure Slack may have counted the call.
-        if reserved is not None and not is_made:
-            self.card_publisher.limits.give_back(*reserved)
         entry.failures, entry.errors, entry.failing_since = 0, 0, None
         return 0.0
 
-    async def _next(self, entry: QueueEntry, reserved: Call | None) -> bool:
-        """Make the next call; return whether it was the reserved one."""
+    async def _next(self, entry: QueueEntry) -> None:
         if entry.summary_channel:
-            return await self._post_summary(entry)
-        if entry.is_card_next(self.updater.clock()):
-            if await self.collector.takes(entry):
-                return False
-            return await self.updater.show(entry, reserved)
-        if entry.messages:
-            return await self._post_queued(entry)
+            await self._post_summary(entry)
+        elif entry.is_card_next(self.updater.clock()):
+            if not await self.collector.takes(entry):
+                await self.updater.show(entry)
+        elif entry.messages:
+            await self._post_queued(entry)
         # There is an event: the queue drops an entry with nothing left to post.
-        if event_messages.is_about_outage(entry.events[0]):
-            return await self._show_outage(entry, reserved)
-        return await self._post_without_card(entry)
+        elif event_messages.is_about_outage(event := entry.events[0]):
+            if await event_messages.show(self.card_publisher, entry):
+                await self.updater.acknowledge(entry, [event])
+        else:
+            await self._post_without_card(entry)
 
-    async def _post_queued(self, entry: QueueEntry) -> bool:
+    async def _post_queued(self, entry: QueueEntry) -> None:
         queued, keys = entry.messages[0], self.card_publisher.keys
         cards, message = self.card_publisher.cards, queued.message
         if queued.escalation_of is not None:
             # Rendered now and not when it was queued: it names the channels that could
             # not be notified, which is known after the messages before it.
             message = escalation(queued.escalation_of, entry.escalation_results)
+        self.card_publisher.take(POST, queued.channel, RESERVED)
         at = await self.card_publisher.post(
             queued.channel, message, thread_ts=queued.thread_ts
         )
@@ -158,9 +144,8 @@ class QueueSender:
         if queued.report_key:
             await cards.mark_reported(keys, entry.approval, queued.report_key)
         await self._drop_message(entry)
-        return True
 
-    async def _post_without_card(self, entry: QueueEntry) -> bool:
+    async def _post_without_card(self, entry: QueueEntry) -> None:
         event = entry.events[0]
         channel = self._channel(entry, event)
         # "I am working on it" is omitted if the answer is queued already.
@@ -171,29 +156,20 @@ class QueueSender:
             is_last=is_last,
             is_plain=entry.is_plain,
         )
-        is_posted = message is not None and bool(channel)
         if message is not None and channel:
+            self.card_publisher.take(POST, channel, RESERVED)
             thread_ts = event.data.get("thread_ts") or None
             await self.card_publisher.post(channel, message, thread_ts=thread_ts)
         await self.updater.acknowledge(entry, [event])
         # Only for this message: the workspace may accept the next one.
         entry.is_plain = False
-        return is_posted
 
-    async def _show_outage(self, entry: QueueEntry, reserved: Call | None) -> bool:
-        event = entry.events[0]
-        is_made, is_done = await event_messages.show(
-            self.card_publisher, entry, reserved
-        )
-        if is_done:
-            await self.updater.acknowledge(entry, [event])
-        return is_made
-
-    async def _post_summary(self, entry: QueueEntry) -> bool:
+    async def _post_summary(self, entry: QueueEntry) -> None:
         """Post one message about many notifications; it is never updated."""
         events = list(entry.events)
         ran = [one for one in events if one.name is EventName.ITEM_AUTHORIZED]
         if ran:
+            self.card_publisher.take(POST, entry.summary_channel, RESERVED)
             place = await self.card_publisher.post(
                 entry.summary_channel,
                 many_ran(events, command=self.card_publisher.config.command),
@@ -206,7 +182,6 @@ class QueueSender:
                 self.card_publisher.keys, approvals, *place
             )
         await self.updater.acknowledge(entry, events)
-        return bool(ran)
 
     def _channel(self, entry: QueueEntry, event: Event) -> str:
         if event.name in METRICS_EVENTS:

@@ -8,13 +8,10 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from keyturn.bot.delivery.outbox_queue import (
-    Call,
-    OutboxQueue,
-    QueueEntry,
-)
+from keyturn.bot.delivery.card_publisher import RESERVED
+from keyturn.bot.delivery.outbox_queue import OutboxQueue, QueueEntry
 from keyturn.bot.delivery.publisher import AT_ONCE, Scheduler
-from keyturn.bot.limits import POST, UPDATE, Limits
+from keyturn.bot.limits import POST, UPDATE, Call, Limits
 from keyturn.gateway.approvals.events import Event, EventName
 
 pytestmark = pytest.mark.usefixtures("slacks_limits")
@@ -37,7 +34,6 @@ class Stand:
         default_factory=dict[str, asyncio.Future[float]]
     )
     is_gated: bool = False
-    needs: Call | None = None
     calls: dict[str, Call | None] = field(default_factory=dict[str, Call | None])
     asked: list[str] = field(default_factory=list[str])
 
@@ -46,22 +42,18 @@ class Stand:
         # No bound method: a copy of the limits would copy all of this.
         self.limits = Limits(lambda: self.now)
         self.scheduler = Scheduler(
-            self.queue,
-            next_call=self.next_call,
-            limits=self.limits,
-            step=self.step,
-            clock=self.clock,
+            self.queue, limits=self.limits, step=self.step, clock=self.clock
         )
 
     def clock(self) -> float:
         return self.now
 
-    def next_call(self, entry: QueueEntry) -> Call | None:
+    async def step(self, entry: QueueEntry) -> float:
         self.asked.append(entry.key)
-        return self.calls.get(entry.key, self.needs)
-
-    async def step(self, entry: QueueEntry, given: Call | None) -> float:
-        del given
+        call = self.calls.get(entry.key)
+        if call and (wait_s := self.limits.take(*call)):
+            entry.delayed_by = call
+            return wait_s
         self.started.append(entry.key)
         if self.is_gated:
             self.gates[entry.key] = asyncio.get_running_loop().create_future()
@@ -115,17 +107,44 @@ async def test_600_topics_that_are_due_are_all_worked_on(stand: Stand) -> None:
 async def test_what_needs_another_call_is_not_behind_those_that_wait_for_a_limit(
     stand: Stand,
 ) -> None:
-    """After an outage some thousand cards wait for the limit of updates."""
-    stand.calls = {f"ap_{number}": Call(UPDATE, "") for number in range(2_000)}
+    """After an outage some hundred cards wait for the limit of updates."""
+    stand.calls = {f"ap_{number}": Call(UPDATE) for number in range(300)}
     for key in stand.calls:
         stand.add(HISTORY, key)
     stand.limits.refused(UPDATE, "", 300.0)
-    stand.scheduler.start_due()
+    for _ in range(100):
+        stand.scheduler.start_due()
+        await turns()
+    stand.now += 299
     stand.calls["ap_7"] = None
+    stand.add(HISTORY, "ap_7")
     stand.scheduler.start_due()
     await turns()
 
     assert stand.started == ["ap_7"]
+    assert sorted(stand.asked) == sorted([*stand.calls, "ap_7"]), "each asked once"
+
+
+async def test_the_next_token_is_for_the_most_urgent_of_those_that_wait(
+    stand: Stand,
+) -> None:
+    keys = ["a", "b", "c"]
+    stand.calls = dict.fromkeys(keys, Call(UPDATE))
+    for key in keys:
+        stand.add(HISTORY, key)
+    stand.limits.refused(UPDATE, "", 30.0)
+    stand.scheduler.start_due()
+    await turns()
+
+    stand.add(VOTE, "c")
+    stand.scheduler.start_due()
+    await turns()
+    stand.now += 30
+    stand.scheduler.start_due()
+    await turns()
+
+    assert stand.started == ["c"]
+    assert stand.asked[-1] == "c", "the others do not even try"
 
 
 ENDS = (0.0, 0.05, RuntimeError("broken"))
@@ -176,11 +195,13 @@ async def everything_else(stand: Stand) -> None:
 async def test_a_new_card_takes_the_token_that_many_words_wait_for(
     stand: Stand,
 ) -> None:
-    stand.needs = Call(POST, "C1")
+    stand.calls = {"card": Call(POST, "C1"), "next": Call(POST, "C1")}
     for number in range(40):
         stand.add(WORDS, f"t{number}")
-    stand.scheduler.start_due()
-    await turns()
+        stand.calls[f"a t{number}"] = Call(POST, "C1", RESERVED)
+    for _ in range(3):
+        stand.scheduler.start_due()
+        await turns()
     words = len(stand.started)
 
     stand.add(CARD, "card")

@@ -16,6 +16,7 @@ from keyturn.cli.console import AsJson, printable
 from keyturn.cli.policy_inputs import CallFile, facts_of, parse_time
 from keyturn.gateway.approvals.quorum import clauses, tally
 from keyturn.gateway.approvals.requirement import Notify, Requirement, Role
+from keyturn.gateway.audit_export import read_export
 from keyturn.gateway.errors import BadJson, SettingsError
 from keyturn.gateway.policy import on_call
 from keyturn.gateway.policy.effective_rules import EffectiveRules
@@ -25,7 +26,7 @@ from keyturn.gateway.policy.hours import zone
 from keyturn.gateway.policy.load import BadPolicy
 from keyturn.gateway.policy.on_call import asked_from
 from keyturn.gateway.policy.raise_rules import FiredRule
-from keyturn.gateway.policy.replay import Replayed, read_rows, replay
+from keyturn.gateway.policy.replay import Replayed, Row, replay
 from keyturn.gateway.policy.rules import Policy, TriageRule
 from keyturn.gateway.policy.suggesting import LEAST, Suggestion, suggest
 from keyturn.gateway.policy.untyped import untyped_arguments
@@ -387,7 +388,7 @@ def replay_command(
     """
     # First, so that a mistake in the policy is reported before a long export is read.
     policy = command_context(ctx).policy(file)
-    rows = read_rows(console.read_text(audit, "the audit export"), str(audit))
+    rows = _rows(audit)
     found = replay(policy, rows)
     if json:
         changed = [one.model_dump(mode="json") for one in found if one.is_changed]
@@ -421,7 +422,7 @@ def suggest_command(
       keyturn policy suggest --audit export.jsonl  calls to review less often
       … --least 50                                 only of 50 calls or more
     """
-    rows = read_rows(console.read_text(audit, "the audit export"), str(audit))
+    rows = _rows(audit)
     found = suggest(rows, least=least)
     if json:
         console.as_json([suggestion_document(one) for one in found])
@@ -431,6 +432,11 @@ def suggest_command(
             typer.echo(line)
     if not found:
         console.note(f"No tool has at least {least} calls that were always approved.")
+
+
+def _rows(audit: Path) -> list[Row]:
+    text = console.read_text(audit, "the audit export")
+    return [*read_export(text.split("\n"), str(audit), Row)]
 
 
 def _call(path: Path) -> CallFile:

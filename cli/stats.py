@@ -16,10 +16,11 @@ from keyturn.cli.command_context import CommandContext, command_context
 from keyturn.cli.console import AsJson, printable
 from keyturn.cli.policy_inputs import ensure_spelled, parse_time
 from keyturn.cli.store_access import use_store
+from keyturn.gateway.approvals.events import Event
+from keyturn.gateway.audit_export import read_export
 from keyturn.gateway.errors import SettingsError
 from keyturn.gateway.metrics import report
 from keyturn.gateway.metrics.counts import Counts
-from keyturn.gateway.metrics.export_reader import events_of
 from keyturn.gateway.metrics.fold import OTHERS, Metrics, Selection
 from keyturn.gateway.policy import hours
 from keyturn.gateway.protocol.records import Tier
@@ -176,7 +177,7 @@ def _metrics(
     metrics = Metrics(selected, where)
     try:
         # Row by row: an export may be larger than the memory.
-        for event in events_of(audit, audit.name):
+        for event in read_export(audit, audit.name, Event):
             metrics.add(event)
     except UnicodeDecodeError as error:
         raise SettingsError(f"{audit.name!r} is not UTF-8 text.") from error

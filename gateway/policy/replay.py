@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from pydantic import ConfigDict, Field, ValidationError
+from pydantic import ConfigDict, Field
 
 from keyturn.gateway.approvals.events import (
     BATCH_MEMBER,
@@ -25,19 +25,15 @@ from keyturn.gateway.approvals.events import (
 from keyturn.gateway.approvals.precedents import DAY_MS, KINDS, MOST_KEPT, PrecedentKind
 from keyturn.gateway.approvals.quorum import tally
 from keyturn.gateway.approvals.requirement import Requirement, Vote
-from keyturn.gateway.errors import BadJson, PolicyError
 from keyturn.gateway.policy.evaluate import effect_of, evaluate, listed_tier
 from keyturn.gateway.policy.raise_rules import Facts
 from keyturn.gateway.policy.rules import Policy
 from keyturn.gateway.policy.windows import WindowUse, WindowUses, window_uses
 from keyturn.gateway.protocol.records import ItemState, Person, Record, Tier
-from keyturn.gateway.protocol.strict_json import JsonObject, parse_object
-from keyturn.gateway.validation_errors import sentence
+from keyturn.gateway.protocol.strict_json import JsonObject
 
 _TEN_MINUTES_MS = 600_000
 _HOUR_MS = 3_600_000
-_LAST_MS = 253_402_300_799_999
-"""The end of the year 9999, the last date that can be shown."""
 _RELEASES = frozenset(
     {EventName.ITEM_REJECTED, EventName.ITEM_ANSWERED, EventName.ITEM_EXPIRED}
     | {EventName.ITEM_SUPERSEDED, EventName.ITEM_WITHDRAWN, EventName.ITEM_LAPSED}
@@ -54,12 +50,10 @@ class PastCall(Record):
 
 
 class Row(Record):
-    """One line of an audit export; keys that are not named here are ignored."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
+    """One line of an audit export."""
 
     name: EventName
-    at_ms: int = Field(ge=0, le=_LAST_MS)
+    at_ms: int
     agent: str = ""
     approval: str = ""
     item: str = ""
@@ -99,26 +93,6 @@ class Replayed(Record):
     def is_raised(self) -> bool:
         """Return whether the new policy would ask for more."""
         return self.now.rank > self.was.rank or bool(self.lacking)
-
-
-def read_rows(text: str, source: str) -> list[Row]:
-    """Read an audit export; empty lines are skipped.
-
-    Raises:
-        PolicyError: names the line that is not a row.
-    """
-    rows: list[Row] = []
-    for number, line in enumerate(text.split("\n"), start=1):
-        if not line.strip():
-            continue
-        place = f"{source}:{number}"
-        try:
-            rows.append(Row.model_validate(parse_object(line)))
-        except BadJson as error:
-            raise PolicyError(f"This is not a row of JSON: {error}", place) from error
-        except ValidationError as error:
-            raise PolicyError(sentence(error.errors()[0], Row), place) from error
-    return rows
 
 
 def replay(policy: Policy, rows: Iterable[Row]) -> list[Replayed]:

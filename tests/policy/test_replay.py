@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from keyturn.gateway.errors import PolicyError
+from keyturn.gateway.audit_export import read_export
+from keyturn.gateway.errors import SettingsError
 from keyturn.gateway.policy.load import load_policy
-from keyturn.gateway.policy.replay import Replayed, read_rows, replay
+from keyturn.gateway.policy.replay import Replayed, Row, replay
 from keyturn.gateway.policy.rules import Policy
 from keyturn.gateway.protocol.records import Tier
 
@@ -58,7 +59,7 @@ RAN = row("call.ran", 9, tool="odd", tier="auto", call={"args": {}})
 
 def evaluated(*rows: dict[str, Any], policy: Policy = POLICY) -> list[Replayed]:
     text = "\n".join(json.dumps(one) for one in rows)
-    return replay(policy, read_rows(text, "audit.jsonl"))
+    return replay(policy, read_export(text.split("\n"), "audit.jsonl", Row))
 
 
 def tiers(*rows: dict[str, Any], policy: Policy = POLICY) -> list[Tier]:
@@ -191,8 +192,8 @@ def test_without_arguments_only_the_listed_tier_is_compared() -> None:
 def test_a_line_that_is_no_row_is_named(line: str, problem: str) -> None:
     good = json.dumps(row("run.started", 0))
 
-    with pytest.raises(PolicyError) as caught:
-        read_rows(f"{good}\n\n{line}\n", "audit.jsonl")
+    with pytest.raises(SettingsError) as caught:
+        list(read_export([good, "", line], "audit.jsonl", Row))
 
     assert problem in str(caught.value)
 

@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keyturn.cli.main import run
+from keyturn.gateway.audit_export import read_export
 from keyturn.gateway.policy.load import load_policy
-from keyturn.gateway.policy.replay import Row, read_rows, replay
+from keyturn.gateway.policy.replay import Row, replay
 from keyturn.gateway.policy.suggesting import Suggestion, suggest
 from keyturn.gateway.protocol.records import Tier
 from tests.levels import examples
@@ -35,7 +36,7 @@ def row(number: int, name: str, args: dict[str, Any] | None, **more: Any) -> str
 
 
 def rows_of(*lines: str) -> list[Row]:
-    return read_rows("\n".join(lines), "audit.jsonl")
+    return [*read_export(lines, "audit.jsonl", Row)]
 
 
 def approved(count: int, **args: Any) -> list[str]:

@@ -12,8 +12,9 @@ import pytest
 from keyturn.cli.main import run
 from keyturn.gateway.approvals.decisions import Approve, Reject
 from keyturn.gateway.approvals.evidence import HIDDEN
+from keyturn.gateway.audit_export import read_export
 from keyturn.gateway.policy.load import load_policy
-from keyturn.gateway.policy.replay import read_rows, replay
+from keyturn.gateway.policy.replay import Row, replay
 from keyturn.gateway.protocol.records import Tier
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.service.report.audit_reading import exported
@@ -49,7 +50,9 @@ async def test_a_replay_reads_what_was_exported(harness: ServiceHarness) -> None
     rows = await gathered(exported(harness.store))
 
     text = "\n".join(json.dumps(row) for row in rows)
-    found = replay(load_policy(STRICTER, "p"), read_rows(text, "audit.jsonl"))
+    found = replay(
+        load_policy(STRICTER, "p"), read_export(text.split("\n"), "audit.jsonl", Row)
+    )
     assert [(one.was, one.now, one.is_complete) for one in found] == [
         (Tier.APPROVE, Tier.DENY, True),
         (Tier.APPROVE, Tier.APPROVE, True),

@@ -10,9 +10,10 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from keyturn.gateway.approvals.decisions import Approve, Edit, Reject, Respond
+from keyturn.gateway.approvals.events import Event
 from keyturn.gateway.approvals.quality_checks import SeededCard
+from keyturn.gateway.audit_export import read_export
 from keyturn.gateway.metrics.counts import Outcome
-from keyturn.gateway.metrics.export_reader import events_of
 from keyturn.gateway.metrics.fold import Metrics, Selection
 from keyturn.gateway.metrics.report import as_json
 from keyturn.gateway.policy.rules import SeededCall, SpotCheckRule
@@ -122,7 +123,7 @@ async def exported(harness: ServiceHarness, tenant: str = "default") -> Metrics:
     rows = audit_reading.exported(harness.store, tenant)
     lines = [json.dumps(row) async for row in rows]
     metrics = Metrics()
-    for event in events_of(lines, "audit.jsonl"):
+    for event in read_export(lines, "audit.jsonl", Event):
         metrics.add(event)
     return metrics
 

@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated
 
 import typer
 from pydantic import JsonValue
@@ -62,26 +62,21 @@ class Progress:
 
 def print_log(one: Verified, *, is_json: bool) -> bool:
     """Print the result for a log; return True if it does not match its signatures."""
+    wrong = one.first_bad
     if is_json:
         console.as_json({"verified": not one.problems, **_log_row(one)})
-    else:
-        _print_log(one)
-    return bool(one.problems)
-
-
-def _print_log(one: Verified) -> None:
-    if not one.origin and not one.problems:
-        console.note(
-            f"{one.tenant}: there is no tree yet; a running gateway makes one."
-        )
-        return
-    wrong = one.first_bad
+        return wrong is not None
     if wrong is not None:
         console.bad(
             f"{one.tenant}: not verified. The first bad entry is {wrong.index}: "
             f"{console.printable(wrong.text)}."
         )
-        return
+        return True
+    if not one.origin:
+        console.note(
+            f"{one.tenant}: there is no tree yet; a running gateway makes one."
+        )
+        return False
     console.good(
         f"{one.tenant}: {one.size} entries match their signatures, in "
         f"{one.checkpoints} checkpoints of {one.origin}."
@@ -94,6 +89,7 @@ def _print_log(one: Verified) -> None:
         console.note(f"{one.unsigned} newer ones wait for the next checkpoint.")
     for state, count in sorted(one.not_ours.items()):
         console.note(f"{count} are {state}: not verified as written by Keyturn.")
+    return False
 
 
 def _log_row(one: Verified) -> JsonObject:
@@ -162,7 +158,7 @@ def print_bundle(report: BundleReport, *, has_stories: bool, is_json: bool) -> N
     """Print the result for a bundle."""
     stories = report.stories
     if is_json:
-        console.as_json(_bundle_row(report, stories, has_stories=has_stories))
+        console.as_json(_bundle_row(report, has_stories=has_stories))
         return
     if not report.is_verified:
         where = ":"
@@ -206,16 +202,14 @@ def _print_story(story: Story) -> None:
             typer.echo(console.printable(f"    {named}"))
 
 
-def _bundle_row(
-    report: BundleReport, stories: Mapping[str, Story], *, has_stories: bool
-) -> JsonObject:
+def _bundle_row(report: BundleReport, *, has_stories: bool) -> JsonObject:
     found: JsonObject = {
         "verified": report.is_verified,
         "problem": report.problem,
         "first_bad": report.bad_index,
         "log": None,
         "sample": report.sample,
-        "approvals": len(stories),
+        "approvals": len(report.stories),
         "calls": report.calls,
     }
     if (log := report.log) is not None:
@@ -228,11 +222,9 @@ def _bundle_row(
             "root": log.checkpoint.root.hex(),
         }
     if has_stories:
-        found["stories"] = [story.row for story in stories.values()]
+        found["stories"] = [story.row for story in report.stories.values()]
     return found
 
-
-T = TypeVar("T")
 
 group = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
@@ -401,23 +393,16 @@ def prove(
       keyturn audit prove ap_default_…  each entry of it, with its proof
       … --out proof.jsonl               as a bundle, for 'keyturn audit verify'
     """
-    command = command_context(ctx)
-    if out is None:
 
-        async def proven(store: Store, tenant: str) -> int:
-            found = await AuditBundler(store, tenant=tenant).prove(approval)
+    async def proven(store: Store, tenant: str) -> int:
+        bundler = AuditBundler(store, tenant=tenant)
+        if out is None:
+            found = await bundler.prove(approval)
             return print_proofs(found, tenant=tenant, is_json=json)
-
-        count = use_store(command, proven, has_keyring=True)
-    else:
         with console.new_file(out) as opened:
+            return (await bundler.export(opened.write, approvals=[approval])).entries
 
-            async def written(store: Store, tenant: str) -> int:
-                bundler = AuditBundler(store, tenant=tenant)
-                done = await bundler.export(opened.write, approvals=[approval])
-                return done.entries
-
-            count = use_store(command, written, has_keyring=True)
+    count = use_store(command_context(ctx), proven, has_keyring=True)
     if not count:
         raise SettingsError(
             f"The audit log has no entry about {approval!r}; 'keyturn audit export' "

@@ -50,8 +50,10 @@ def listed(ctx: typer.Context, *, json: AsJson = False) -> None:
     console.note(f"The outbox has {outbox.events:,} events.")
     for one in readers:
         # It contains the name of an agent.
-        name = console.printable(one.name)
-        console.note(f"{name}: {one.unread:,} not acknowledged, {_since(one)}")
+        name, read = console.printable(one.name), "never read"
+        if one.idle_ms is not None:
+            read = f"read {one.idle_ms // 1000:,} s ago"
+        console.note(f"{name}: {one.unread:,} not acknowledged, {read}")
     if outbox.problem:
         console.bad(outbox.problem)
 
@@ -95,9 +97,3 @@ async def _drop(store: Store, tenant: str, reader: str) -> None:
             f"A process read as {reader!r} {idle_ms // 1000} s ago; stop it first."
         )
     await drop_reader(store.conn, keys, reader)
-
-
-def _since(one: ReaderState) -> str:
-    if one.idle_ms is None:
-        return "never read"
-    return f"read {one.idle_ms // 1000:,} s ago"

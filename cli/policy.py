@@ -66,7 +66,11 @@ def explanation_rows(
         yield from _of_people(evaluation, when)
         yield from _reach_rows(policy, evaluation, when or datetime.now(UTC))
     if evaluation.tier.needs_people or evaluation.tier is Tier.NOTIFY:
-        yield from _shown(evaluation)
+        yield "where", evaluation.channel
+        if evaluation.description:
+            yield "card", printable(evaluation.description)
+        if evaluation.redact:
+            yield "hidden", ", ".join(evaluation.redact)
 
 
 def _of_people(
@@ -80,14 +84,6 @@ def _of_people(
     if evaluation.escalate_at_ms:
         after = _time(evaluation.escalate_at_ms, when)
         yield "escalates", f"to {evaluation.escalate_to} after {after}"
-
-
-def _shown(evaluation: Evaluation) -> Iterator[tuple[str, str]]:
-    yield "where", evaluation.channel
-    if evaluation.description:
-        yield "card", printable(evaluation.description)
-    if evaluation.redact:
-        yield "hidden", ", ".join(evaluation.redact)
 
 
 def replay_lines(found: Sequence[Replayed]) -> Iterator[str]:

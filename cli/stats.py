@@ -17,7 +17,7 @@ from keyturn.cli.console import AsJson, printable
 from keyturn.cli.policy_inputs import ensure_spelled, parse_time
 from keyturn.cli.store_access import use_store
 from keyturn.gateway.approvals.events import Event
-from keyturn.gateway.audit_export import read_export
+from keyturn.gateway.audit_export import LAST_MS, read_export
 from keyturn.gateway.errors import SettingsError
 from keyturn.gateway.metrics import report
 from keyturn.gateway.metrics.counts import Counts
@@ -31,12 +31,6 @@ _NAME = 20
 _WIDTHS = (7, 7, 9, 11, 8, 8, 8)
 _SHOWN = 20
 """Most tools in the table; --json has all of them."""
-
-
-def _summary(metrics: Metrics) -> Iterator[str]:
-    """Yield the summary of the selected calls."""
-    for name, rate, said in report.facts(metrics):
-        yield f"{name:<14} {rate:>5}  {said}"
 
 
 def _table(metrics: Metrics, by: str) -> Iterator[str]:
@@ -78,8 +72,6 @@ def _day(day: str) -> str:
 
 
 _AGO = re.compile(r"(?P<count>[1-9][0-9]{0,3})(?P<unit>[hd])", re.ASCII)
-_LAST_MS = 253_402_000_000_000
-"""Near the end of the year 9999."""
 
 
 class Table(StrEnum):
@@ -156,8 +148,8 @@ def stats(  # noqa: PLR0913 - the options of one command
         console.note("No agent asked for such a call in this time.")
         return
     typer.echo()
-    for line in _summary(metrics):
-        typer.echo(line)
+    for name, rate, said in report.facts(metrics):
+        typer.echo(f"{name:<14} {rate:>5}  {said}")
     for one in by or (Table.TOOL, Table.TIER):
         typer.echo()
         for line in _table(metrics, one):
@@ -205,7 +197,7 @@ def _ms(text: str, option: str, where: tzinfo, now: datetime) -> int:
         except ValueError:
             at = parse_time(text, option)
     # Limited to times that can be shown in any zone.
-    return min(max(0, int(at.timestamp() * 1000)), _LAST_MS)
+    return min(max(0, int(at.timestamp() * 1000)), LAST_MS)
 
 
 def _period(selected: Selection, where: tzinfo) -> str:

@@ -12,7 +12,7 @@ from keyturn.gateway.protocol.records import Record
 from keyturn.gateway.protocol.strict_json import parse_object
 from keyturn.gateway.validation_errors import sentence
 
-_LAST_MS = 253_402_000_000_000
+LAST_MS = 253_402_000_000_000
 """Near the end of the year 9999, so that it can be shown in any time zone."""
 
 Row = TypeVar("Row", bound=Record)
@@ -34,18 +34,19 @@ def read_export(lines: Iterable[str], source: str, kind: type[Row]) -> Iterator[
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
+        place = f"{source}:{number}"
         try:
             row = parse_object(line)
-            found = kind.model_validate(
-                {name: row[name] for name in kind.model_fields if name in row}
-            )
-        except (BadJson, ValidationError) as error:
-            problem = f"This is not a row of JSON: {error}"
-            if isinstance(error, ValidationError):
-                problem = sentence(error.errors()[0], kind)
-            raise SettingsError(f"{source}:{number}: {problem}") from error
+            fields = {name: row[name] for name in kind.model_fields if name in row}
+            found = kind.model_validate(fields)
+        except BadJson as error:
+            raise SettingsError(
+                f"{place}: This is not a row of JSON: {error}"
+            ) from error
+        except ValidationError as error:
+            problem = sentence(error.errors()[0], kind)
+            raise SettingsError(f"{place}: {problem}") from error
         at_ms = row.get("at_ms")
-        if not isinstance(at_ms, int) or not 0 <= at_ms <= _LAST_MS:
-            text = "'at_ms' is missing, or is not a time."
-            raise SettingsError(f"{source}:{number}: {text}")
+        if not isinstance(at_ms, int) or not 0 <= at_ms <= LAST_MS:
+            raise SettingsError(f"{place}: 'at_ms' is missing, or is not a time.")
         yield found

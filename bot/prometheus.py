@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Iterator
 
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import generate_latest
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
@@ -139,15 +139,13 @@ def exposition(
         stalled: number of runs waiting for a retry, and number of parked runs.
         outbox: its backlog.
     """
-    registry = CollectorRegistry()
     now = (*_now(waiting, stalled), *_outbox(outbox))
-    registry.register(_Collected([*_counted(metrics), *now]))
-    return generate_latest(registry)
+    return generate_latest(_Collected([*_counted(metrics), *now]))
 
 
 class _Collected(Collector):
     def __init__(self, families: Iterable[Metric]) -> None:
-        self._families = tuple(families)
+        self._families = families
 
     def collect(self) -> Iterable[Metric]:
         return self._families

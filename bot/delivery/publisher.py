@@ -67,9 +67,11 @@ from keyturn.gateway.errors import LeaseLost, StoreUnavailable, ThreadUnavailabl
 from keyturn.gateway.failures import any_failure, log_failure
 from keyturn.gateway.service.decide.reviews import ReviewService
 from keyturn.gateway.store.events.outbox import Outbox
+from keyturn.gateway.store.keys import Keys
 from keyturn.gateway.store.missed_cards import mark_missed
 from keyturn.gateway.store.records.atomic_write import Loaded
 from keyturn.gateway.store.scripts.fences import holding
+from keyturn.gateway.store.store import Store
 
 logger = logging.getLogger(__name__)
 
@@ -370,14 +372,7 @@ class Publisher:
                     # The policy decision may have changed while the card was posted.
                     happened.set()
 
-        feed = Feed(
-            queue,
-            self._outbox,
-            tenant=self._keys.tenant,
-            missing=partial(self._store.cards.outdated, self._keys),
-            mark_missed=partial(mark_missed, self._store, self._keys),
-            mark_missing=partial(self._store.cards.mark_outdated, self._keys),
-        )
+        feed = Feed(queue, self._outbox, self._store, self._keys)
         scheduler = Scheduler(
             queue, limits=publisher.limits, step=step, clock=self._clock
         )
@@ -469,19 +464,14 @@ class Feed:
     Attributes:
         queue: to fill.
         outbox: to read; the holder of the lease owns all unacknowledged events.
-        tenant: of the events; bots of other tenants have separate readers.
-        missing: returns up to the given number of approvals whose card is missing or
-            outdated.
-        mark_missed: lists cards as missing if no event will report them.
-        mark_missing: lists these as missing.
+        store: lists the missing and outdated cards.
+        keys: of the tenant; bots of other tenants have separate readers.
     """
 
     queue: OutboxQueue
     outbox: Outbox
-    tenant: str
-    missing: Callable[[int], Awaitable[Sequence[str]]]
-    mark_missed: Callable[[], Awaitable[object]]
-    mark_missing: Callable[..., Awaitable[object]]
+    store: Store
+    keys: Keys
     _resume_from: str = field(default="", init=False)
     _corrupt: int = field(default=0, init=False)
 
@@ -490,7 +480,7 @@ class Feed:
         # Before this reader is registered: after a crash in between, the next start
         # repeats the check.
         if not await self.outbox.is_known():
-            await self.mark_missed()
+            await mark_missed(self.store, self.keys)
         await self.outbox.prepare()
         await self._queue_outdated()
         # Pending entries of every consumer in the group: this process has the lease, so
@@ -520,19 +510,20 @@ class Feed:
             return
         # The index also lists cards that are queued already. A limit above the queue's
         # length makes sure that the page contains some that are not.
-        for approval in await self.missing(len(self.queue) + _PAGE):
+        limit = len(self.queue) + _PAGE
+        for approval in await self.store.cards.outdated(self.keys, limit):
             self.queue.mark_outdated(approval)
 
     async def _take_up(self, page: Sequence[Event]) -> None:
         free, done, missing = self._free(), list[str](), list[str]()
         if self.outbox.corrupt > self._corrupt:
             # An unreadable event may have opened a card, and is gone.
-            await self.mark_missed()
+            await mark_missed(self.store, self.keys)
             self._corrupt = self.outbox.corrupt
         for event in page:
             # An event of another tenant does not belong in this outbox. Acknowledging
             # it here does not affect that tenant.
-            if event.tenant != self.tenant or is_silent(event):
+            if event.tenant != self.keys.tenant or is_silent(event):
                 done.append(event.seq)
             elif _opens_a_card(event) and self._is_full():
                 missing.append(event.approval)
@@ -553,7 +544,7 @@ class Feed:
                 self.queue.add(event)
                 free -= 1
         # In this order: after a crash in between, a card is listed and has its event.
-        await self.mark_missing(*missing)
+        await self.store.cards.mark_outdated(self.keys, *missing)
         await self.outbox.done(*done)
 
     async def _catch_up(self) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import pytest
 
 from keyturn.bot.delivery import publisher
@@ -13,6 +11,7 @@ from keyturn.bot.delivery.outbox_queue import (
 from keyturn.bot.delivery.publisher import Feed
 from keyturn.gateway.approvals.events import Event, EventName
 from keyturn.gateway.store.events.outbox import Outbox
+from keyturn.gateway.store.keys import Keys
 from keyturn.gateway.store.store import Store
 
 pytestmark = pytest.mark.usefixtures("slacks_limits")
@@ -29,28 +28,9 @@ def outbox(store: Store) -> Outbox:
     return store.outbox(store.keys_of_tenant("default"), reader="slack:default")
 
 
-async def nothing(_: int) -> Sequence[str]:
-    return []
-
-
-async def no_walk() -> None:
-    return None
-
-
-async def no_list(*_: str) -> None:
-    return None
-
-
-def feed_of(outbox: Outbox) -> tuple[OutboxQueue, Feed]:
+def feed_of(store: Store, outbox: Outbox) -> tuple[OutboxQueue, Feed]:
     queue = OutboxQueue()
-    return queue, Feed(
-        queue,
-        outbox,
-        tenant="default",
-        missing=nothing,
-        mark_missed=no_walk,
-        mark_missing=no_list,
-    )
+    return queue, Feed(queue, outbox, store, store.keys_of_tenant("default"))
 
 
 def about(approval: str, name: EventName) -> Event:
@@ -75,10 +55,10 @@ async def acknowledged(
 
 
 async def test_cards_and_calls_for_people_are_seen_behind_any_number_of_lines(
-    outbox: Outbox, monkeypatch: pytest.MonkeyPatch
+    store: Store, outbox: Outbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(publisher, "CAPACITY", 3)
-    queue, reading = feed_of(outbox)
+    queue, reading = feed_of(store, outbox)
     await reading.start()
     for number in range(8):
         await outbox.put(about(f"old{number}", HISTORY))
@@ -98,12 +78,16 @@ async def test_cards_and_calls_for_people_are_seen_behind_any_number_of_lines(
 @pytest.mark.slow
 @pytest.mark.parametrize("is_restarted", [False, True])
 async def test_lines_that_had_to_wait_are_said_in_order_and_once(
-    outbox: Outbox, monkeypatch: pytest.MonkeyPatch, *, is_restarted: bool
+    store: Store,
+    outbox: Outbox,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    is_restarted: bool,
 ) -> None:
     monkeypatch.setattr(publisher, "CAPACITY", 3)
     monkeypatch.setattr(publisher, "_BLOCK_MS", 1)
     monkeypatch.setattr(publisher, "_PAGE", 4)
-    queue, reading = feed_of(outbox)
+    queue, reading = feed_of(store, outbox)
     await reading.start()
     for number in range(11):
         await outbox.put(about(f"a{number}", HISTORY))
@@ -111,7 +95,7 @@ async def test_lines_that_had_to_wait_are_said_in_order_and_once(
     for _ in range(8):
         await reading.read_new()
     if is_restarted:
-        queue, reading = feed_of(outbox)
+        queue, reading = feed_of(store, outbox)
         await reading.start()
 
     found = list[tuple[str, EventName]]()
@@ -128,31 +112,26 @@ async def test_lines_that_had_to_wait_are_said_in_order_and_once(
 
 
 async def test_cards_beyond_what_fits_in_memory_wait_in_the_index(
-    outbox: Outbox, monkeypatch: pytest.MonkeyPatch
+    store: Store, outbox: Outbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(publisher, "MOST_ENTRIES", 4)
     monkeypatch.setattr(publisher, "_BLOCK_MS", 1)
     opened = [f"a{number}" for number in range(10)]
-    queue = OutboxQueue()
-    asked, index, left = list[int](), list[str](), list[Event]()
+    asked, left = list[int](), list[Event]()
+    outdated, mark_outdated = store.cards.outdated, store.cards.mark_outdated
 
-    async def missing(limit: int) -> Sequence[str]:
+    async def asking(keys: Keys, limit: int) -> list[str]:
         asked.append(limit)
-        return index[: min(limit, 2)]
+        return await outdated(keys, limit)
 
-    async def mark_missing(*approvals: str) -> None:
+    async def marking(keys: Keys, *approvals: str) -> None:
         # Not acknowledged before: a crash in between loses no card.
         left.extend((await outbox.left("test"))[0])
-        index.extend(approvals)
+        await mark_outdated(keys, *approvals)
 
-    reading = Feed(
-        queue,
-        outbox,
-        tenant="default",
-        missing=missing,
-        mark_missed=no_walk,
-        mark_missing=mark_missing,
-    )
+    monkeypatch.setattr(store.cards, "outdated", asking)
+    monkeypatch.setattr(store.cards, "mark_outdated", marking)
+    queue, reading = feed_of(store, outbox)
     await reading.start()
     for name in opened:
         await outbox.put(about(name, CARD))
@@ -164,22 +143,23 @@ async def test_cards_beyond_what_fits_in_memory_wait_in_the_index(
     assert len(asked) == 1, "a full queue asks for no more of them"
     events = [event.name for entry in queue for event in entry.events]
     assert events == [CARD] * 4 + [VOTE], "what calls people is kept"
-    assert index == opened[4:]
+    assert await outdated(reading.keys, 99) == opened[4:]
     assert [one.approval for one in left][:10] == opened
     after, _ = await outbox.left("test")
     assert len(after) == 5
 
 
 async def test_after_an_event_that_nobody_can_read_all_cards_are_looked_for(
-    outbox: Outbox, store: Store
+    outbox: Outbox, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks = list[int]()
-    queue, reading = feed_of(outbox)
+    queue, reading = feed_of(store, outbox)
 
-    async def walk() -> None:
+    async def walk(_store: Store, _keys: Keys) -> int:
         looks.append(1)
+        return 0
 
-    reading.mark_missed = walk
+    monkeypatch.setattr(publisher, "mark_missed", walk)
     await reading.start()
     looks.clear()
     key = store.keys_of_tenant("default").outbox

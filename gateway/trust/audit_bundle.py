@@ -38,7 +38,6 @@ from keyturn.gateway.trust.checkpoints import (
 from keyturn.gateway.trust.key_folder import SigningKey
 
 FORMAT: Final = "keyturn/audit-bundle/v1"
-_EVERY = 2000
 
 _RAN = frozenset(
     {
@@ -140,7 +139,6 @@ class BundleLog:
         checkpoint: checkpoint for all proofs.
         start: index of the first entry in the bundle.
         end: index after the last entry.
-        is_whole: whether the bundle has every entry in between.
         entries: number of verified entries.
     """
 
@@ -148,7 +146,6 @@ class BundleLog:
     checkpoint: Checkpoint
     start: int
     end: int
-    is_whole: bool
     entries: int = 0
     last: int = -1
 
@@ -234,8 +231,7 @@ def verify_bundle(
     try:
         for number, line in enumerate(lines):
             check.line(line)
-            if number % _EVERY == 0:
-                progress(number)
+            progress(number)
         check.end()
     except _Refused as error:
         report.problem, report.bad_index = str(error), error.index
@@ -299,17 +295,15 @@ class _Check:
         if not 0 <= one.start <= one.end <= head.size:
             raise _Refused("its entries are not those of its checkpoint", one.start)
         self._tenant, self._report.sample = line.tenant, line.sample
-        is_whole = not line.sample
         self._report.log = BundleLog(
-            one.origin, head, one.start, one.end, is_whole, last=one.start - 1
+            one.origin, head, one.start, one.end, last=one.start - 1
         )
 
     def _entry(self, log: BundleLog, line: _Entry) -> None:
         index = line.index
         if index <= log.last:
             raise self._here("an entry is out of order")
-        is_next = index == log.last + 1 if log.is_whole else line.after == log.last
-        if not is_next:
+        if (line.after if self._report.sample else index - 1) != log.last:
             raise self._here("an entry is missing")
         try:
             proof = [base64.b64decode(one, validate=True) for one in line.proof]
@@ -341,7 +335,7 @@ class _Check:
 
     def _ends(self, line: _End) -> None:
         log = self._report.log
-        if log is not None and log.is_whole and log.last + 1 != log.end:
+        if log and not self._report.sample and log.last + 1 != log.end:
             raise self._here("an entry is missing")
         try:
             text = verified_note(line.end, self._keys)

@@ -29,6 +29,7 @@ from pydantic import JsonValue
 from yarl import URL
 
 from keyturn.connect.host import (
+    Claim,
     Ending,
     HostUnavailable,
     NotSent,
@@ -58,7 +59,8 @@ MAX_BYTES = 64 * 1024 * 1024
 
 TIMEOUT_S = 30.0
 
-_TURNS, _CHECKPOINT, _AFTER = "keyturn_turns", "keyturn_checkpoint", "keyturn_after"
+_TURNS, _CLAIMS = "keyturn_turns", "keyturn_claims"
+_CHECKPOINT, _AFTER = "keyturn_checkpoint", "keyturn_after"
 """Names in the metadata of our runs."""
 
 _OF_A_RUN = ("run_id", "thread_id", "graph_id", "assistant_id", "user_id")
@@ -221,6 +223,7 @@ class AgentServer:
             "command": {"resume": dict(answers)},
             "metadata": {
                 _TURNS: [*mark.marks],
+                _CLAIMS: [f"{one.item_id} {one.fence}" for one in mark.claims],
                 _CHECKPOINT: mark.checkpoint,
                 _AFTER: mark.after,
             },
@@ -238,7 +241,7 @@ class AgentServer:
         body = {
             **resumed_settings(paused), "input": None, "checkpoint_id": at.checkpoint,
         }  # fmt: skip
-        none = Sent(at.thread, "", (), at.checkpoint, runs.newest)
+        none = Sent(at.thread, "", (), (), at.checkpoint, runs.newest)
         return isinstance(await self._run(at, body, none), Sent)
 
     async def _run(self, at: Position, body: Body, mark: Sent) -> Sent | NotSent:
@@ -477,16 +480,24 @@ def _error(state: Body, question: str, run: Body) -> str:
 
 def _sent(thread: str, run: Body) -> Sent | None:
     metadata = _object(run.get("metadata"))
-    marks = metadata.get(_TURNS)
-    if not isinstance(marks, list):
+    if _TURNS not in metadata:
         return None
+    pairs = [one.rpartition(" ") for one in _texts(metadata.get(_CLAIMS))]
     return Sent(
-        thread,
-        str(run.get("run_id")),
-        tuple(map(str, cast("list[object]", marks))),
-        str(metadata.get(_CHECKPOINT)),
-        str(metadata.get(_AFTER)),
+        thread=thread,
+        run=str(run.get("run_id")),
+        marks=_texts(metadata[_TURNS]),
+        claims=tuple(
+            Claim(item, int(fence)) for item, _, fence in pairs if fence.isdecimal()
+        ),
+        checkpoint=str(metadata.get(_CHECKPOINT)),
+        after=str(metadata.get(_AFTER)),
     )
+
+
+def _texts(value: object) -> tuple[str, ...]:
+    found = cast("list[object]", value) if isinstance(value, list) else []
+    return tuple(map(str, found))
 
 
 def _checkpoint(state: Body) -> str:

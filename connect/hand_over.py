@@ -18,12 +18,13 @@ import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
-from typing import NamedTuple, cast
+from typing import cast
 
 from pydantic import JsonValue, ValidationError
 
 from keyturn.connect.gate import Gate
 from keyturn.connect.host import (
+    Claim,
     Ending,
     Host,
     HostUnavailable,
@@ -83,11 +84,6 @@ class _Open:
         return self.ref.message_id
 
 
-class _Claim(NamedTuple):
-    item_id: str
-    fence: int
-
-
 @dataclass
 class _Work:
     """One question on its way: the claims of its calls, and what to answer.
@@ -100,7 +96,7 @@ class _Work:
     ends: list[Ended] | None
     answer: JsonValue = None
     mark: str = ""
-    claims: list[_Claim] = field(default_factory=list[_Claim])
+    claims: list[Claim] = field(default_factory=list[Claim])
     dropped: list[str] = field(default_factory=list[str])
 
 
@@ -307,19 +303,23 @@ class HandOver:
         return _Work(one, ends, mark=one.name)
 
     async def _settle(self, thread: str, work: Sequence[_Work]) -> None:
-        """Claim, look the marks up, send what was not sent, and record the end."""
+        """Look the marks up, claim, send what was not sent, and record the end."""
         asked_s, leases_s = now_s(), [float("inf")]
-        claimed = [one for one in work if await self._claim(one, leases_s)]
-        if not claimed:
+        runs = await self._host.runs(thread)
+        left = [one for one in work if not await self._was_sent(one, runs)]
+        if len(left) < len(work):
+            # That may have taken a while.
+            self._look_again(thread)
             return
-        claims = [claim for one in claimed for claim in one.claims]
+        left = [one for one in work if await self._claim(one, leases_s)]
+        if not left:
+            return
+        claims = [claim for one in left for claim in one.claims]
         beat_s = min(leases_s) / 3
         async with AsyncExitStack() as stack:
             if claims:
                 beats = beating(beat_s, lambda: self._beat(claims))
                 await stack.enter_async_context(beats)
-            runs = await self._host.runs(thread)
-            left = [one for one in claimed if not await self._was_sent(one, runs)]
             at = await self._host.read(thread)
             named = _named(at.questions) if at else {}
             gone = Ending(Outcome.ELSEWHERE if at else Outcome.DELETED)
@@ -327,7 +327,7 @@ class HandOver:
                 await self._end(one, gone)
                 left.remove(one)
             ready = [one for one in left if self._is_complete(one)]
-            # A pause of this process may have been longer than its claims.
+            # After a pause of this process, another one may have claimed and sent.
             is_late = now_s() > asked_s + beat_s
             if at and ready and not is_late:
                 left = await self._send(at, runs.newest, ready)
@@ -356,7 +356,7 @@ class HandOver:
         reply, ends = await self._gate.claim(request), one.ends
         match reply:
             case wire.Claimed():
-                one.claims.append(_Claim(call.item_id, reply.fence))
+                one.claims.append(Claim(call.item_id, reply.fence))
                 leases_s.append(reply.lease_s)
                 return ends is None or _is_as_decided(call, ends[place], reply)
             case wire.Refused() | wire.HandedOver() if ends is None:
@@ -385,8 +385,14 @@ class HandOver:
         is_tried_again = one.one.ours is not None and len(sent) < TRIES
         if is_tried_again and ending.outcome is Outcome.FAILED:
             return False
+        ids = {call.item_id for call in one.one.verdicts}
+        one.claims = [it for it in sent[0].claims if it.item_id in ids]
         await self._end(one, ending)
         return True
+
+    def _look_again(self, thread: str) -> None:
+        self._changed.add(thread)
+        self._wake.set()
 
     def _is_complete(self, one: _Work) -> bool:
         """Write the answer to a question; False when its format has no word for it."""
@@ -406,8 +412,9 @@ class HandOver:
     async def _send(self, at: Position, newest: str, ready: list[_Work]) -> list[_Work]:
         """Send all answers at once; return those that a busy thread did not get."""
         answers = {one.one.ref.ns: one.answer for one in ready}
+        claims = tuple(it for one in ready for it in one.claims)
         marks = tuple(one.mark for one in ready)
-        sent = Sent(at.thread, "", marks, at.checkpoint, newest)
+        sent = Sent(at.thread, "", marks, claims, at.checkpoint, newest)
         reply = await self._sent(at, answers, sent)
         if isinstance(reply, NotSent) and not reply.problem:
             return ready
@@ -471,7 +478,7 @@ class HandOver:
         for item_id, fence in one.claims:
             await self._gate.release(item_id, fence, has_begun=False)
 
-    async def _beat(self, claims: Iterable[_Claim]) -> None:
+    async def _beat(self, claims: Iterable[Claim]) -> None:
         for item_id, fence in claims:
             await self._gate.heartbeat(item_id, fence)
 

@@ -64,6 +64,13 @@ class Position:
     assistant: str = ""
 
 
+class Claim(NamedTuple):
+    """A claimed call, with the fencing token of its claim."""
+
+    item_id: str
+    fence: int
+
+
 @dataclass(frozen=True)
 class Sent:
     """A run that delivers answers.
@@ -72,6 +79,7 @@ class Sent:
         thread: its thread.
         run: its id.
         marks: of the answers.
+        claims: of the calls; they end the hand-over also after a crash.
         checkpoint: that the answers belong to.
         after: the newest run before; another one in between may have answered.
     """
@@ -79,6 +87,7 @@ class Sent:
     thread: str
     run: str
     marks: tuple[str, ...]
+    claims: tuple[Claim, ...]
     checkpoint: str
     after: str
 

@@ -114,6 +114,11 @@ class DevServer:
         """Return the runs of a thread, the newest first."""
         return list(await self.ask("GET", f"/threads/{thread}/runs?limit=100"))
 
+    async def ended(self, thread: str) -> None:
+        """Wait until the newest run of a thread has paused or ended."""
+        newest = (await self.runs(thread))[0]["run_id"]
+        await self.ask("GET", f"/threads/{thread}/runs/{newest}/join")
+
     async def values(self, thread: str) -> Json:
         """Return the state of a thread."""
         return dict((await self.ask("GET", f"/threads/{thread}/state"))["values"])

@@ -256,6 +256,23 @@ async def test_the_run_goes_on_as_the_user_for_whom_it_paused(on: Bench) -> None
     assert newest["tags"] == ["mine"]
 
 
+async def test_a_run_that_began_at_an_older_checkpoint_goes_on_at_the_newest(
+    on: Bench,
+) -> None:
+    thread = await on.server.thread("stock", [[REFUND]])
+    older = (await on.server.ask("GET", f"/threads/{thread}/history?limit=10"))[-2]
+    await on.server.run(
+        thread, "stock", input=None, checkpoint_id=older["checkpoint_id"]
+    )
+    await on.tick()
+    await on.decide(thread, Approve())
+
+    await on.tick(2)
+
+    assert on.server.done(thread) == [paid(7.0)]
+    assert await on.states(thread) == [HANDED]
+
+
 async def test_a_run_with_a_context_keeps_it(on: Bench) -> None:
     thread = await on.asked("stock", [[REFUND]], context={"user": "u8"})
     await on.decide(thread, Approve())

@@ -22,6 +22,7 @@ from tests.levels import sample
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("agent_server")]
 
 HANDED, NOT_TAKEN = ItemState.HANDED_OVER, ItemState.NOT_TAKEN
+NEXT = ["refund", {"order": "B2", "amount": 8.0}]
 PENDING, WITHDRAWN = ItemState.PENDING, ItemState.WITHDRAWN
 
 
@@ -58,18 +59,26 @@ async def test_a_decision_too_late_is_not_taken(on: Bench) -> None:
     assert on.server.done(thread) == []
 
 
-async def test_an_answer_between_reading_and_sending_is_seen(on: Bench) -> None:
-    thread = await on.asked("stock", [[REFUND]])
+@pytest.mark.parametrize("then", [[], [NEXT]])
+async def test_an_answer_between_reading_and_sending_is_seen(
+    on: Bench, then: list[Any]
+) -> None:
+    """The server ignores ours; its run ends well if the agent asks something else."""
+    thread = await on.asked("stock", [[REFUND], then])
     await on.decide(thread, Approve())
 
     async def meddle() -> None:
         await resume(on, thread, {"decisions": [{"type": "reject"}]})
 
     on.loop = on.connector(Meddled(on.host, "send", meddle))
-    await on.tick(2)
+    await on.tick()
+    await on.server.ended(thread)
+    await on.tick()
 
-    assert await on.states(thread) == [NOT_TAKEN]
-    assert await problem(on, thread) == "answered_elsewhere"
+    first, *others = await on.items(thread)
+    assert first.state is NOT_TAKEN
+    assert first.handed.problem == "answered_elsewhere"
+    assert [it.state for it in others] == [PENDING] * len(then)
     assert on.server.done(thread) == []
 
 

@@ -66,6 +66,7 @@ class Action(StrEnum):
     RESPOND_WORDS = "respond_words"
     ALLOW_SIMILAR = "allow_similar"
     ASK_REQUESTER = "ask_requester"
+    ASK_AGAIN = "ask_again"
     REVOKE = "revoke_standing"
     USES = "uses"
 

@@ -2,8 +2,7 @@
 
 The port for agents proposes and runs calls. A connector also waits for people, names
 the requester, withdraws what its framework has dropped, and finds its open calls after
-a restart. `keyturn.connect.local_gate` is the same in the gateway's process, and
-`keyturn.connect.once` runs one call.
+a restart. `keyturn.connect.local_gate` is the same in the gateway's process.
 """
 
 from __future__ import annotations
@@ -18,7 +17,9 @@ from keyturn.gateway.protocol.approval_views import PAGE, ApprovalPage, EventPag
 from keyturn.gateway.protocol.port import Gateway
 from keyturn.gateway.protocol.records import RunRef
 
-Queue = Literal["pending", "authorized", "executing", "handing_over", "open"]
+Queue = Literal[
+    "pending", "authorized", "executing", "handing_over", "ask_again", "open"
+]
 """States of the calls in a listing; ``open`` is all of them."""
 
 _PAGE_OF_APPROVALS = TypeAdapter(ApprovalPage)

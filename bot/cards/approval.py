@@ -60,15 +60,19 @@ from keyturn.bot.cards.refs import (
 from keyturn.bot.cards.states import (
     FINDINGS,
     MAX_ACT,
+    NOT_TAKEN,
     SIGNS,
     STATE_NAMES,
     approvers,
+    asked_again,
     batch_state,
     counted,
     expires_each,
     frozen,
+    handed_words,
     is_own_edit,
     named_role,
+    run_elsewhere,
     state_counts,
     taken_by,
 )
@@ -291,6 +295,7 @@ def _time(frame: Frame) -> list[Block]:
     if before >= _MANY:
         many = label(f"This agent made {before} other requests in 10 minutes")
         sentence.append(many)
+    sentence += run_elsewhere(approval)
     if is_collected(approval):
         sentence.append(template("Each call is a separate request."))
     if approval.escalated_at_ms:
@@ -327,7 +332,7 @@ def reviewers(frame: Frame) -> list[Block]:
 
 
 _S = ItemState
-ENDED = UNEXECUTED | {_S.EXECUTED, _S.FAILED}
+ENDED = UNEXECUTED | {_S.EXECUTED, _S.FAILED, _S.HANDED_OVER, _S.NOT_TAKEN}
 """States that need no action; a failure is one of them."""
 
 _QUOTE = 120
@@ -367,6 +372,7 @@ def _finished(frame: Frame) -> list[Block]:
         _header(frame),
         section(status, accessory=view),
         *rest,
+        *([] if is_table(approval) else buttons.ask_again(frame)),
         context(*origin(frame)),
         *spot_checks(frame),
     ]
@@ -394,6 +400,7 @@ def _remarks(item: Item) -> list[Block]:
         said.append(template("Edited by {who}.", who=who(item.edit.by)))
     if item.revoked is not None and item.revoked.is_final:
         said.append(label(fit(item.revoked.reason, _QUOTE)))
+    said += asked_again(item)
     for one in item.observations[-1:]:
         finding: LiteralString = "Checked by {who}: " + FINDINGS[one.finding]
         said.append(template(finding, who=who(one.by)))
@@ -419,6 +426,7 @@ def _words(item: Item) -> list[Block]:
         has_started = item.result.has_started
         title: LiteralString = "Tool says:" if has_started else "Not started:"
         found.append((title, item.result.summary))
+    found += handed_words(item)
     lines = [
         f"{title} {fit(' '.join(text.split()), _QUOTE)}"
         for title, text in found
@@ -450,13 +458,15 @@ def _line(item: Item) -> str:
     said = f"{STATE_NAMES[item.state]}{', edited' if item.edit is not None else ''}"
     if item.state is _S.FAILED and item.result and item.result.summary:
         said += f": {fit(' '.join(item.result.summary.split()), _ROW)}"
+    if item.state is _S.NOT_TAKEN:
+        said += f": {NOT_TAKEN[item.handed.problem]}"
     if item.is_contradicted and item.late_result is not None:
         said += f". {late_report(item, item.late_result)[0]}"
     return f"{SIGNS[item.state]} {item.index + 1}. {title} ({said})"
 
 
 def _went_wrong(item: Item) -> bool:
-    return item.state is _S.FAILED or item.is_contradicted
+    return item.state in {_S.FAILED, _S.NOT_TAKEN} or item.is_contradicted
 
 
 def _by_urgency(items: Sequence[Item]) -> list[Item]:

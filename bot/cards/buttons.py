@@ -197,6 +197,8 @@ def approve_all(frame: Frame) -> Block:
 
 def _summed(frame: Frame, waiting: Sequence[Item], once: str) -> list[str]:
     """Describe the pending calls: their effect, their total, and their warnings."""
+    is_handed = any(item.handed_to for item in waiting)
+    what = "are handed over" if is_handed else "run"
     indexes = {item.index for item in waiting}
     total = sums(totals_of(frame.approval), indexes)
     most = _TOTAL if is_table(frame.approval) else _TOTAL_OF_FEW
@@ -204,7 +206,7 @@ def _summed(frame: Frame, waiting: Sequence[Item], once: str) -> list[str]:
     marked = len(noticed(frame.approval) & indexes) if is_table(frame.approval) else 0
     warned = f"{marked} {'has' if marked == 1 else 'have'} a warning."
     return [
-        f"All {len(waiting)} run as shown{once}{in_total}.",
+        f"All {len(waiting)} {what} as shown{once}{in_total}.",
         *([warned] if marked else []),
     ]
 
@@ -253,6 +255,29 @@ def allow_similar(frame: Frame, item: Item) -> list[Block]:
     if not (item.can_cover and can_approve) or item.edit is not None:
         return []
     return [frame.button(item.index, Action.ALLOW_SIMILAR)]
+
+
+def ask_again(frame: Frame) -> list[Block]:
+    """Return a row with a button for each of the few calls that may be asked again."""
+    refused = [
+        item
+        for item in frame.approval.items
+        if item.was_refused
+        and item.handed.again_by is None
+        # Its record has no reviewers.
+        and not item.is_auto_approved
+    ]
+    several = frame.approval.is_batch
+    return [
+        actions(
+            frame.button(
+                item.index,
+                Action.ASK_AGAIN,
+                text=f"Ask again: call {item.index + 1}" if several else "",
+            )
+        )
+        for item in refused[:MAX_ROWS]
+    ]
 
 
 def view_all(frame: Frame, item: Item, *, is_shown_whole: bool = True) -> Block:

@@ -48,6 +48,7 @@ from keyturn.bot.cards.states import (
     MAX_ACT,
     TRIAGE_TITLE,
     because,
+    handed_words,
     is_just_waiting,
     is_usual,
     needs,
@@ -170,6 +171,7 @@ def _taken(item: Item, share: TextBudget) -> int:
     texts = len(item.observations[-_OBSERVATIONS:]) + 2 * (item.edit is not None)
     texts += any((item.triage, item.result, item.late_result, item.decision))
     texts += item.is_pending and bool(state_text(item))
+    texts += len(handed_words(item))
     small = (item.original_args is not None) + 2 * (item.revoked is not None)
     taken = share.title + texts * (share.text + 2 * _LABEL_CHARS)
     taken += small * (share.note + _LABEL_CHARS)
@@ -250,6 +252,8 @@ def call_box(frame: Frame, item: Item, shown: Listing) -> Block:
     if item.result is not None and item.late_result is None:
         title = f"{result_title(item.result)}:"
         parts += _quoted(title, item.result.summary, frame)
+    for title, text in handed_words(item):
+        parts += _quoted(title, text, frame)
     return rich_text(*parts)
 
 

@@ -56,6 +56,7 @@ _TEXTS: dict[Action, LiteralString] = {
     Action.TAKE: "I'm on it",
     Action.EXTEND: "More time",
     Action.ASK_REQUESTER: "Ask the requester…",
+    Action.ASK_AGAIN: "Ask again",
     Action.ANSWER: "Answer",
     Action.SKIP: "Skip",
     Action.REVOKE: "Revoke",

@@ -28,6 +28,7 @@ from keyturn.bot.cards.states import (
     approvals,
     approvers,
     counted_votes,
+    handed_to,
     is_own_edit,
     state_sentence,
     still_needed,
@@ -40,6 +41,7 @@ from keyturn.gateway.approvals.events import (
     EventName,
     state_after,
 )
+from keyturn.gateway.approvals.executing import CLAIMED
 from keyturn.gateway.approvals.gestures import indexes_in
 from keyturn.gateway.approvals.record import Approval, Item, is_collected
 from keyturn.gateway.protocol.records import Finding, ItemState, Person
@@ -59,6 +61,7 @@ _EXPLAINED = {
 }
 """Events whose reason is a sentence of Keyturn, unless a person withdrew the call."""
 
+_DONE = {EventName.ITEM_EXECUTED, EventName.ITEM_HANDED_OVER}
 _BY_SOMEBODY = {_S.AUTHORIZED, _S.REJECTED, _S.ANSWERED}
 
 
@@ -124,7 +127,7 @@ def thread_note(event: Event, approval: Approval) -> Message | None:
     if event.name in {EventName.APPROVAL_DECIDED, EventName.CALLS_DECIDED}:
         return _decided_together(event)
     # A table says it of each call; 99 replies would hide what needs people.
-    if event.name is EventName.ITEM_EXECUTED and is_table(approval):
+    if event.name in _DONE and is_table(approval):
         return None
     # One note is about all calls of a card; only an edit has a separate note.
     is_shared = approval.is_batch or is_collected(approval)
@@ -187,6 +190,7 @@ def _decided_together(event: Event) -> Message:
 
 
 _FIXED = {
+    EventName.ITEM_ASKED_ANEW: template("📤 The agent asked again, on a new card."),
     EventName.ITEM_REPEATED: template(
         "🔁 *Not approved:* the same call was approved elsewhere. To run both, approve "
         "again."
@@ -200,6 +204,14 @@ def _sentence(event: Event, item: Item) -> Template | None:
     match event.name:
         case EventName.ITEM_REOPENED if item.is_restored:
             said = template("⚠️ *Restored from an older copy.*")
+        case EventName.ITEM_WANTED_AGAIN:
+            said = template(
+                "🔁 {who} wants the agent to ask again.", who=who(_actor(event))
+            )
+        case EventName.ITEM_ASKED_ANEW if event.reason:
+            said = template(
+                "⚠️ *The agent did not ask again.* Press *Ask again* to retry."
+            )
         case EventName.ITEM_EDITED if item.edit is not None:
             said = template("✏️ *Edited* by {who}.", who=who(item.edit.by))
             if is_own_edit(item):
@@ -211,6 +223,9 @@ def _sentence(event: Event, item: Item) -> Template | None:
         case EventName.ITEM_REPORTED if item.late_result is not None:
             ran: LiteralString = "it ran." if item.late_result.ok else "it failed."
             said = template("⚠️ *Late report from the worker:* " + ran)
+        case EventName.ITEM_REPORTED if item.handed.reported is not None:
+            ran = "it ran." if item.handed.reported.ok else "it failed."
+            said = template("📤 {name} reports: " + ran, name=handed_to(item))
         case _:
             said = said or _reached(event, item)
     return said
@@ -222,7 +237,10 @@ def _reached(event: Event, item: Item) -> Template | None:
     A mention subscribes a person to the thread. The card shows who decided alone.
     """
     state = state_after(event.name)
-    if state is None or state in {_S.PENDING, _S.EXECUTING}:
+    if state is None or state in {_S.PENDING, *CLAIMED}:
+        return None
+    # Nobody acted: a connector gave its claim back, because its program was busy.
+    if state is _S.AUTHORIZED and item.handed_to and not event.actor:
         return None
     is_several = _needs_several_people(item)
     if state in _BY_SOMEBODY and not approvers(item):
@@ -282,6 +300,10 @@ def _quotes(name: EventName, item: Item) -> list[str]:
     if name in {EventName.ITEM_VOTED, EventName.ITEM_AUTHORIZED} and item.votes:
         return [item.votes[-1].reason]
     result = item.late_result if name is EventName.ITEM_REPORTED else None
+    if name is EventName.ITEM_NOT_TAKEN:
+        return [item.handed.detail]
+    if name is EventName.ITEM_REPORTED and item.handed.reported is not None:
+        result = item.handed.reported
     if name in _RESULTS:
         result = item.result
     return [result.summary] if result else []

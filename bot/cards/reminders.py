@@ -216,6 +216,7 @@ _UNFINISHED = frozenset(
         ItemState.PENDING,
         ItemState.AUTHORIZED,
         ItemState.EXECUTING,
+        ItemState.HANDING_OVER,
         ItemState.IN_DOUBT,
     }
 )

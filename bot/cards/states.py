@@ -253,12 +253,13 @@ def state_sentence(
     return template(said, who=by_whom(item), at=at, **more)
 
 
-_NOT_TAKEN: dict[NotTaken, LiteralString] = {
+NOT_TAKEN: dict[NotTaken, LiteralString] = {
     "": "the reason is not known",
     "answered_elsewhere": "it was answered elsewhere",
     "deleted": "the conversation was deleted",
     "refused": "the agent refused it",
 }
+"""Why a decision was not taken, in words."""
 
 
 def _in_words_of_hand_over(
@@ -271,8 +272,44 @@ def _in_words_of_hand_over(
     if reported is not None:
         ran: LiteralString = "it ran" if reported.ok else "it failed"
         tail = tail.replace("runs it by itself", "reports that " + ran)
-    tail = tail.replace("{why}", _NOT_TAKEN[item.handed.problem])
+    tail = tail.replace("{why}", NOT_TAKEN[item.handed.problem])
     return tail, {"name": handed_to(item)} if "{name}" in tail else {}
+
+
+def handed_words(item: Item) -> list[tuple[LiteralString, str]]:
+    """Return a program's words about a call that was handed to it, with their title."""
+    reported = item.handed.reported
+    found: list[tuple[LiteralString, str]] = [
+        ("The program's error:", item.handed.detail),
+        ("The program reports:", reported.summary if reported else ""),
+        ("It could not ask again:", item.handed.again_detail),
+    ]
+    return [one for one in found if one[1]]
+
+
+def asked_again(item: Item) -> list[Template]:
+    """Return who wants the agent to ask again, and whether it did."""
+    handed = item.handed
+    if handed.again_by is None:
+        return []
+    by = who(handed.again_by)
+    if not handed.asked_again_ms:
+        return [template("{who} wants the agent to ask again.", who=by)]
+    at = when(handed.asked_again_ms)
+    return [template("The agent asked again {at}, for {who}.", at=at, who=by)]
+
+
+def run_elsewhere(approval: Approval) -> list[Template]:
+    """Explain who runs the pending calls of a card, if their caller does not."""
+    named = {
+        it.handed_to: it for it in approval.items if it.is_pending and it.handed_to
+    }
+    names = [template("{name}", name=handed_to(item)) for item in named.values()]
+    said: LiteralString = (
+        "{names} runs this by itself: Keyturn hands your decision over and cannot see "
+        "what runs."
+    )
+    return [template(said, names=join_list(names))] if names else []
 
 
 def handed_to(item: Item) -> Ref:

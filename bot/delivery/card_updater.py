@@ -44,6 +44,7 @@ from keyturn.bot.web import (
     SlackRefused,
 )
 from keyturn.gateway.approvals.events import Event, EventName
+from keyturn.gateway.approvals.executing import CLAIMED
 from keyturn.gateway.approvals.record import Approval
 from keyturn.gateway.errors import CorruptRecord
 from keyturn.gateway.failures import log_failure
@@ -102,7 +103,14 @@ def queue_messages(
     )
 
 
-_PROGRESS = {EventName.ITEM_EXECUTING, EventName.ITEM_EXECUTED, EventName.ITEM_FAILED}
+_PROGRESS = {
+    EventName.ITEM_EXECUTING,
+    EventName.ITEM_EXECUTED,
+    EventName.ITEM_FAILED,
+    EventName.ITEM_HANDING_OVER,
+    EventName.ITEM_HANDED_OVER,
+}
+_RUNNING = {ItemState.AUTHORIZED, *CLAIMED}
 
 
 def _is_progress(approval: Approval, events: Sequence[Event]) -> bool:
@@ -115,7 +123,7 @@ def _is_progress(approval: Approval, events: Sequence[Event]) -> bool:
     return (
         is_table(approval)
         and bool(events)
-        and not states.isdisjoint({ItemState.AUTHORIZED, ItemState.EXECUTING})
+        and not states.isdisjoint(_RUNNING)
         and ItemState.PENDING not in states
         and all(event.name in _PROGRESS for event in events)
     )

@@ -166,6 +166,21 @@ async def _requester(ctx: ListenerContext, target: Target) -> Person:
     return requester
 
 
+@on_action(Action.ASK_AGAIN)
+async def _ask_again(ctx: ListenerContext, clicked: Clicked) -> UserText | None:
+    target = await verify_click(ctx, clicked, Action.ASK_AGAIN)
+    item, approval_id = target.item, target.approval.id
+    reviewer = await ctx.reviewer_of(*clicked.who, item, decides=True)
+    result = await ctx.service.ask_again(
+        approval_id, item.index, reviewer.with_(gesture=clicked.gesture)
+    )
+    is_kept = isinstance(result, Change)
+    logger.info("call.wanted_again kept=%s approval=%s", is_kept, approval_id)
+    if not isinstance(result, Change):
+        return outcome_text(result)
+    return template("Recorded. The agent's new question comes on a new card.")
+
+
 @on_action(Action.REPORT)
 async def _report(ctx: ListenerContext, clicked: Clicked) -> None:
     target = await verify_click(ctx, clicked, Action.REPORT)

@@ -41,7 +41,13 @@ from keyturn.bot.cards.listing import (
     state_title,
 )
 from keyturn.bot.cards.refs import when, with_author
-from keyturn.bot.cards.states import FINDINGS, TRIAGE_TITLE, frozen, taken_by
+from keyturn.bot.cards.states import (
+    FINDINGS,
+    TRIAGE_TITLE,
+    frozen,
+    handed_words,
+    taken_by,
+)
 from keyturn.bot.cards.warnings import sql_warnings
 from keyturn.bot.ids import PAGE, Action, Input, View
 from keyturn.bot.modals.call_form import REASONS, heading
@@ -107,6 +113,8 @@ def _parts(approval: Approval, item: Item) -> list[Part]:
     reasons = "\n".join(item.reasons)
     needed = f"Why it needs {'no ' if item.is_auto_approved else ''}review"
     call = "What runs if approved" if item.is_pending else "The call"
+    if item.is_pending and item.handed_to:
+        call = "What is handed over if approved"
     late = late_report(item, item.late_result) if item.late_result else ("", "")
     sections: list[tuple[str, Sequence[str]]] = [
         (call, boxes_of(item, item.args)),
@@ -131,6 +139,7 @@ def _parts(approval: Approval, item: Item) -> list[Part]:
         ],
         *([(result_title(item.result), [item.result.summary])] if item.result else []),
         (late[0], [late[1]]),
+        *[(title, [text]) for title, text in handed_words(item)],
         (
             "The agent's description of the call (not verified)",
             [item.agent_description],

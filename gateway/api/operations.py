@@ -32,6 +32,7 @@ from keyturn.gateway.protocol.http_problems import (
 from keyturn.gateway.protocol.records import Record, RunRef
 from keyturn.gateway.protocol.strict_json import parse
 from keyturn.gateway.protocol.wire import (
+    AskedAgain,
     CallEnd,
     CallProgress,
     ClaimRequest,
@@ -110,6 +111,7 @@ ASK: dict[str, Ask] = {
     "finish": lambda of, _, it: of.port.finish(it.item_id, it.fence, it.result),
     "hand_over": lambda of, _, it: of.port.hand_over(it),
     "report_outcome": lambda of, _, it: of.port.report_outcome(it),
+    "report_asked_again": lambda of, _, it: of.port.report_asked_again(it),
     "release": lambda of, _, it: of.port.release(
         it.item_id, it.fence, has_begun=it.has_begun
     ),
@@ -230,7 +232,13 @@ async def _is_known(key: ApiKey, tenant: Tenant, question: Record) -> bool:
     The gateway's record decides, because a request may name another tool.
     """
     match question:
-        case ClaimRequest() | ClaimedCall() | HandOverEnd() | ReportedOutcome():
+        case (
+            ClaimRequest()
+            | ClaimedCall()
+            | HandOverEnd()
+            | ReportedOutcome()
+            | AskedAgain()
+        ):
             owner = await tenant.port.owner_of(question.item_id)
             if owner is None:
                 return False

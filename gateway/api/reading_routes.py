@@ -38,12 +38,15 @@ KEEPALIVE_S = 15.0
 
 NextPage = Callable[[float], Awaitable[EventPage]]
 
+# Such a call is listed only while a person wants its agent to ask again.
+_AGAIN = frozenset({ItemState.NOT_TAKEN})
 QUEUES = {
     "pending": frozenset({ItemState.PENDING}),
     "authorized": frozenset({ItemState.AUTHORIZED}),
     "executing": frozenset({ItemState.EXECUTING}),
     "handing_over": frozenset({ItemState.HANDING_OVER}),
-    "open": frozenset({ItemState.PENDING, ItemState.AUTHORIZED, *CLAIMED}),
+    "ask_again": _AGAIN,
+    "open": frozenset({ItemState.PENDING, ItemState.AUTHORIZED, *CLAIMED, *_AGAIN}),
 }
 """The states of the calls in each queue."""
 
@@ -52,9 +55,9 @@ class QueueQuery(Record):
     """Query of the queue of approvals."""
 
     agent: str = Field("", description="Only of this agent.")
-    state: Literal["pending", "authorized", "executing", "handing_over", "open"] = (
-        Field("pending", description="State of one of its calls.")
-    )
+    state: Literal[
+        "pending", "authorized", "executing", "handing_over", "ask_again", "open"
+    ] = Field("pending", description="State of one of its calls.")
     cursor: str = Field("", description="`next` of the page before.")
     limit: int = Field(
         PAGE, ge=1, le=MOST_OF_A_PAGE, description="Approvals of a page."

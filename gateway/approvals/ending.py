@@ -15,10 +15,12 @@ from keyturn.gateway.approvals.changes import (
     reason_of_end,
 )
 from keyturn.gateway.approvals.events import UNUSED, Event, EventName
+from keyturn.gateway.approvals.executing import report_asked_again
 from keyturn.gateway.approvals.lifecycle import ENDS, Transition, advance
 from keyturn.gateway.approvals.record import Approval, Item
 from keyturn.gateway.approvals.timing import is_late
 from keyturn.gateway.protocol.records import ItemState
+from keyturn.gateway.protocol.wire import AskedAgain
 
 # Change records after the store or the checkpoints were lost or restored.
 #
@@ -104,7 +106,16 @@ def end_overdue(approval: Approval, now_ms: int) -> Change | None:
         for item in approval.items
         if (transition := _due(item, approval, now_ms))
     ]
-    return replace(reached(approval, *late), resumes=True) if late else None
+    if late:
+        change = reached(approval, *late)
+        told = map(_broken_off, change.events, late)
+        return replace(change, events=tuple(told), resumes=True)
+    for item in approval.items:
+        if item.is_to_be_asked_again and item.lapses_at_ms <= now_ms:
+            silent = AskedAgain(item_id=item.id, ok=False)
+            asked = report_asked_again(approval, item, silent, now_ms=now_ms)
+            return asked if isinstance(asked, Change) else None
+    return None
 
 
 def end_waiting(
@@ -163,6 +174,11 @@ def _left(item: Item, now_ms: int) -> Item:
         return item
     why = reason_of_end(item, LEFT, now_ms).with_(is_final=True)
     return item.with_(owner="", revoked=why)
+
+
+def _broken_off(event: Event, after: Item) -> Event:
+    is_left = after.revoked is not None and after.revoked.reason == LEFT
+    return event.with_(reason=LEFT) if is_left else event
 
 
 def _with_reason(event: Event, before: Item) -> Event:

@@ -32,6 +32,7 @@ class EventName(StrEnum):
     # About calls of several approvals, so it names no approval.
     CALLS_DECIDED = "calls.decided"
     CALL_RAN = "call.ran"
+    CALL_HANDED_OVER = "call.handed_over"
     CALL_DENIED = "call.denied"
     CALL_RETURNED = "call.returned"
     CALL_FAILED = "call.failed"
@@ -47,6 +48,8 @@ class EventName(StrEnum):
     ITEM_HANDING_OVER = "item.handing_over"
     ITEM_HANDED_OVER = "item.handed_over"
     ITEM_NOT_TAKEN = "item.not_taken"
+    ITEM_WANTED_AGAIN = "item.wanted_again"
+    ITEM_ASKED_ANEW = "item.asked_anew"
     ITEM_REOPENED = "item.reopened"
     ITEM_REPEATED = "item.repeated"
     ITEM_ASKED_AGAIN = "item.asked_again"

@@ -31,7 +31,7 @@ from keyturn.gateway.approvals.events import (
 from keyturn.gateway.approvals.lifecycle import FINAL, Transition, advance
 from keyturn.gateway.approvals.record import Approval, Item
 from keyturn.gateway.protocol.records import Finding, ItemState, Result
-from keyturn.gateway.protocol.wire import HandOverEnd, ReportedOutcome
+from keyturn.gateway.protocol.wire import AskedAgain, HandOverEnd, ReportedOutcome
 
 _MOVES = {
     ItemState.AUTHORIZED: Transition.RELEASE,
@@ -188,6 +188,29 @@ def report_outcome(
     event = approval_event(approval, EventName.ITEM_REPORTED, item, reason=reason)
     noted = item.with_(handed=item.handed.with_(reported=result))
     return Change(following(approval, noted), (event,))
+
+
+def report_asked_again(
+    approval: Approval, item: Item, report: AskedAgain, *, now_ms: int
+) -> Change | bool:
+    """Record that an agent asked again, as a person wanted, or why it could not.
+
+    Returns:
+        As `hand_over`.
+    """
+    if not item.is_to_be_asked_again:
+        return item.was_refused and bool(item.handed.asked_again_ms) and report.ok
+    handed = item.handed.with_(again_detail=report.detail)
+    # Else a person may try once more.
+    again = {"asked_again_ms": now_ms} if report.ok else {"again_by": None}
+    asked = item.with_(handed=handed.with_(**again), lapses_at_ms=0)
+    reason = "" if report.ok else NOT_ASKED_AGAIN
+    event = approval_event(approval, EventName.ITEM_ASKED_ANEW, asked, reason=reason)
+    return Change(following(approval, asked), (event,))
+
+
+NOT_ASKED_AGAIN = "The agent did not ask again."
+"""Reason of the event about a question that did not come again."""
 
 
 def is_late(change: Change) -> bool:

@@ -128,6 +128,7 @@ class HandOver(Record):
         reported: the program's report that the call ran or failed: unverified.
         again_by: the person who wants the agent to ask again; None: nobody.
         asked_again_ms: when the agent asked again; 0: it did not.
+        again_detail: why it could not ask again: untrusted.
     """
 
     problem: NotTaken = ""
@@ -135,6 +136,7 @@ class HandOver(Record):
     reported: Result | None = None
     again_by: Person | None = None
     asked_again_ms: int = 0
+    again_detail: str = ""
 
 
 class Item(PolicyDecisionFields):
@@ -287,6 +289,19 @@ class Item(PolicyDecisionFields):
         """Return True if its hand-over began, and its connector is silent."""
         is_begun = self.state is ItemState.HANDING_OVER
         return is_begun and now_ms >= self.claimed_until_ms
+
+    @property
+    def was_refused(self) -> bool:
+        """Return True if its program refused the decision, and may ask again."""
+        is_refused = self.handed.problem == "refused"
+        return self.state is ItemState.NOT_TAKEN and is_refused
+
+    @property
+    def is_to_be_asked_again(self) -> bool:
+        """Return True while a person waits for its agent to ask again."""
+        handed = self.handed
+        is_wanted = handed.again_by is not None and not handed.asked_again_ms
+        return self.was_refused and is_wanted
 
     @property
     def is_to_be_checked(self) -> bool:

@@ -12,7 +12,7 @@ from datetime import timedelta
 from typing import assert_never
 
 from keyturn.gateway.approvals import quorum, timing
-from keyturn.gateway.approvals.changes import Change, by_person
+from keyturn.gateway.approvals.changes import Change, by_person, following
 from keyturn.gateway.approvals.decisions import (
     Expired,
     Forbidden,
@@ -47,6 +47,9 @@ _FIRED = {
     timing.TimerKind.RELEASE: EventName.APPROVAL_RELEASED,
     timing.TimerKind.DOUBT: EventName.APPROVAL_STILL_IN_DOUBT,
 }
+
+_AGAIN_MS = 24 * 60 * 60 * 1000
+"""Time in which an agent has to ask again."""
 
 MAX_QUESTION = 1_000
 """Longest question, in characters."""
@@ -319,6 +322,32 @@ def _problem(text: str, most: int) -> Forbidden | None:
             "nothing was recorded. Please write a shorter one."
         )
     return None
+
+
+def ask_again(
+    approval: Approval, call: int, reviewer: Reviewer, now_ms: int
+) -> Change | Refusal:
+    """Mark a call that its agent should ask again; its connector reads the mark.
+
+    Nothing is decided: the agent's new question gets a card of its own.
+
+    Args:
+        approval: the current record.
+        call: index of a call whose program refused the decision.
+        reviewer: the person; must be allowed to decide the call.
+        now_ms: the store's clock.
+    """
+    item = approval.items[call]
+    if not item.was_refused or item.handed.again_by is not None:
+        return Stale.of(item)
+    reason = quorum.ineligible_reason(reviewer, item.requirement, approval.principals)
+    if reason is not None:
+        return Forbidden(reason=reason)
+    handed = item.handed.with_(again_by=reviewer.person, again_detail="")
+    wanted = item.with_(handed=handed, lapses_at_ms=now_ms + _AGAIN_MS)
+    event = approval_event(approval, EventName.ITEM_WANTED_AGAIN, item)
+    told = by_person(event, reviewer, item.requirement.roles)
+    return Change(following(approval, wanted), (told,))
 
 
 def add_report(

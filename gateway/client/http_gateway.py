@@ -225,6 +225,10 @@ class HttpGateway:
         """Record what a program reports; see `Gateway.report_outcome`."""
         return await self.connection.ask(http_api.REPORT_OUTCOME, report)
 
+    async def report_asked_again(self, report: wire.AskedAgain) -> bool:
+        """Record that an agent asked again; see `Gateway.report_asked_again`."""
+        return await self.connection.ask(http_api.REPORT_ASKED_AGAIN, report)
+
     async def release(
         self, item_id: str, fence: int, *, has_begun: bool = True
     ) -> None:

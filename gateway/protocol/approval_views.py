@@ -164,6 +164,7 @@ class CallView(Record):
         handed_to: the program that runs it by itself; "" if the agent's process runs
             it under a claim.
         handed: how the hand-over ended; None before that, and for all other calls.
+        ask_again: a person wants the agent to ask again, after it refused the decision.
     """
 
     id: str
@@ -205,6 +206,7 @@ class CallView(Record):
     ok: bool | None = None
     handed_to: str = ""
     handed: HandedView | None = None
+    ask_again: bool = False
 
 
 class ApprovalView(Record):

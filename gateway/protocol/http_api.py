@@ -28,6 +28,7 @@ from keyturn.gateway.protocol.records import (
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.protocol.wire import (
     AgentNote,
+    AskedAgain,
     CallBegun,
     CallEnd,
     CallOutcome,
@@ -375,6 +376,7 @@ HEARTBEAT = _operation("heartbeat", Scope.EXECUTE, ClaimedCall, bool)
 FINISH = _operation("finish", Scope.EXECUTE, Finish, bool)
 HAND_OVER = _operation("hand_over", Scope.EXECUTE, HandOverEnd, bool)
 REPORT_OUTCOME = _operation("report_outcome", Scope.EXECUTE, ReportedOutcome, bool)
+REPORT_ASKED_AGAIN = _operation("report_asked_again", Scope.EXECUTE, AskedAgain, bool)
 RELEASE = _operation("release", Scope.EXECUTE, Release, NoneType)
 REPORT_PROGRESS = _operation("report_progress", Scope.EXECUTE, CallProgress, CallBegun)
 ENDED = _operation("ended", Scope.EXECUTE, CallEnd, NoneType)

@@ -16,6 +16,7 @@ from keyturn.gateway.protocol.records import EditRecord, Result, RunRef
 from keyturn.gateway.protocol.run_context import excepting, in_run
 from keyturn.gateway.protocol.wire import (
     AgentNote,
+    AskedAgain,
     CallBegun,
     CallEnd,
     CallOutcome,
@@ -72,6 +73,13 @@ class Gateway(Protocol):
 
         The first report counts; returns False for another one, and for a call that the
         program did not take.
+        """
+        ...
+
+    async def report_asked_again(self, report: AskedAgain) -> bool:
+        """Record that an agent asked again, which a person wanted, or why it could not.
+
+        Returns False for a call about which nobody wants that.
         """
         ...
 

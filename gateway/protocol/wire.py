@@ -420,6 +420,14 @@ class HandOverEnd(Record):
         return self
 
 
+class AskedAgain(Record):
+    """Whether an agent asked again, after a person wanted it to; else the error."""
+
+    item_id: str
+    ok: bool = True
+    detail: str = Field(default="", max_length=MAX_DETAIL)
+
+
 class ReportedOutcome(Record):
     """A program's report of a call that was handed to it; the first one counts."""
 

@@ -30,7 +30,7 @@ ENGINE_FOLDER = "valkey"
 AUDIT_FOLDER = "audit"
 """Folder of the audit tree in the data folder, unless another one is configured."""
 
-FORMATS = {"0.1.0": "5cefa0d5055a1f972292c22bcc3e0a13"}
+FORMATS = {"0.1.0": "10c95c4a7cff330690d99a09016ab100"}
 """Versions that changed the record schemas, newest last, with a digest of the schemas.
 
 A format's number is its position, from 1.

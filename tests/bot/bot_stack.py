@@ -140,6 +140,7 @@ class Stack:
         requester: Person | None = DAN,
         says: str = "",
         task: str = "",
+        handed_to: str = "",
     ) -> tuple[Verdict, ...]:
         """Submit one turn asked for by Dan."""
         message = f"m{next(self._count)}"
@@ -158,7 +159,8 @@ class Stack:
             )
             for index, (tool, args) in enumerate(calls)
         )
-        return await self.agents.submit(Turn(ref=ref, calls=proposed, says=says))
+        turn = Turn(ref=ref, calls=proposed, says=says, handed_to=handed_to)
+        return await self.agents.submit(turn)
 
     async def refund(
         self, thread: str = "t1", *, task: str = "", **args: object

@@ -6,7 +6,13 @@ from typing import Any
 
 from keyturn.bot.cards.frame import Frame
 from keyturn.gateway.approvals import editing
-from keyturn.gateway.approvals.record import Approval, Context, DecisionRecord, Item
+from keyturn.gateway.approvals.record import (
+    Approval,
+    Context,
+    DecisionRecord,
+    HandOver,
+    Item,
+)
 from keyturn.gateway.approvals.requirement import Requirement, Role, Vote
 from keyturn.gateway.protocol import digest
 from keyturn.gateway.protocol.records import (
@@ -170,6 +176,12 @@ def in_state(
         votes=item.votes if state in asked else votes,
         result=result,
     )
+
+
+def handed(item: Item, state: ItemState, **known: Any) -> Item:
+    """Return a call that another program runs, in a state of its hand-over."""
+    named = item.with_(handed_to="Claude Code", handed=HandOver(**known))
+    return named if state is ItemState.PENDING else in_state(named, state)
 
 
 def frame(approval: Approval, *, now_ms: int = NOW) -> Frame:

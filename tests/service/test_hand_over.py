@@ -9,7 +9,14 @@ from typing import get_args
 import pytest
 from pydantic import ValidationError
 
-from keyturn.gateway.approvals.decisions import Approve, Edit
+from keyturn.gateway.approvals.changes import Change
+from keyturn.gateway.approvals.decisions import (
+    Approve,
+    Edit,
+    Forbidden,
+    Reviewer,
+    Stale,
+)
 from keyturn.gateway.approvals.ending import LEFT
 from keyturn.gateway.approvals.events import HANDED_TO, EventName
 from keyturn.gateway.approvals.resume_value import answer_for
@@ -24,6 +31,7 @@ from keyturn.gateway.protocol.run_context import one_write
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.protocol.wire import (
     AnswerKind,
+    AskedAgain,
     Busy,
     Claimed,
     ClaimRequest,
@@ -34,10 +42,19 @@ from keyturn.gateway.protocol.wire import (
 )
 from keyturn.gateway.service.run.agents import RunCalls
 from keyturn.gateway.store.limits.freezes import FreezeScope, ScopeKind
-from tests.api.api_stack import serving
-from tests.service.harness import POLICY, ServiceHarness, claim_of
+from tests.api.api_stack import ApiStack, serving
+from tests.service.harness import (
+    ANA,
+    BEN,
+    EVE,
+    POLICY,
+    ServiceHarness,
+    claim_of,
+    person,
+)
 
 NAME = "Claude Code"
+DAN_ASKING = person("U0DAN")
 REFUND = "process_refund: {tier: approve}"
 
 
@@ -334,3 +351,91 @@ def test_an_end_has_a_problem_exactly_if_it_was_not_taken(
         HandOverEnd.model_validate(
             {"item_id": "ap_1.0", "fence": 1, "taken": taken, "problem": problem}
         )
+
+
+# A person wants the agent to ask again, after it refused the answer.
+
+
+async def refused(harness: ServiceHarness) -> tuple[ClaimRequest, str]:
+    claim = await approved(harness)
+    granted = await harness.granted(claim)
+    await harness.agents.hand_over(end_of(claim, granted, "refused", "no such tool"))
+    return claim, claim.item_id.partition(".")[0]
+
+
+async def listed(stack: ApiStack, state: str) -> list[str]:
+    async with stack.client() as client:
+        reply = await client.get("/v1/approvals", params={"state": state})
+    calls = [call for one in reply.json()["approvals"] for call in one["calls"]]
+    return [one["id"] for one in calls if one["ask_again"]]
+
+
+async def test_the_wish_is_listed_until_the_agent_asked_again(
+    harness: ServiceHarness,
+) -> None:
+    claim, approval = await refused(harness)
+    async with serving(harness) as stack, stack.gateway() as gateway:
+        assert await listed(stack, "open") == []
+        report = AskedAgain(item_id=claim.item_id)
+        assert not await gateway.report_asked_again(report)
+        async with stack.client() as client:
+            start = (await client.get("/v1/events")).json()["next"]
+
+            assert isinstance(await harness.reviews.ask_again(approval, 0, ANA), Change)
+
+            place = {"after": start, "wait": "5"}
+            page = (await client.get("/v1/events", params=place)).json()
+        assert [one["name"] for one in page["events"]] == ["item.wanted_again"]
+        assert await listed(stack, "open") == [claim.item_id]
+        assert await listed(stack, "ask_again") == [claim.item_id]
+        assert await gateway.report_asked_again(report)
+        assert await gateway.report_asked_again(report)
+        assert await listed(stack, "open") == []
+
+    item = await harness.item(claim.item_id)
+    assert (item.state, item.handed.again_by) == (ItemState.NOT_TAKEN, ANA.person)
+    [event] = await harness.audited(EventName.ITEM_WANTED_AGAIN)
+    assert event.actor == "T0/U0ANA"
+    assert isinstance(await harness.reviews.ask_again(approval, 0, BEN), Stale)
+
+
+@pytest.mark.parametrize("is_told", [True, False], ids=["told", "silent"])
+async def test_an_agent_that_cannot_ask_again_may_be_asked_once_more(
+    harness: ServiceHarness, *, is_told: bool
+) -> None:
+    claim, approval = await refused(harness)
+    await harness.reviews.ask_again(approval, 0, ANA)
+    if is_told:
+        report = AskedAgain(item_id=claim.item_id, ok=False, detail="no such thread")
+        assert await harness.agents.report_asked_again(report)
+    else:
+        await harness.lapsed(claim.item_id)
+        assert await harness.sweeper.sweep() == 1
+
+    item = await harness.item(claim.item_id)
+    assert item.handed.again_by is None
+    assert item.handed.again_detail == ("no such thread" if is_told else "")
+    [event] = await harness.audited(EventName.ITEM_ASKED_ANEW)
+    assert event.reason
+    assert await harness.store.approvals.scheduled(harness.keys) == []
+    assert isinstance(await harness.reviews.ask_again(approval, 0, BEN), Change)
+
+
+@pytest.mark.parametrize("by", [DAN_ASKING, EVE], ids=["requester", "stranger"])
+async def test_only_reviewers_have_an_agent_ask_again(
+    harness: ServiceHarness, by: Reviewer
+) -> None:
+    _, approval = await refused(harness)
+
+    assert isinstance(await harness.reviews.ask_again(approval, 0, by), Forbidden)
+
+
+async def test_only_a_refused_answer_may_be_asked_again(
+    harness: ServiceHarness,
+) -> None:
+    claim = await approved(harness)
+    granted = await harness.granted(claim)
+    await harness.agents.hand_over(end_of(claim, granted, "deleted"))
+    approval = claim.item_id.partition(".")[0]
+
+    assert isinstance(await harness.reviews.ask_again(approval, 0, ANA), Stale)

@@ -231,6 +231,13 @@ class ReviewService(DecisionService):
         change = waiting_changes.acknowledge
         return await self._change_own(approval_id, change, reviewer)
 
+    async def ask_again(
+        self, approval_id: str, call: int, reviewer: Reviewer
+    ) -> Change | Refusal:
+        """Have an agent ask again; see `waiting_changes.ask_again`."""
+        change = waiting_changes.ask_again
+        return await self._change_own(approval_id, change, call, reviewer)
+
     async def ask_requester(
         self, approval_id: str, call: int | None, reviewer: Reviewer, text: str
     ) -> Change | Inquiry | Refusal:

@@ -35,7 +35,8 @@ class BadPlace(Exception):
 def _is_about_a_call(event: Event) -> bool:
     if event.name is EventName.RECORD_QUARANTINED:
         return True
-    return bool(event.item) and state_after(event.name, event.reason) is not None
+    is_news = state_after(event.name, event.reason) is not None
+    return bool(event.item) and (is_news or event.name is EventName.ITEM_WANTED_AGAIN)
 
 
 BLOCK_MS = 5000

@@ -68,7 +68,8 @@ class ApprovalReadings(PolicyService):
 
         Args:
             may_be: returns whether the caller may act for an agent.
-            states: pending, authorized or executing.
+            states: pending, authorized, executing, handing over, or not taken if the
+                agent should ask again.
             agent: only approvals of this agent; "" for all.
             cursor: from the page before; "" for the first page.
             limit: most approvals on the page.
@@ -93,7 +94,7 @@ class ApprovalReadings(PolicyService):
                 if (
                     is_wanted
                     and _may_read(approval, may_be)
-                    and any(item.state in states for item in approval.items)
+                    and any(_is_listed(item, states) for item in approval.items)
                 ):
                     view = partial(view_of, approval)
                     found.append(await aside(view, _documents(approval)))
@@ -102,6 +103,11 @@ class ApprovalReadings(PolicyService):
         return views.ApprovalPage(
             approvals=tuple(found), next="" if due is None else _cursor(due)
         )
+
+
+def _is_listed(item: Item, states: frozenset[ItemState]) -> bool:
+    is_over = item.state is ItemState.NOT_TAKEN and not item.is_to_be_asked_again
+    return item.state in states and not is_over
 
 
 def _may_read(approval: Approval, may_be: MayBe) -> bool:
@@ -215,6 +221,7 @@ def _call(approval: Approval, item: Item, may_be: MayBe) -> views.CallView:
         ok=item.result.ok if item.result else None,
         handed_to=item.handed_to,
         handed=_handed(item),
+        ask_again=item.is_to_be_asked_again,
     )
 
 

@@ -199,6 +199,18 @@ class ClaimService(PolicyService):
 
         return bool(await self._change(report.item_id, compute))
 
+    async def report_asked_again(self, report: wire.AskedAgain) -> bool:
+        """Record that an agent asked again; see `Gateway.report_asked_again`."""
+
+        async def compute(loaded: Loaded, item: Item) -> Write | bool:
+            kept = report.with_(detail=self._hidden(report.detail, item))
+            found = executing.report_asked_again(
+                loaded.approval, item, kept, now_ms=loaded.now_ms
+            )
+            return found if isinstance(found, bool) else Write(found)
+
+        return bool(await self._change(report.item_id, compute))
+
     def _hidden(self, text: str, item: Item) -> str:
         """Return a program's text about a call, without private data."""
         told, kinds = Result(ok=False, summary=text), self._policy().privacy.hide

@@ -41,6 +41,7 @@ from tests.bot.samples import (
     an_item,
     edited,
     frame,
+    handed,
     in_state,
 )
 from tests.bot.snapshots import assert_same
@@ -234,6 +235,30 @@ CARDS: dict[str, Approval] = {
         in_state(EMAIL, S.FAILED, result=BROKEN),
     ),
     "many_that_ended": finished_refunds(),
+    "handed_pending": an_approval(handed(a_refund(), S.PENDING)),
+    "handed_authorized": an_approval(handed(a_refund(), S.AUTHORIZED)),
+    "handing_over": an_approval(handed(a_refund(), S.HANDING_OVER)),
+    "handed_over": an_approval(handed(EDITED, S.HANDED_OVER)),
+    "handed_over_and_reported": an_approval(
+        handed(a_refund(), S.HANDED_OVER, reported=BROKEN)
+    ),
+    "not_taken": an_approval(
+        handed(a_refund(), S.NOT_TAKEN, problem="answered_elsewhere")
+    ),
+    "not_taken_refused": an_approval(
+        handed(a_refund(), S.NOT_TAKEN, problem="refused", detail="KeyError: 'type'")
+    ),
+    "not_taken_wanted_again": an_approval(
+        handed(a_refund(), S.NOT_TAKEN, problem="refused", again_by=BEN)
+    ),
+    "handed_lapsed": an_approval(handed(a_refund(), S.LAPSED)),
+    "batch_handed": an_approval(
+        handed(a_refund(), S.NOT_TAKEN, problem="refused", detail="KeyError: 'type'"),
+        handed(EMAIL, S.HANDED_OVER),
+    ),
+    "batch_being_handed": an_approval(
+        handed(a_refund(), S.HANDING_OVER), handed(EMAIL, S.PENDING)
+    ),
 }
 MOMENTS = {
     "late": (an_approval(), LATER),

@@ -29,6 +29,9 @@ local function reindex(head, expiry, id, now)
     elseif state == 'handing_over' then
       local lapses, ends = unpack(redis.call('HMGET', head, i .. ':l', i .. ':u'))
       consider(math.max(tonumber(lapses or '0'), tonumber(ends or '0')))
+    elseif state == 'not_taken' then
+      -- Set while a person waits for the agent to ask again.
+      consider(redis.call('HGET', head, i .. ':l'))
     end
   end
   if due then

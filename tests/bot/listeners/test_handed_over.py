@@ -1,0 +1,97 @@
+"""People decide a call of another program, and have it ask again when it refused."""
+
+from __future__ import annotations
+
+import json
+
+from keyturn.bot.ids import Action
+from keyturn.gateway.protocol.records import ItemState, NotTaken
+from keyturn.gateway.protocol.wire import (
+    AskedAgain,
+    HandOverEnd,
+    ReportedOutcome,
+    Verdict,
+)
+from keyturn.sandbox.json_types import JsonObject
+from tests.bot.bot_stack import CHANNEL, REFUND, Stack, has_button, says
+
+NAME = "Agent Server crm"
+
+
+async def asked(stack: Stack) -> Verdict:
+    (verdict,) = await stack.submit(("process_refund", {**REFUND}), handed_to=NAME)
+    return verdict
+
+
+async def approved(stack: Stack) -> Verdict:
+    verdict = await asked(stack)
+    card = await stack.card(verdict, lambda m: has_button(m, Action.APPROVE))
+    assert "cannot see what runs" in json.dumps(card["blocks"])
+    await stack.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.APPROVE)
+    await stack.card(verdict, says(f"Waiting to be handed to *{NAME}*"))
+    return verdict
+
+
+async def handed(
+    stack: Stack, verdict: Verdict, problem: NotTaken = "", detail: str = ""
+) -> None:
+    """Hand a decision over, as a connector."""
+    item_id, fence = await stack.begin(verdict)
+    end = HandOverEnd(
+        item_id=item_id,
+        fence=fence,
+        taken=not problem,
+        problem=problem,
+        detail=detail,
+    )
+    assert await stack.agents.hand_over(end)
+
+
+async def told(stack: Stack, card: JsonObject, words: str) -> None:
+    """Wait for a reply under a card."""
+    await stack.actor("U0ANA").message_with(
+        CHANNEL, lambda m: m.get("thread_ts") == card["ts"] and says(words)(m)
+    )
+
+
+async def test_the_card_says_who_runs_it_and_what_that_program_reports(
+    stack: Stack,
+) -> None:
+    async with stack.running():
+        verdict = await approved(stack)
+        await handed(stack, verdict)
+        card = await stack.card(verdict, says(f"to *{NAME}*, which runs it by itself."))
+        await told(stack, card, "Handed")
+        report = ReportedOutcome(item_id=verdict.item_id, ok=True, summary="paid")
+
+        assert await stack.agents.report_outcome(report)
+
+        await stack.card(verdict, says(f"to *{NAME}*, which reports that it ran."))
+        await told(stack, card, f"*{NAME}* reports: it ran.")
+    assert stack.sandbox.problems == []
+
+
+async def test_a_reviewer_has_an_agent_ask_again_that_refused_the_answer(
+    stack: Stack,
+) -> None:
+    async with stack.running():
+        verdict = await approved(stack)
+        await handed(stack, verdict, "refused", "KeyError: <!channel> *type*")
+        card = await stack.card(verdict, lambda m: has_button(m, Action.ASK_AGAIN))
+        ts = str(card["ts"])
+
+        await stack.actor("U0EVE").click(CHANNEL, ts, Action.ASK_AGAIN)
+        await stack.told("U0EVE", "can decide")
+        await stack.actor("U0ANA").click(CHANNEL, ts, Action.ASK_AGAIN)
+
+        await stack.told("U0ANA", "on a new card")
+        after = await stack.card(verdict, says("<@U0ANA> wants the agent to ask again"))
+        assert not has_button(after, Action.ASK_AGAIN)
+        item = (await stack.approval(verdict)).items[0]
+        assert item.is_to_be_asked_again
+        report = AskedAgain(item_id=item.id, ok=False, detail="no such thread")
+        assert await stack.agents.report_asked_again(report)
+        await stack.card(verdict, lambda m: has_button(m, Action.ASK_AGAIN))
+        await told(stack, card, "did not ask again")
+        assert item.state is ItemState.NOT_TAKEN
+    assert stack.sandbox.problems == []

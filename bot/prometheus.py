@@ -55,6 +55,12 @@ _COUNTERS: tuple[tuple[str, str, str, Callable[[Counts], _Parts]], ...] = (
         lambda counts: [("", counts.unused_auto)],
     ),
     (
+        "keyturn_handed_over",
+        "Decisions handed to programs that run calls by themselves, by their end.",
+        "end",
+        lambda counts: sorted(counts.handed.items()),
+    ),
+    (
         "keyturn_approvals_too_soon",
         "Approvals that came too soon and were asked for once more.",
         "",

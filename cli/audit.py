@@ -190,6 +190,8 @@ def print_bundle(report: BundleReport, *, has_stories: bool, is_json: bool) -> N
 
 def _print_story(story: Story) -> None:
     what = "ran" if story.has_run else "no call ran"
+    if story.was_handed_over:
+        what = "handed to another program, which runs its calls by itself"
     typer.echo(f"\n{story.approval}: {what}")
     for event in story.events:
         parts = [f"{console.utc(event.at_ms)}  {event.name}"]

@@ -81,10 +81,12 @@ class DurationHistogram:
 class Outcome(StrEnum):
     """The answer of a call; each call has one each time it is asked for.
 
-    A call that goes back to people after a decision is asked for again.
+    A call that goes back to people after a decision is asked for again. ``passed``: no
+    person was asked, and another program runs it by itself.
     """
 
     AUTO = "auto"
+    PASSED = "passed"
     DENIED = "denied"
     RETURNED = "returned"
     APPROVED = "approved"
@@ -130,6 +132,8 @@ class Counts:
         unused_auto: calls that the policy allowed but that did not run: another policy
             came first, or the agent was too late.
         too_soon: approvals that came too soon and had to be given again.
+        handed: decisions handed to programs that run calls by themselves, by ``taken``
+            and ``not_taken``.
         checks: spot checks, by ``asked``, ``right`` and ``wrong``.
         seeded: seeded defects, by ``shown``, ``approved``, ``noticed`` and ``expired``.
         waits: from the card, or from going back to people, to a reviewer's decision.
@@ -144,6 +148,7 @@ class Counts:
     failed_auto: int = 0
     unused_auto: int = 0
     too_soon: int = 0
+    handed: Counter[str] = field(default_factory=Counter[str])
     checks: Counter[str] = field(default_factory=Counter[str])
     seeded: Counter[str] = field(default_factory=Counter[str])
     waits: DurationHistogram = field(default_factory=DurationHistogram)

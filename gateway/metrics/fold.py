@@ -20,6 +20,7 @@ from keyturn.gateway.approvals.events import (
     BY_POLICY,
     CHECK_ANSWER,
     EDITED,
+    HANDED_TO,
     SEEDED_ANSWER,
     UNUSED,
     WAITED_MS,
@@ -41,6 +42,7 @@ OTHERS = "(others)"
 
 _OUTCOMES = {
     EventName.CALL_RAN: Outcome.AUTO,
+    EventName.CALL_HANDED_OVER: Outcome.PASSED,
     EventName.CALL_DENIED: Outcome.DENIED,
     EventName.CALL_RETURNED: Outcome.RETURNED,
     EventName.ITEM_REJECTED: Outcome.REJECTED,
@@ -53,7 +55,9 @@ _COUNT = re.compile(r"[0-9]{1,9}", re.ASCII)
 _MILLISECONDS = re.compile(r"[0-9]{1,15}", re.ASCII)
 _TIERS = frozenset(map(str, Tier))
 _FAILED = frozenset({EventName.ITEM_FAILED, EventName.CALL_FAILED})
+_HANDED = {EventName.ITEM_HANDED_OVER: "taken", EventName.ITEM_NOT_TAKEN: "not_taken"}
 _COUNTED = _FAILED | {
+    *_HANDED,
     EventName.ITEM_LAPSED,
     EventName.ITEM_ASKED_AGAIN,
     EventName.ITEM_CHECK_ASKED,
@@ -223,7 +227,10 @@ def _count(counts: Counts, event: Event, outcome: Outcome | None) -> None:
     counts.failed += has_failed
     counts.failed_auto += has_failed and is_auto
     is_unused = event.name is EventName.ITEM_LAPSED or UNUSED in event.data
-    counts.unused_auto += is_auto and is_unused
+    # Whether a program runs a call of its own is not known.
+    counts.unused_auto += is_auto and is_unused and HANDED_TO not in event.data
+    if event.name in _HANDED:
+        counts.handed[_HANDED[event.name]] += 1
     counts.too_soon += event.name is EventName.ITEM_ASKED_AGAIN
     match event.name:
         case EventName.ITEM_CHECK_ASKED:
@@ -253,7 +260,7 @@ def outcome_of(event: Event) -> Outcome | None:
         return None
     # Calls covered by a standing approval ask no people.
     if event.actor == BY_POLICY or event.is_covered:
-        return Outcome.AUTO
+        return Outcome.PASSED if HANDED_TO in event.data else Outcome.AUTO
     return Outcome.EDITED if EDITED in event.data else Outcome.APPROVED
 
 

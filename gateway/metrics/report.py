@@ -69,6 +69,8 @@ def _row(counts: Counts) -> JsonObject:
         "outcomes": {str(one): counts.calls[one] for one in Outcome},
         "failed": counts.failed,
         "unused": counts.unused_auto,
+        "handed_over": counts.handed["taken"],
+        "not_taken": counts.handed["not_taken"],
         "too_soon": counts.too_soon,
         "spot_checks": counts.checks["asked"],
         "audit_yield": _share(counts.audit_yield),
@@ -140,6 +142,9 @@ def facts(metrics: Metrics) -> Iterator[Fact]:
         ("Answered", total.calls[Outcome.ANSWERED], _ANSWERED),
         ("Denied", total.calls[Outcome.DENIED], "denied by the policy"),
         ("Returned", total.calls[Outcome.RETURNED], _RETURNED),
+        ("Passed on", total.calls[Outcome.PASSED], _PASSED),
+        ("Handed over", total.handed["taken"], _HANDED),
+        ("Not taken", total.handed["not_taken"], _NOT_TAKEN),
         ("Unused", total.unused_auto, "did not run, though the policy let them"),
         ("Too soon", total.too_soon, "approved too soon, and asked for once more"),
         ("Failed", total.failed, "ran and failed"),
@@ -157,6 +162,9 @@ def facts(metrics: Metrics) -> Iterator[Fact]:
 
 
 _ANSWERED = "got words of a reviewer instead of running"
+_PASSED = "left without review to programs that run them by themselves"
+_HANDED = "approved and handed to programs that run them by themselves"
+_NOT_TAKEN = "approved, but not taken by the programs that run them"
 _RETURNED = "returned to the agent: they did not fit their tool"
 
 

@@ -34,6 +34,7 @@ from keyturn.gateway.protocol.strict_json import JsonObject
 
 _TEN_MINUTES_MS = 600_000
 _HOUR_MS = 3_600_000
+_LET_THROUGH = frozenset({EventName.CALL_RAN, EventName.CALL_HANDED_OVER})
 _RELEASES = frozenset(
     {EventName.ITEM_REJECTED, EventName.ITEM_ANSWERED, EventName.ITEM_EXPIRED}
     | {EventName.ITEM_SUPERSEDED, EventName.ITEM_WITHDRAWN, EventName.ITEM_LAPSED}
@@ -333,7 +334,7 @@ def _evaluated(
         history.reserve(step, found, is_denied=now is Tier.DENY)
         if row.item:
             history.precedents.opened(row.item, effect)
-        elif row.name is EventName.CALL_RAN:
+        elif row.name in _LET_THROUGH:
             history.precedents.ran(effect, at_ms=step.at_ms)
     if now.needs_people:
         history.asked(step)
@@ -358,7 +359,7 @@ def _steps(rows: Sequence[Row]) -> list[_Step]:
     seen: set[str] = set()
     steps: list[_Step] = []
     for row in rows:
-        if row.name in {EventName.CALL_RAN, EventName.CALL_DENIED}:
+        if row.name in _LET_THROUGH | {EventName.CALL_DENIED}:
             steps.append(_Step(row.at_ms, row, is_call=True))
             continue
         if row.item and row.tool and row.tier and row.item not in seen:

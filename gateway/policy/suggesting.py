@@ -23,8 +23,13 @@ LEAST = 20
 """Fewest calls for a suggestion."""
 
 _APPROVED = frozenset({EventName.ITEM_AUTHORIZED})
-_NEUTRAL = _APPROVED | {EventName.ITEM_EXECUTING, EventName.ITEM_EXECUTED}
-"""Events of a call that was approved unchanged and ran."""
+_NEUTRAL = _APPROVED | {
+    EventName.ITEM_EXECUTING,
+    EventName.ITEM_EXECUTED,
+    EventName.ITEM_HANDING_OVER,
+    EventName.ITEM_HANDED_OVER,
+}
+"""Events of a call that was approved unchanged, and ran or was handed over."""
 
 
 class Suggestion(Record):

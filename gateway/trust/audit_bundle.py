@@ -21,7 +21,7 @@ from typing import Final, Literal, cast
 from pydantic import JsonValue, TypeAdapter, ValidationError
 
 from keyturn.gateway.approvals.audit_leaf import Hidden, opened
-from keyturn.gateway.approvals.events import CALLS, Event, EventName
+from keyturn.gateway.approvals.events import CALLS, HANDED_TO, Event, EventName
 from keyturn.gateway.errors import BadJson, NotVerified
 from keyturn.gateway.protocol import digest
 from keyturn.gateway.protocol.public_keys import PublicKey
@@ -52,6 +52,9 @@ _RAN = frozenset(
     }
 )
 """Entries that show that a call ran, or may have run."""
+
+_HANDED = frozenset({EventName.ITEM_HANDING_OVER, EventName.CALL_HANDED_OVER})
+"""Entries that show that a call was, or may have been, handed to another program."""
 
 _CALLS = TypeAdapter(list[dict[str, str]])
 _LINE = TypeAdapter(dict[str, JsonValue])
@@ -117,8 +120,15 @@ class Story:
 
     @property
     def has_run(self) -> bool:
-        """Return True if a call of it ran, or may have run."""
-        return any(one.name in _RAN for one in self.events)
+        """Return True if a call of it ran, or may have run, under a claim."""
+        return any(
+            one.name in _RAN and HANDED_TO not in one.data for one in self.events
+        )
+
+    @property
+    def was_handed_over(self) -> bool:
+        """Return True if a program got a decision of it and runs the call by itself."""
+        return any(one.name in _HANDED for one in self.events)
 
     @property
     def row(self) -> JsonObject:
@@ -127,7 +137,12 @@ class Story:
             cast("JsonObject", one.model_dump(mode="json", exclude_defaults=True))
             for one in self.events
         ]
-        return {"approval": self.approval, "ran": self.has_run, "events": [*events]}
+        return {
+            "approval": self.approval,
+            "ran": self.has_run,
+            "handed_over": self.was_handed_over,
+            "events": [*events],
+        }
 
 
 @dataclass

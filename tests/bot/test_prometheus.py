@@ -111,6 +111,7 @@ def whole_text() -> str:
     """Return the exposition of something of each kind."""
     metrics = Metrics()
     counts = Counts(
+        handed=Counter(taken=1),
         checks=Counter(right=1),
         seeded=Counter(shown=1),
         failed=3,

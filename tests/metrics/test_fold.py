@@ -326,3 +326,25 @@ def test_a_million_times_take_no_more_room_than_a_thousand() -> None:
 
     assert len(durations.buckets) < 400
     assert durations.count == 100_000
+
+
+def test_a_decision_for_another_program_counts_neither_as_run_nor_as_failed() -> None:
+    data = {"handed_to": "Claude Code"}
+    events = [
+        event(N.CALL_HANDED_OVER, tier="auto"),
+        event(N.ITEM_AUTHORIZED, tier="notify", actor=BY_POLICY, data=data),
+        event(N.ITEM_LAPSED, tier="notify", data=data),
+        event(N.ITEM_AUTHORIZED, tier="approve", actor="T0/U0ANA", data=data),
+        event(N.ITEM_HANDED_OVER, tier="approve", data=data),
+        event(N.ITEM_NOT_TAKEN, tier="approve", data=data),
+        event(N.ITEM_REPORTED, tier="approve", reason="failed", data=data),
+    ]
+    metrics = Metrics()
+    for one in events:
+        metrics.add(one)
+
+    total = metrics.total
+    assert total.calls == {Outcome.PASSED: 2, Outcome.APPROVED: 1}
+    assert (total.autonomous.part, total.evaluated) == (0, 3)
+    assert (total.failed, total.unused_auto) == (0, 0)
+    assert total.handed == {"taken": 1, "not_taken": 1}

@@ -218,7 +218,10 @@ def propose(evaluated: Sequence[EvaluatedCall], source: Source) -> Proposal:
             verdicts[position] = _verdict(
                 one.call, wire.VerdictKind.RUN, evaluation.tier
             )
-            events.append(_event(one, source, EventName.CALL_RAN))
+            # Another program runs it by itself, so it is not known to run.
+            is_handed = bool(source.turn.handed_to)
+            name = EventName.CALL_HANDED_OVER if is_handed else EventName.CALL_RAN
+            events.append(_event(one, source, name))
         elif key := _authorized_with(one):
             authorized.setdefault(key, []).append(row)
         else:

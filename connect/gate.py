@@ -12,7 +12,7 @@ from typing import Literal, Protocol
 from pydantic import TypeAdapter
 
 from keyturn.gateway.client.http_gateway import HttpGateway
-from keyturn.gateway.protocol import http_api
+from keyturn.gateway.protocol import http_api, wire
 from keyturn.gateway.protocol.approval_views import PAGE, ApprovalPage, EventPage
 from keyturn.gateway.protocol.port import Gateway
 from keyturn.gateway.protocol.records import RunRef
@@ -32,6 +32,28 @@ class Gate(Gateway, Protocol):
     Every method raises `keyturn.gateway.errors.KeyturnError` when the gateway cannot
     answer, and may be called from any event loop.
     """
+
+    async def hand_over(self, end: wire.HandOverEnd) -> bool:
+        """Record how a hand-over ended; return False when the claim is lost.
+
+        For a claimed call of a turn with ``handed_to``, instead of `finish`.
+        """
+        ...
+
+    async def report_outcome(self, report: wire.ReportedOutcome) -> bool:
+        """Record a program's report of a call that was handed to it.
+
+        The first report counts; returns False for another one, and for a call that the
+        program did not take.
+        """
+        ...
+
+    async def report_asked_again(self, report: wire.AskedAgain) -> bool:
+        """Record that an agent asked again, which a person wanted, or why it could not.
+
+        Returns False for a call about which nobody wants that.
+        """
+        ...
 
     async def answers(
         self, question: http_api.AnswersQuestion

@@ -217,16 +217,16 @@ class HttpGateway:
         return await waited_for(begun(self.connection.ask(http_api.FINISH, question)))
 
     async def hand_over(self, end: wire.HandOverEnd) -> bool:
-        """Record how a hand-over ended; see `Gateway.hand_over`."""
+        """Record how a hand-over ended; return False when the claim is lost."""
         asked = self.connection.ask(http_api.HAND_OVER, end)
         return await waited_for(begun(asked))
 
     async def report_outcome(self, report: wire.ReportedOutcome) -> bool:
-        """Record what a program reports; see `Gateway.report_outcome`."""
+        """Record a program's first report of a call that it took; else return False."""
         return await self.connection.ask(http_api.REPORT_OUTCOME, report)
 
     async def report_asked_again(self, report: wire.AskedAgain) -> bool:
-        """Record that an agent asked again; see `Gateway.report_asked_again`."""
+        """Record that an agent asked again; return False if nobody wanted that."""
         return await self.connection.ask(http_api.REPORT_ASKED_AGAIN, report)
 
     async def release(

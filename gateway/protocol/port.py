@@ -16,7 +16,6 @@ from keyturn.gateway.protocol.records import EditRecord, Result, RunRef
 from keyturn.gateway.protocol.run_context import excepting, in_run
 from keyturn.gateway.protocol.wire import (
     AgentNote,
-    AskedAgain,
     CallBegun,
     CallEnd,
     CallOutcome,
@@ -24,9 +23,7 @@ from keyturn.gateway.protocol.wire import (
     ClaimReply,
     ClaimRequest,
     EditsKnown,
-    HandOverEnd,
     LateReport,
-    ReportedOutcome,
     Turn,
     TurnRef,
     Verdict,
@@ -59,28 +56,6 @@ class Gateway(Protocol):
 
     async def finish(self, item_id: str, fence: int, result: Result) -> bool:
         """Record the result of an execution; return False when the claim is lost."""
-        ...
-
-    async def hand_over(self, end: HandOverEnd) -> bool:
-        """Record how a hand-over ended; return False when the claim is lost.
-
-        For a claimed call of a turn with ``handed_to``, instead of `finish`.
-        """
-        ...
-
-    async def report_outcome(self, report: ReportedOutcome) -> bool:
-        """Record a program's report of a call that was handed to it.
-
-        The first report counts; returns False for another one, and for a call that the
-        program did not take.
-        """
-        ...
-
-    async def report_asked_again(self, report: AskedAgain) -> bool:
-        """Record that an agent asked again, which a person wanted, or why it could not.
-
-        Returns False for a call about which nobody wants that.
-        """
         ...
 
     async def release(

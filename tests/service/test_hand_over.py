@@ -20,8 +20,8 @@ from keyturn.gateway.approvals.decisions import (
 from keyturn.gateway.approvals.ending import LEFT
 from keyturn.gateway.approvals.events import HANDED_TO, EventName
 from keyturn.gateway.approvals.resume_value import answer_for
+from keyturn.gateway.client.http_gateway import HttpGateway
 from keyturn.gateway.metrics.fold import outcome_of
-from keyturn.gateway.protocol.port import Gateway
 from keyturn.gateway.protocol.records import (
     ItemState,
     NotTaken,
@@ -40,7 +40,7 @@ from keyturn.gateway.protocol.wire import (
     Refused,
     ReportedOutcome,
 )
-from keyturn.gateway.service.run.agents import RunCalls
+from keyturn.gateway.service.run.agents import AgentService, RunCalls
 from keyturn.gateway.store.limits.freezes import FreezeScope, ScopeKind
 from tests.api.api_stack import ApiStack, serving
 from tests.service.harness import (
@@ -92,7 +92,7 @@ async def state_of(harness: ServiceHarness, claim: ClaimRequest) -> ItemState:
 async def test_each_end_is_recorded_once_and_told_to_every_later_claim(
     harness: ServiceHarness, problem: NotTaken, *, is_remote: bool
 ) -> None:
-    async def play(gateway: Gateway) -> None:
+    async def play(gateway: AgentService | HttpGateway) -> None:
         granted = await gateway.claim(claim)
         assert isinstance(granted, Claimed)
         assert granted.receipt == ""
@@ -317,7 +317,8 @@ async def test_a_restarted_connector_reads_its_calls_from_the_listing(
 
         async def listed(state: str) -> list[JsonObject]:
             reply = await client.get("/v1/approvals", params={"state": state})
-            return reply.json()["approvals"]
+            found: list[JsonObject] = reply.json()["approvals"]
+            return found
 
         waiting = await listed("authorized")
         granted = await harness.granted(claim)

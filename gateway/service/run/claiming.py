@@ -179,7 +179,7 @@ class ClaimService(PolicyService):
         return bool(found)
 
     async def hand_over(self, end: wire.HandOverEnd) -> bool:
-        """Record how a hand-over ended; see `Gateway.hand_over`."""
+        """Record how a hand-over ended; return False when the claim is lost."""
 
         async def compute(loaded: Loaded, item: Item) -> Write | bool:
             kept = end.with_(detail=self._hidden(end.detail, item))
@@ -190,7 +190,7 @@ class ClaimService(PolicyService):
         return bool(await waited_for(begun(self._change(end.item_id, compute))))
 
     async def report_outcome(self, report: wire.ReportedOutcome) -> bool:
-        """Record what a program reports; see `Gateway.report_outcome`."""
+        """Record a program's first report of a call that it took; else return False."""
 
         async def compute(loaded: Loaded, item: Item) -> Write | bool:
             kept = report.with_(summary=self._hidden(report.summary, item))
@@ -200,7 +200,7 @@ class ClaimService(PolicyService):
         return bool(await self._change(report.item_id, compute))
 
     async def report_asked_again(self, report: wire.AskedAgain) -> bool:
-        """Record that an agent asked again; see `Gateway.report_asked_again`."""
+        """Record that an agent asked again; return False if nobody wanted that."""
 
         async def compute(loaded: Loaded, item: Item) -> Write | bool:
             kept = report.with_(detail=self._hidden(report.detail, item))

@@ -21,7 +21,7 @@ def hook_of(settings: Any) -> Any:
 
 def changed(**changes: Any) -> dict[str, Any]:
     """Return printed settings whose hook differs; None removes a member."""
-    settings: dict[str, Any] = {**copy.deepcopy(claude_settings(URL))}
+    settings = dict[str, Any](copy.deepcopy(claude_settings(URL)))
     hook = hook_of(settings)
     for name, value in changes.items():
         hook.pop(name, None)
@@ -32,7 +32,7 @@ def changed(**changes: Any) -> dict[str, Any]:
 
 def grouped(**changes: Any) -> dict[str, Any]:
     """Return printed settings whose group of hooks differs."""
-    settings: Any = changed()
+    settings = changed()
     settings["hooks"]["PreToolUse"][0] |= changes
     return settings
 

@@ -14,6 +14,7 @@ because coding agents run a call if its hook fails.
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import re
 import uuid
@@ -95,7 +96,8 @@ class _Asked:
 
     @property
     def session(self) -> str:
-        return f"{self.agent} {self.of.path} {self.call.session_id}"
+        # As JSON: each part may contain blanks.
+        return json.dumps([self.agent, self.of.path, self.call.session_id])
 
     @property
     def place(self) -> str:
@@ -226,13 +228,11 @@ class Hooks:
             # No person approved it, so the user's own rules decide.
             found = await self._handed(asked, held, lambda _: NO_OPINION)
             return denied(AGAIN_LATER) if found is None else found
-        with self._limits.waiting(asked.key.id):
-            return await self._waited(asked, held)
+        return await self._waited(asked, held)
 
     async def _submitted(self, asked: _Asked) -> _Held:
-        call = await self._left.earlier(
-            asked.place, asked.session, asked.call.tool_use_id
-        )
+        id_ = asked.call.tool_use_id
+        call = await self._left.earlier(asked.place, asked.session, id_)
         allow = None if asked.of.takes_edits else _WITHOUT_EDITS
         where = f"In {asked.call.cwd}" if asked.call.cwd else ""
         proposed = wire.ProposedCall(
@@ -264,10 +264,12 @@ class Hooks:
         ends = clock() + asked.wait_s
         found = None
         try:
-            while found is None and not asked.has_left:
-                found = await self._answered(asked, held, min(_LOOK_S, ends - clock()))
-                if clock() >= ends or self._of.events.is_closing:
-                    break
+            with self._limits.waiting(asked.key.id):
+                while found is None and not asked.has_left:
+                    left_s = min(_LOOK_S, ends - clock())
+                    found = await self._answered(asked, held, left_s)
+                    if clock() >= ends or self._of.events.is_closing:
+                        break
         finally:
             if found is None:
                 await self._left.hold(place, held.call, 0)
@@ -325,12 +327,8 @@ class Hooks:
         """Return whether a call was handed over to this request's first attempt."""
         approval_id, index = approval_of(verdict.item_id)
         found = await self._of.readings.one(approval_id, asked.key.may_be)
-        if found is None:
-            return False
-        since = (
-            datetime.fromtimestamp(self._clock_s(), UTC) - found.calls[index].changed_at
-        )
-        return since < REPEATED_WITHIN
+        earliest = datetime.fromtimestamp(self._clock_s(), UTC) - REPEATED_WITHIN
+        return found is not None and found.calls[index].changed_at > earliest
 
     async def _after(self, asked: _Asked) -> Reply:
         """Report how a call ended that was handed over; others are ignored."""

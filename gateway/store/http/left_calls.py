@@ -18,6 +18,9 @@ from keyturn.gateway.store.store import Store
 KEPT = timedelta(hours=24)
 """How long a call may be joined after its last caller."""
 
+_MOMENT_S = 60.0
+"""How long a caller that joins a call may take until it waits."""
+
 _KEPT_MS = int(KEPT.total_seconds() * 1000)
 
 
@@ -63,20 +66,22 @@ class LeftCalls:
             is_free = until <= self._conn.clock.now_s()
             # Atomic: of two callers, one takes it.
             if is_free and await self._conn.command("ZREM", name, found):
-                await self._conn.command(
-                    "SET", self._keys.joined_call(f"{session} {call}"), found,
-                    "PX", _KEPT_MS,
-                )  # fmt: skip
+                joined_at = self._keys.joined_call(f"{session} {call}")
+                await self._conn.transaction(
+                    *self._listing(place, found, _MOMENT_S),
+                    ["SET", joined_at, found, "PX", _KEPT_MS],
+                )
                 return found
         return call
 
     async def hold(self, place: str, call: str, wait_s: float) -> None:
         """List a call whose caller waits so long; 0: it has left."""
+        await self._conn.transaction(*self._listing(place, call, wait_s))
+
+    def _listing(self, place: str, call: str, wait_s: float) -> list[list[str | int]]:
         name = self._keys.left_calls(place)
-        until = self._conn.clock.now_s() + wait_s
-        await self._conn.transaction(
-            ["ZADD", name, f"{until:.3f}", call], ["PEXPIRE", name, _KEPT_MS]
-        )
+        until = f"{self._conn.clock.now_s() + wait_s:.3f}"
+        return [["ZADD", name, until, call], ["PEXPIRE", name, _KEPT_MS]]
 
     async def collected(self, place: str, call: str) -> None:
         """Remove a call whose answer its caller gets: the same call again is new."""

@@ -9,10 +9,13 @@ from typing import Any
 import pytest
 
 from keyturn.connect import hooks as answering
+from keyturn.gateway.api.rate_limits import RateLimits
+from keyturn.gateway.api.refusals import Refusal
 from keyturn.gateway.approvals.decisions import Approve, Decision, Edit, Reject, Respond
 from keyturn.gateway.approvals.events import EventName
 from keyturn.gateway.errors import StoreUnavailable
 from keyturn.gateway.protocol.http_api import Scope
+from keyturn.gateway.protocol.http_problems import TOO_MANY
 from keyturn.gateway.store.http.left_calls import LeftCalls
 from tests.connect.coding_agents.conftest import GATED, Hooks
 
@@ -334,9 +337,68 @@ async def test_every_failure_of_the_gateway_is_a_denial(
     assert await hooks.state() != "handed_over"
 
 
-async def test_a_limit_of_requests_and_a_stopping_process_are_denials(
-    hooks: Hooks,
+async def test_a_body_that_is_too_large_is_no_answer(hooks: Hooks) -> None:
+    body = hooks.body("x" * 4 * 1024 * 1024)
+
+    assert (await hooks.post(body)).status_code == 413
+
+
+@pytest.mark.parametrize("place", ["take", "store", "waiting"])
+async def test_a_limit_of_the_key_is_a_denial(
+    hooks: Hooks, place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def refuses(*_: object, **__: object) -> None:
+        raise Refusal(TOO_MANY, "This key waits too often.")
+
+    with monkeypatch.context() as limited:
+        limited.setattr(RateLimits, place, refuses)
+        answer = await hooks.ask()
+
+    assert answer["permissionDecision"] == "deny"
+    assert "waits too often" in answer["permissionDecisionReason"]
+    # A call that was opened before the refusal is joined, not opened twice.
+    await hooks.ask(wait_s=0)
+    assert len(await hooks.opened()) == 1
+
+
+async def test_a_requester_that_is_no_slack_id_is_a_denial(hooks: Hooks) -> None:
+    answer = await hooks.ask(headers={"Keyturn-Requester": "dan"})
+
+    assert answer["permissionDecision"] == "deny"
+    assert "Slack user" in answer["permissionDecisionReason"]
+
+
+async def test_a_call_that_could_not_be_joined_can_be_joined_later(
+    hooks: Hooks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await hooks.ask(wait_s=0)
+
+    async def fails(*_: object) -> None:
+        raise StoreUnavailable("The store is away.")
+
+    with monkeypatch.context() as failing:
+        failing.setattr(type(hooks.stack.api.tenant.port), "submit", fails)
+        assert (await hooks.ask())["permissionDecision"] == "deny"
+    clock = hooks.people.store.conn.clock
+    monkeypatch.setattr(clock, "now_s", _later(clock.now_s))
+    await hooks.ask(wait_s=0)
+
+    assert len(await hooks.opened()) == 1
+
+
+async def test_sessions_with_blanks_are_kept_apart(hooks: Hooks) -> None:
+    other = hooks.stack.key(agents=["coder claude-code 1"])
+    await hooks.ask(hooks.body(session_id="1 claude-code 2"), wait_s=0)
+    await hooks.ask(hooks.body(session_id="2"), wait_s=0, key=other)
+    # The second one must not take the first one's place.
+    await hooks.decide(Approve(), 0)
+    answer = await hooks.ask(hooks.body(session_id="1 claude-code 2"))
+
+    assert answer["permissionDecision"] == "allow"
+    assert len(await hooks.opened()) == 2
+
+
+async def test_a_stopping_process_is_a_denial(hooks: Hooks) -> None:
     hooks.stack.api.is_stopping = True
 
     answer = await hooks.ask()

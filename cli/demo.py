@@ -24,22 +24,11 @@ from keyturn.cli.demo_stack import (
     REVIEWER,
     open_demo_stack,
 )
+from keyturn.cli.samples import sample_settings
 from keyturn.cli.sandbox import only_user
 from keyturn.cli.stop_signals import serve, until_stopped
-from keyturn.gateway.config import DEFAULT_FILE, Settings, SlackMode
+from keyturn.gateway.config import Settings, SlackMode
 from keyturn.gateway.errors import KeyturnError, SettingsError
-
-_INSTALLED = Path(__file__).parent / "sample"
-
-
-def sample_settings() -> Path:
-    """Return the settings file of the sample agent.
-
-    In a wheel it is inside the package; in a clone, at the repository root.
-    """
-    folder = _INSTALLED if _INSTALLED.exists() else Path(__file__).resolve().parents[1]
-    return folder / DEFAULT_FILE
-
 
 PORT = 8765
 FOLDER = Path(".keyturn/demo")
@@ -96,6 +85,7 @@ def demo(
       keyturn demo --script inquiry      a reviewer asks the requester first
       keyturn demo --script direct       the second person decides in a direct message
       keyturn demo --script similar      one form allows more of the same calls
+      keyturn demo --script hook         a coding agent asks by its hooks
       keyturn demo --script outage       the model is unreachable after the approval
       keyturn demo --script tamper       an approval forged in the store is detected
     """
@@ -187,7 +177,7 @@ async def _play(
         os.environ[LEDGER] = str(ledger)
         outage = folder / "model-is-away"
         os.environ[OUTAGE] = str(outage)
-        env = dict(command.env)
+        env = {"KEYTURN_API_LISTEN": "127.0.0.1:0", **command.env}
         policy = policy_for(config, name, folder)
         if policy is not None:
             env["KEYTURN_POLICY"] = str(policy)

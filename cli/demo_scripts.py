@@ -20,6 +20,7 @@ from keyturn.cli.demo_context import (
     StoryFailed,
     expect,
 )
+from keyturn.cli.demo_hook import hook
 from keyturn.cli.demo_stack import (
     CHANNEL,
     QUEUED,
@@ -28,6 +29,7 @@ from keyturn.cli.demo_stack import (
     SENIOR,
     DemoStack,
 )
+from keyturn.cli.samples import quiet_policy
 from keyturn.gateway.approvals.events import Event, EventName
 from keyturn.gateway.approvals.record import Approval
 from keyturn.gateway.metrics.fold import Selection
@@ -479,7 +481,7 @@ SCRIPTS: dict[str, Callable[[DemoContext], Awaitable[None]]] = {
     script.__name__: script
     for script in (
         *(approve, edit, reject, respond, inquiry, expire, multi, escalate, outage),
-        *(batch, digest, direct, queue, question, shared, similar, tamper),
+        *(batch, digest, direct, hook, queue, question, shared, similar, tamper),
     )
 }
 
@@ -529,4 +531,14 @@ def _share(policy: dict[str, Any]) -> None:
     policy["tools"]["process_refund"]["batch"] = rule
 
 
-_CHANGES = {"expire": _expire, "escalate": _escalate, "shared": _share}
+def _code(policy: dict[str, Any]) -> None:
+    """Add the tools of coding agents, with the policy that is printed for them."""
+    policy["tools"] |= yaml.safe_load(quiet_policy())["tools"]
+
+
+_CHANGES = {
+    "expire": _expire,
+    "escalate": _escalate,
+    "hook": _code,
+    "shared": _share,
+}

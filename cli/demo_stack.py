@@ -57,10 +57,11 @@ SUGGESTIONS = tuple(
 
 @dataclass(frozen=True)
 class DemoStack:
-    """A sandbox Slack with a connected stack."""
+    """A sandbox Slack with a connected stack, and its settings."""
 
     sandbox: Sandbox
     stack: Stack
+    settings: Settings
 
 
 @asynccontextmanager
@@ -124,7 +125,7 @@ async def open_demo_stack(
         if mode is SlackMode.HTTP:
             # Only now is the bot's port known: it uses any free one.
             sandbox.deliver_http(stack.bot.url)
-        yield DemoStack(sandbox, stack)
+        yield DemoStack(sandbox, stack, settings)
 
 
 def _isolated(settings: Settings, data_dir: Path) -> Settings:

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from keyturn.cli import console
-from keyturn.cli.demo import sample_settings
+from keyturn.cli.samples import quiet_policy
 from keyturn.connect.claude_settings import claude_settings, codex_settings
 
 group = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
@@ -57,7 +57,7 @@ def claude_code(
       keyturn hooks claude-code --policy > policy.yml    ask about all but reading
     """
     if policy:
-        typer.echo(_policy(), nl=False)
+        typer.echo(quiet_policy(), nl=False)
         return
     console.as_json(
         claude_settings(url, requester=requester, reports=reports, defers=defer)
@@ -72,9 +72,4 @@ def codex(*, policy: AsPolicy = False) -> None:
       keyturn hooks codex >> ~/.codex/config.toml  ask about every call
       keyturn hooks codex --policy > policy.yml    ask about all but reading
     """
-    typer.echo(_policy() if policy else codex_settings(), nl=False)
-
-
-def _policy() -> str:
-    file = sample_settings().parent / "examples" / "coding_agents" / "policy.yml"
-    return file.read_text(encoding="utf-8")
+    typer.echo(quiet_policy() if policy else codex_settings(), nl=False)

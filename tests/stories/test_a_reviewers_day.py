@@ -36,6 +36,7 @@ STORIES = {
     "digest": ["item.executed", "item.rejected", "agent.said", "digest.posted"],
     "direct": ["copy.posted", "item.voted", "item.executed", "copy.updated"],
     "outage": ["item.executed", "run.waiting", "run.resumed"],
+    "hook": ["item.authorized", "item.handed_over"],
 }
 CROWDS = {"queue": ["queue.counted"], "shared": ["card.counted"]}
 """Stories of many threads, which end with a count."""
@@ -44,6 +45,7 @@ LAST = {
     **CROWDS,
     "batch": ["agent.said", "batch.counted"],
     "digest": ["agent.said", "digest.posted"],
+    "hook": ["hook.answered", "card.reported"],
 }
 """The last events of the stories that end otherwise than with the agent's words."""
 

@@ -208,7 +208,7 @@ class Caller:
         message = turns.requesting_message(state, request.tool_call["id"] or "")
         # Without a requesting message, a middleware or a jump invented the call.
         if message is None or message.id is None:
-            text = turns.NO_VERDICT if request.tool_call["id"] else turns.NO_ID
+            text = texts.NO_VERDICT if request.tool_call["id"] else turns.NO_ID
             return _refused_result(request, text)
         ref = turns.turn_ref(self.agent, message.id)
         if ref is None:
@@ -268,7 +268,7 @@ class Caller:
             or (current.tool, current.args_hash) == about
         ):
             return current
-        return turns.denial(verdict.tool, verdict.tool_call_id, turns.NO_VERDICT)
+        return turns.denial(verdict.tool, verdict.tool_call_id, texts.NO_VERDICT)
 
     async def _run_auto_approved(
         self, request: ToolCallRequest, run: Handler, held: HeldCall
@@ -508,7 +508,7 @@ def _each_own(
 
 def denied(request: ToolCallRequest, verdict: Verdict) -> ToolResult:
     """Return the tool message of a call that its verdict denies."""
-    reason = verdict.reason if verdict.kind is VerdictKind.DENY else turns.NO_VERDICT
+    reason = verdict.reason if verdict.kind is VerdictKind.DENY else texts.NO_VERDICT
     return _refused_result(request, texts.denial_text(reason))
 
 

@@ -659,4 +659,4 @@ async def submit(turn: Turn, gateway: Gateway, shell: Shell) -> Verdict:
     about = (call.tool, call.tool_call_id, call.args)
     if len(found) == 1 and turns.is_about(found[0], *about):
         return found[0]
-    return turns.denial(call.tool, call.tool_call_id, turns.NO_VERDICT)
+    return turns.denial(call.tool, call.tool_call_id, texts.NO_VERDICT)

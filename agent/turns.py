@@ -48,10 +48,6 @@ UNREACHABLE = (
     "The approval gateway could not be reached, so this call did not run. Tell the "
     "user; it can be tried again later."
 )
-NO_VERDICT = (
-    "This call was not cleared by the approval gateway, so it did not run. Do not make "
-    "the same call again: it would be refused again. Tell the user."
-)
 NO_THREAD = (
     "This agent has no persistent thread, so no call can be cleared and it did not "
     "run. Tell the user that the agent needs a checkpointer and a thread_id."
@@ -251,7 +247,7 @@ class TurnDraft:
             if verdict is None or not is_about(
                 verdict, call.tool, call.tool_call_id, call.args
             ):
-                verdict = denial(call.tool, call.tool_call_id, NO_VERDICT)
+                verdict = denial(call.tool, call.tool_call_id, texts.NO_VERDICT)
             kept[call.tool_call_id] = verdict
         hints = {
             # The card has the description; state is written with every checkpoint.
@@ -319,7 +315,7 @@ def kept_verdict(
     Without a verdict it is a denial. A verdict counts only for its message, call id,
     tool and arguments.
     """
-    call_id, reason = call["id"] or "", NO_VERDICT
+    call_id, reason = call["id"] or "", texts.NO_VERDICT
     if [each["id"] for each in message.tool_calls].count(call["id"]) != 1:
         reason = DUPLICATE_ID
     elif note and note.message_id == message.id and call_id in note.verdicts:

@@ -11,15 +11,15 @@ cycle are those of `keyturn.gateway.client.claiming`.
 from __future__ import annotations
 
 import asyncio
-import json
 import math
 from collections.abc import Awaitable, Callable
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from typing import Any, Generic, Literal, TypeVar, assert_never, cast
-
-from pydantic_core import PydanticSerializationError, to_jsonable_python
+from functools import partial
+from typing import Any, Generic, Literal, TypeVar, assert_never
 
 from keyturn.connect.gate import Gate
+from keyturn.connect.kept_values import kept, recalled
 from keyturn.gateway.client.bridge import AWAITING
 from keyturn.gateway.client.claiming import (
     Closed,
@@ -36,12 +36,14 @@ from keyturn.gateway.client.claiming import (
 )
 from keyturn.gateway.errors import (
     KeyturnError,
+    NotAllowed,
     StoreUnavailable,
     ThreadUnavailable,
 )
 from keyturn.gateway.protocol import digest, edits, texts
 from keyturn.gateway.protocol.http_api import AnswersQuestion, OpenQuestion
 from keyturn.gateway.protocol.records import EditRecord, FailureKind, Result
+from keyturn.gateway.protocol.run_context import Inside
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.protocol.wire import (
     APPROVAL_INTERRUPT,
@@ -59,22 +61,20 @@ POLL_S = 50.0
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 10.0
 """Pauses between requests to a gateway that does not answer."""
 
-MAX_PAYLOAD_CHARS = 1024 * 1024
-SUMMARY_CHARS = 500
-
 R = TypeVar("R")
+T = TypeVar("T")
 
 
 class NotDecided(KeyturnError):
     """People have not decided in the time that the caller waits; the call stays open.
 
     Attributes:
-        item_id: id of the call.
+        question: the open question: a decision, or a finding about a call in doubt.
     """
 
-    def __init__(self, item_id: str) -> None:
-        super().__init__(f"Nobody has decided on the call {item_id!r} yet.")
-        self.item_id = item_id
+    def __init__(self, question: OpenQuestion) -> None:
+        super().__init__(f"Nobody has decided on the call {question.item_id!r} yet.")
+        self.question = question
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,38 +92,19 @@ class Permit:
     receipt: str = ""
 
 
-def kept(value: object) -> Result:
-    """Return the stored form of a tool's return value: JSON, and a summary for people.
-
-    A value that is not plain data, or larger than `MAX_PAYLOAD_CHARS`, is stored
-    without its payload: a replay then learns that the call ran.
-    """
-    try:
-        plain: object = to_jsonable_python(value)
-        payload = json.dumps({"v": 1, "value": plain}, allow_nan=False)
-    # RecursionError: the tool has run, so even a cyclic value must be recorded.
-    except (PydanticSerializationError, TypeError, ValueError, RecursionError):
-        plain, payload = str(value), ""
-    text = plain if isinstance(plain, str) else json.dumps(plain, ensure_ascii=False)
-    flat = (text or "(no text)").encode("utf-8", "replace").decode("utf-8")
-    return Result(
-        ok=True,
-        summary=flat[:SUMMARY_CHARS],
-        payload=payload if len(payload) <= MAX_PAYLOAD_CHARS else "",
-    )
+_permit: ContextVar[Permit | None] = ContextVar("keyturn_permit", default=None)
 
 
-def recalled(payload: str) -> object:
-    """Return the value in a payload of `kept`, as plain data.
+def permit() -> Permit:
+    """Return the permit of the running tool.
 
     Raises:
-        LookupError: when it is lost.
+        NotAllowed: outside of a call that a connector runs.
     """
-    try:
-        return cast("dict[str, object]", json.loads(payload))["value"]
-    # The stored text may be anything: any writer to the store can forge it.
-    except (ValueError, TypeError, RecursionError) as error:
-        raise LookupError("The value was not kept.") from error
+    found = _permit.get()
+    if found is None:
+        raise NotAllowed("There is no permit here. Only a tool behind Keyturn has one.")
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,8 +186,9 @@ async def once(
     if verdict.runs_unclaimed:
         context = {**held.ref.names, "tool_call_id": verdict.tool_call_id}
         key = digest.claim_key(context, verdict.args_hash)
-        return Told(Value(await work.run(held.args, Permit("", key))))
-    people, why = _Waiting(gate, held, limit_s), ""
+        return Told(Value(await _permitted(work, held.args, Permit("", key))))
+    patience = Patience(limit_s)
+    people, why = _Waiting(gate, held, patience), ""
     if verdict.kind is VerdictKind.HOLD:
         answer = await people.decide_again()
         if answer.type not in {AnswerKind.APPROVE, AnswerKind.EDIT}:
@@ -217,7 +199,7 @@ async def once(
             end = await execute(held, gate, AWAITING, _effect(held, work))
         except ThreadUnavailable:
             # Nothing ran: the gateway does not answer, or another attempt runs.
-            if not await people.pause():
+            if not await patience.pause():
                 raise
             continue
         return _told(held, end, work, why)
@@ -228,10 +210,15 @@ class _Failed:
     text: str
 
 
+async def _permitted(work: Work[R], args: JsonObject, given: Permit) -> R:
+    with Inside(_permit, given):
+        return await work.run(args, given)
+
+
 def _effect(held: HeldCall, work: Work[R]) -> Effect[Value[R] | _Failed]:
     async def run(claimed: Claimed, args: JsonObject) -> Value[R] | _Failed:
-        permit = Permit(held.item_id, claimed.idempotency_key, claimed.receipt)
-        return Value(await work.run(args, permit))
+        given = Permit(held.item_id, claimed.idempotency_key, claimed.receipt)
+        return Value(await _permitted(work, args, given))
 
     def store(end: Value[R] | _Failed) -> Result:
         if isinstance(end, Value):
@@ -241,14 +228,53 @@ def _effect(held: HeldCall, work: Work[R]) -> Effect[Value[R] | _Failed]:
     return Effect(run, store, _Failed, work.raised)
 
 
-class _Waiting:
-    """Waits for people in one call's life; see `keyturn.gateway.client.claiming`."""
+class Patience:
+    """Waits out a gateway that does not answer, with growing pauses.
 
-    def __init__(self, gate: Gate, held: HeldCall, limit_s: float) -> None:
-        self._gate, self._held = gate, held
+    Args:
+        limit_s: how long, in seconds.
+    """
+
+    def __init__(self, limit_s: float = math.inf) -> None:
         self._clock = asyncio.get_running_loop().time
         self._ends = self._clock() + limit_s
         self._pause_s = FIRST_PAUSE_S
+
+    @property
+    def left_s(self) -> float:
+        """Return the seconds before the limit; 0 after it."""
+        return max(0.0, self._ends - self._clock())
+
+    async def pause(self) -> bool:
+        """Wait before the next attempt; return False if the time is over."""
+        if not self.left_s:
+            return False
+        await asyncio.sleep(min(self._pause_s, self.left_s))
+        self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
+        return True
+
+    async def ask(self, question: Callable[[], Awaitable[T]]) -> T:
+        """Ask until there is an answer.
+
+        Raises:
+            StoreUnavailable: when there is none within the limit.
+        """
+        while True:
+            try:
+                found = await question()
+            except StoreUnavailable:
+                if not await self.pause():
+                    raise
+            else:
+                self._pause_s = FIRST_PAUSE_S
+                return found
+
+
+class _Waiting:
+    """Waits for people in one call's life; see `keyturn.gateway.client.claiming`."""
+
+    def __init__(self, gate: Gate, held: HeldCall, patience: Patience) -> None:
+        self._gate, self._held, self._patience = gate, held, patience
 
     async def decide_again(self) -> Answer:
         """Wait for the decision on the call, the first or a later one."""
@@ -261,15 +287,6 @@ class _Waiting:
     def has_ended(self) -> None:
         """Do nothing: no finding is saved here."""
 
-    async def pause(self) -> bool:
-        """Wait before the next attempt; return False if the time is over."""
-        left_s = self._ends - self._clock()
-        if left_s <= 0:
-            return False
-        await asyncio.sleep(min(self._pause_s, left_s))
-        self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
-        return True
-
     async def _answer(
         self, kind: Literal["keyturn.approval", "keyturn.reconcile"]
     ) -> JsonObject:
@@ -278,23 +295,17 @@ class _Waiting:
             kind=kind, item_id=verdict.item_id, action_hash=verdict.action_hash
         )
         while True:
-            left_s = self._ends - self._clock()
+            left_s = self._patience.left_s
             question = AnswersQuestion(
                 run=self._held.ref.run_ref,
                 questions=(one,),
-                wait_s=max(0.0, min(POLL_S, left_s)),
+                wait_s=min(POLL_S, left_s),
             )
-            try:
-                found = await self._gate.answers(question)
-            except StoreUnavailable:
-                if not await self.pause():
-                    raise
-                continue
-            self._pause_s = FIRST_PAUSE_S
+            found = await self._patience.ask(partial(self._gate.answers, question))
             if found:
                 return found[0].answer
-            if left_s <= 0:
-                raise NotDecided(verdict.item_id)
+            if not left_s:
+                raise NotDecided(one)
 
 
 def _told(

@@ -344,7 +344,7 @@ def given_gateway(
                 "api_key= and receipt_keys= are for a gateway at a URL; write "
                 "gateway='https://…' as well."
             )
-    return _at(*_address(gateway, api_key), known)
+    return _at(*address_of(gateway, api_key), known)
 
 
 def current_gateway() -> Gateway:
@@ -358,7 +358,7 @@ def current_gateway() -> Gateway:
     if found is not None:
         return found
     if os.environ.get(URL_VARIABLE):
-        return _at(*_address(None, None), ())
+        return _at(*address_of(None, None), ())
     raise NotAllowed(
         "No approval gateway is connected, so this call cannot run. Start the agent "
         "with `keyturn run`, inside `Keyturn(...)`, pass `gateway=`, or set "
@@ -374,10 +374,10 @@ def gateway_at(
     Raises:
         SettingsError: when the URL or the key is missing or cannot be used.
     """
-    return HttpGateway(*_address(url, api_key), receipt_keys=receipt_keys)
+    return HttpGateway(*address_of(url, api_key), receipt_keys=receipt_keys)
 
 
-def _address(url: str | None, api_key: str | None) -> tuple[str, str]:
+def address_of(url: str | None, api_key: str | None) -> tuple[str, str]:
     """Return the given URL and API key, or else those of the environment."""
     require_secret(
         api_key is None or is_a(api_key, str),

@@ -49,6 +49,10 @@ HANDED_OVER = (
     "The decision on this call was handed to another program, which runs it by itself. "
     "So it does not run here."
 )
+NO_VERDICT = (
+    "This call was not cleared by the approval gateway, so it did not run. Do not make "
+    "the same call again: it would be refused again. Tell the user."
+)
 MISMATCH = (
     "The authorized action differs from this call, so the call did not run. "
     f"{NOT_AGAIN} Tell the user."

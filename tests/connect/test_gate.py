@@ -104,12 +104,11 @@ async def test_a_listing_has_the_open_calls_of_an_agent_by_pages(
 async def test_events_are_followed_from_a_place(
     gate: Gate, people: ServiceHarness
 ) -> None:
+    _, verdict = await asked(gate)
     begun = await gate.events()
     assert begun.events == ()
 
-    _, verdict = await asked(gate)
-    opened = await gate.events(after=begun.next, wait_s=30)
-    waiting = asyncio.create_task(gate.events(after=opened.next, wait_s=30))
+    waiting = asyncio.create_task(gate.events(after=begun.next, wait_s=30))
     await people.decide(verdict, Approve())
 
     [decided] = (await waiting).events

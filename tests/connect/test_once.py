@@ -10,15 +10,14 @@ import pytest
 
 from keyturn.connect import once as once_module
 from keyturn.connect.gate import Gate
+from keyturn.connect.kept_values import kept, recalled
 from keyturn.connect.once import (
     NotDecided,
     Permit,
     Told,
     Value,
     Work,
-    kept,
     once,
-    recalled,
 )
 from keyturn.gateway.approvals.decisions import (
     Approve,
@@ -290,7 +289,7 @@ async def test_a_limit_ends_the_wait_and_leaves_the_call_open(
     with pytest.raises(NotDecided) as raised:
         await once(gate, call, bank.work, limit_s=0)
 
-    assert raised.value.item_id == call.item_id
+    assert raised.value.question.item_id == call.item_id
     await people.decide(call.verdict, Approve())
     assert (await once(gate, call, bank.work, limit_s=0)).value
 

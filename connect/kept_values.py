@@ -1,0 +1,74 @@
+"""Store what a tool returned as JSON, so that a replay returns it again."""
+
+from __future__ import annotations
+
+import json
+from typing import cast
+
+from pydantic_core import PydanticSerializationError, to_jsonable_python
+
+from keyturn.gateway.protocol import edits
+from keyturn.gateway.protocol.records import Result
+
+MAX_PAYLOAD_CHARS = 1024 * 1024
+SUMMARY_CHARS = 500
+
+
+def kept(value: object) -> Result:
+    """Return the stored form of a tool's return value: JSON, and a summary for people.
+
+    A value that is not plain data, or larger than `MAX_PAYLOAD_CHARS`, is stored
+    without its payload: a replay then learns that the call ran.
+    """
+    try:
+        plain: object = to_jsonable_python(value)
+        payload = json.dumps({"v": 1, "value": plain}, allow_nan=False)
+    # RecursionError: the tool has run, so even a cyclic value must be recorded.
+    except (PydanticSerializationError, TypeError, ValueError, RecursionError):
+        plain, payload = str(value), ""
+    text = plain if isinstance(plain, str) else json.dumps(plain, ensure_ascii=False)
+    flat = (text or "(no text)").encode("utf-8", "replace").decode("utf-8")
+    return Result(
+        ok=True,
+        summary=flat[:SUMMARY_CHARS],
+        payload=payload if len(payload) <= MAX_PAYLOAD_CHARS else "",
+    )
+
+
+def recalled(payload: str) -> object:
+    """Return the value in a payload of `kept`, as plain data.
+
+    Raises:
+        LookupError: when it is lost.
+    """
+    try:
+        return cast("dict[str, object]", json.loads(payload))["value"]
+    # The stored text may be anything: any writer to the store can forge it.
+    except (ValueError, TypeError, RecursionError) as error:
+        raise LookupError("The value was not kept.") from error
+
+
+def defused(value: object) -> object:
+    """Return a tool's value without forged marks of the gateway in its texts.
+
+    A value with a forged mark is returned as plain data.
+    """
+    try:
+        plain: object = to_jsonable_python(value)
+    except (PydanticSerializationError, ValueError, RecursionError):
+        return value
+    clean = _mapped(plain)
+    return value if clean == plain else clean
+
+
+def _mapped(value: object) -> object:
+    match value:
+        case str():
+            return edits.defuse(value)
+        case list():
+            return [_mapped(one) for one in cast("list[object]", value)]
+        case dict():
+            members = cast("dict[str, object]", value)
+            return {edits.defuse(key): _mapped(one) for key, one in members.items()}
+        case _:
+            return value

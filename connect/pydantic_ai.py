@@ -1,0 +1,447 @@
+"""Pydantic AI: put people before the tools of an agent.
+
+    agent = Agent(model, tools=[refund], capabilities=[KeyturnApproval("billing")])
+
+The calls of one model response are one turn, so they share a card. A call is claimed
+around the tool itself, inside of all other capabilities, and runs with exactly the
+authorized arguments. By default it waits where it is. With ``durable=True`` the run
+ends with `DeferredToolRequests`, and continues after `KeyturnApproval.results`. What
+a program answers there for a call means nothing: the decision is the gateway's.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+from pydantic import TypeAdapter, ValidationError
+from pydantic_ai import RunContext, ToolReturn
+from pydantic_ai.agent import AbstractAgent
+from pydantic_ai.capabilities import AbstractCapability, CapabilityOrdering
+from pydantic_ai.exceptions import (
+    ApprovalRequired,
+    CallDeferred,
+    ModelRetry,
+    ToolFailed,
+)
+from pydantic_ai.messages import ModelResponse, ToolCallPart
+from pydantic_ai.models import ModelRequestContext
+from pydantic_ai.output import OutputContext
+from pydantic_ai.tools import (
+    DeferredToolRequests,
+    DeferredToolResults,
+    ToolDefinition,
+)
+from pydantic_ai.toolsets import AbstractToolset, FunctionToolset, ToolsetTool
+from pydantic_ai.toolsets.wrapper import WrapperToolset
+from pydantic_core import PydanticSerializationError, to_jsonable_python
+from typing_extensions import override
+
+from keyturn.connect.asking import Asker, decided, schema_of
+from keyturn.connect.gate import Gate
+from keyturn.connect.kept_values import defused, kept, recalled
+from keyturn.connect.once import NotDecided, Told, Work, once
+from keyturn.gateway.client.claiming import HeldCall, Unfinished
+from keyturn.gateway.errors import BadJson, NotStarted, SettingsError
+from keyturn.gateway.protocol import digest, strict_json, texts
+from keyturn.gateway.protocol.http_api import OpenQuestion
+from keyturn.gateway.protocol.records import (
+    MAX_PROBLEM,
+    Person,
+    Reading,
+    Result,
+    RunRef,
+)
+from keyturn.gateway.protocol.strict_json import JsonObject
+from keyturn.gateway.protocol.wire import ProposedCall, Turn, TurnRef
+
+Requester = Callable[[RunContext[Any]], Person | None]
+
+METADATA = "keyturn"
+"""The key of Keyturn's data in the metadata of tool returns and deferred calls."""
+
+UNSTABLE = (
+    "The tool reads its own form of these arguments differently, so people cannot be "
+    "shown what would run, and it did not run. Tell the user."
+)
+TAG = "keyturn/v1/pydantic-ai/response"
+
+_RETURN = TypeAdapter(ToolReturn[Any])
+
+
+class KeyturnApproval(AbstractCapability[Any]):
+    """Holds the calls of an agent's tools for people, as the policy demands.
+
+    Args:
+        agent: the agent's name in policy and cards.
+        gateway: the gateway, or its URL; None is that of the environment.
+        api_key: the key for a gateway at a URL; None is that of the environment.
+        durable: end the run instead of waiting; see `results`.
+        limit_s: how long a call waits for people; then it is withdrawn.
+        requester: returns the person who asked for a run; they cannot approve its
+            calls.
+        ungated: names of tools and output functions that run without the gateway.
+
+    Raises:
+        SettingsError: when an argument cannot be used, or the agent has something that
+            acts past the gate: a tool of the provider, an output function, or a tool
+            that asks for approval or runs elsewhere by itself.
+    """
+
+    def __init__(
+        self,
+        agent: str,
+        *,
+        gateway: Gate | str | None = None,
+        api_key: str | None = None,
+        durable: bool = False,
+        limit_s: float = math.inf,
+        requester: Requester | None = None,
+        ungated: Collection[str] = (),
+    ) -> None:
+        self.asker = Asker.of(agent, gateway, api_key, ungated=ungated, limit_s=limit_s)
+        self.durable, self.requester = durable, requester
+
+    @override
+    def get_ordering(self) -> CapabilityOrdering:
+        """Be the last before the tool: others may change arguments until then."""
+        return CapabilityOrdering(position="innermost")
+
+    @override
+    def for_agent(self, agent: AbstractAgent[Any, Any]) -> AbstractCapability[Any]:
+        """Refuse an agent that acts past the gate."""
+        self._refuse_output(_functions_of(agent.output_type))
+        self._refuse_native(agent.root_capability.get_native_tools())
+        for toolset in agent.toolsets:
+            if isinstance(toolset, FunctionToolset):
+                found = toolset.tools
+                asking = [name for name, one in found.items() if one.requires_approval]
+                self._refuse_asking(asking)
+        return self
+
+    @override
+    async def prepare_tools(
+        self, ctx: RunContext[Any], tool_defs: list[ToolDefinition]
+    ) -> list[ToolDefinition]:
+        """Refuse tools of a run that ask or run elsewhere by themselves."""
+        self._refuse_asking([one.name for one in tool_defs if one.kind != "function"])
+        return tool_defs
+
+    @override
+    async def before_model_request(
+        self, ctx: RunContext[Any], request_context: ModelRequestContext
+    ) -> ModelRequestContext:
+        """Refuse tools of the provider that a run adds."""
+        parameters = request_context.model_request_parameters
+        self._refuse_native(parameters.native_tools)
+        return request_context
+
+    @override
+    async def before_output_process(
+        self, ctx: RunContext[Any], *, output_context: OutputContext, output: Any
+    ) -> Any:
+        """Refuse an output function that a run adds."""
+        name = output_context.function_name
+        self._refuse_output([name] if name else [])
+        return output
+
+    @override
+    def get_wrapper_toolset(
+        self, toolset: AbstractToolset[Any]
+    ) -> AbstractToolset[Any]:
+        """Gate every function tool of a run."""
+        return _Gated(toolset, self)
+
+    async def results(self, requests: DeferredToolRequests) -> DeferredToolResults:
+        """Wait until people have decided on the calls that a durable run deferred.
+
+        Pass the results to ``agent.run(message_history=…, deferred_tool_results=…)``,
+        in any process and as often as needed: each call runs once. Calls that other
+        tools deferred are not among the results.
+        """
+        ours = {
+            call.tool_call_id: requests.metadata[call.tool_call_id][METADATA]
+            for call in requests.approvals
+            if METADATA in requests.metadata.get(call.tool_call_id, {})
+        }
+        by_run: dict[RunRef, list[OpenQuestion]] = {}
+        for one in ours.values():
+            run = RunRef.model_validate(one["run"])
+            by_run.setdefault(run, []).append(
+                OpenQuestion.model_validate(one["question"])
+            )
+        for run, questions in by_run.items():
+            await decided(self.asker.gate, run, questions)
+        return requests.build_results(approvals=dict.fromkeys(ours, True))
+
+    def _refuse_asking(self, names: Collection[str]) -> None:
+        self._refuse(
+            names,
+            "asks for approval or runs elsewhere by itself; remove "
+            "requires_approval=True, so that people are asked once",
+        )
+
+    def _refuse_native(self, tools: Sequence[object]) -> None:
+        kinds = [str(getattr(one, "kind", type(one).__name__)) for one in tools]
+        self._refuse(
+            # It only finds tools, which are gated.
+            [kind for kind in kinds if kind != "tool_search"],
+            "runs at the model's provider, where no gate can hold it; use a tool of "
+            "this program, or a local MCP toolset",
+        )
+
+    def _refuse_output(self, names: Collection[str]) -> None:
+        self._refuse(
+            names,
+            "is an output function, which runs past the gate; make it a tool",
+        )
+
+    def _refuse(self, names: Collection[str], why: str) -> None:
+        for name in names:
+            if name not in self.asker.ungated:
+                raise SettingsError(
+                    f"{name!r} of the agent {self.asker.agent!r} {why}, or list it in "
+                    "ungated= to run it without approvals."
+                )
+
+
+def _functions_of(output_type: object) -> list[str]:
+    """Return the names of the functions in an agent's output type."""
+    if isinstance(output_type, list | tuple):
+        each = cast("Sequence[object]", output_type)
+        return [name for one in each for name in _functions_of(one)]
+    for field in ("outputs", "output", "output_function"):
+        if hasattr(output_type, field):
+            return _functions_of(getattr(output_type, field))
+    is_function = callable(output_type) and hasattr(output_type, "__code__")
+    is_method = hasattr(output_type, "__func__")
+    return (
+        [str(getattr(output_type, "__name__", ""))] if is_function or is_method else []
+    )
+
+
+@dataclass
+class _Gated(WrapperToolset[Any]):
+    approval: KeyturnApproval
+
+    @override
+    async def call_tool(
+        self,
+        name: str,
+        tool_args: dict[str, Any],
+        ctx: RunContext[Any],
+        tool: ToolsetTool[Any],
+    ) -> Any:
+        approval, asker = self.approval, self.approval.asker
+        if name in asker.ungated:
+            return await super().call_tool(name, tool_args, ctx, tool)
+        turn = _turn(ctx, asker, tool_args)
+        mine = (it for it in turn.calls if it.tool_call_id == ctx.tool_call_id)
+        call = next(mine, None)
+        if call is None:
+            # Another capability changed arguments that the tool would have refused.
+            raise ToolFailed(texts.NO_VERDICT)
+        requester = approval.requester and approval.requester(ctx)
+        verdict = await asker.verdict(turn, call, requester)
+        reader = _Reader(tool, ctx)
+        held = HeldCall(turn.ref, verdict, call.args, reading=reader.reading)
+
+        async def run(args: JsonObject, _permit: object) -> ToolReturn[Any]:
+            found = await reader.checked(args)
+            returned = await super(_Gated, self).call_tool(name, found, ctx, tool)
+            is_full = isinstance(returned, ToolReturn)
+            return cast("Any", returned) if is_full else ToolReturn(returned)
+
+        work = Work(run, _keep, _recall, _raised)
+        try:
+            told = await (
+                once(asker.gate, held, work, limit_s=0)
+                if approval.durable
+                else asker.run(held, work)
+            )
+        except NotDecided as waits:
+            question = waits.question.model_dump(mode="json")
+            run_ref = turn.ref.run_ref.model_dump(mode="json")
+            raise ApprovalRequired(
+                {METADATA: {"run": run_ref, "question": question}}
+            ) from waits
+        return _to_model(told, held.item_id)
+
+
+def _turn(ctx: RunContext[Any], asker: Asker, args: dict[str, Any]) -> Turn:
+    """Return the turn of a call: all gated calls of its model response."""
+    response = next(
+        (one for one in reversed(ctx.messages) if isinstance(one, ModelResponse)), None
+    )
+    parts = response.tool_calls if response else []
+    thread = ctx.conversation_id or ctx.run_id or ""
+    name, call_id = ctx.tool_name or "", ctx.tool_call_id or ""
+    if response is None or all(part.tool_call_id != call_id for part in parts):
+        # Started by another tool, which the model's response does not show.
+        ref = TurnRef(agent=asker.agent, thread=thread, ns=call_id, message_id=call_id)
+        shown = strict_json.accept_object(to_jsonable_python(args))
+        alone = ProposedCall(tool=name, args=shown, tool_call_id=call_id)
+        return Turn(ref=ref, calls=(alone,), schemas=_schemas(ctx, [name]))
+    proposed = [_proposal(part, ctx, asker) for part in parts]
+    calls = tuple(one for one in proposed if one is not None)
+    # A saved history has both. With other arguments, the turn is refused.
+    named = [response.timestamp.isoformat(), *(part.tool_call_id for part in parts)]
+    message = digest.tagged_hash(TAG, json.dumps(named).encode())
+    return Turn(
+        ref=TurnRef(agent=asker.agent, thread=thread, message_id=message),
+        calls=calls,
+        says=response.text or "",
+        schemas=_schemas(ctx, [one.tool for one in calls]),
+    )
+
+
+def _schemas(ctx: RunContext[Any], names: Sequence[str]) -> dict[str, JsonObject]:
+    tools = _tools(ctx)
+    found = {
+        name: schema_of(tools[name].tool_def.parameters_json_schema) for name in names
+    }
+    return {name: schema for name, schema in found.items() if schema is not None}
+
+
+def _tools(ctx: RunContext[Any]) -> Mapping[str, ToolsetTool[Any]]:
+    return (ctx.tool_manager and ctx.tool_manager.tools) or {}
+
+
+def _proposal(
+    part: ToolCallPart, ctx: RunContext[Any], asker: Asker
+) -> ProposedCall | None:
+    """Return a call to propose; None if it never reaches the gate."""
+    tool, name = _tools(ctx).get(part.tool_name), part.tool_name
+    if tool is None or tool.tool_def.kind == "output" or name in asker.ungated:
+        return None
+    reader = _Reader(tool, ctx)
+    try:
+        wrote = strict_json.accept_object(part.args_as_dict(raise_if_invalid=True))
+        args = reader.read(wrote)
+        problem = "" if digest.same(reader.read(args), args) else UNSTABLE
+    except BadJson as error:
+        wrote, args, problem = {}, {}, str(error)
+    except (ValueError, AssertionError):
+        return None  # not valid: the framework asks the model to correct it
+    return ProposedCall(
+        tool=name,
+        args=args,
+        tool_call_id=part.tool_call_id,
+        original_args=None if digest.same(wrote, args) else wrote,
+        problem=problem,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    """How a tool reads its arguments: its validator converts and fills them."""
+
+    tool: ToolsetTool[Any]
+    ctx: RunContext[Any]
+
+    def validated(self, args: JsonObject) -> dict[str, Any]:
+        """Return the arguments with which the tool's function is called."""
+        context = self.ctx.validation_context
+        text = json.dumps(args)
+        found = self.tool.args_validator.validate_json(text, context=context)
+        return cast("dict[str, Any]", found)
+
+    def read(self, args: JsonObject) -> JsonObject:
+        """Return arguments as the tool reads them, without generated defaults.
+
+        Raises:
+            ValidationError: when the tool refuses them.
+            BadJson: when they cannot be shown.
+        """
+        one, other = (self._shown(args) for _ in range(2))
+        return {
+            name: value
+            for name, value in one.items()
+            if name in args or (name in other and digest.same(value, other[name]))
+        }
+
+    def _shown(self, args: JsonObject) -> JsonObject:
+        try:
+            return strict_json.accept_object(to_jsonable_python(self.validated(args)))
+        except PydanticSerializationError as error:
+            raise BadJson(f"They cannot be shown ({error}).") from error
+
+    def reading(self, args: JsonObject) -> Reading | None:
+        """Return how the tool reads an edit that it would change, or refuse."""
+        try:
+            found = self.read(args)
+        except ValidationError as error:
+            first = error.errors(include_input=False, include_url=False)[0]
+            place = ".".join(map(str, first["loc"]))
+            return Reading(problem=f"{place}: {first['msg']}"[:MAX_PROBLEM])
+        except BadJson as error:
+            return Reading(problem=str(error)[:MAX_PROBLEM])
+        return None if digest.same(found, args) else Reading(args=found)
+
+    async def checked(self, args: JsonObject) -> dict[str, Any]:
+        """Return authorized arguments for the tool.
+
+        Raises:
+            NotStarted: when it would run with others, or its validator refuses them.
+        """
+        misread = self.reading(args)
+        if misread is not None:
+            why = misread.problem or "it would read the arguments differently"
+            raise NotStarted(f"This did not run: {why}.")
+        found = self.validated(args)
+        if self.tool.args_validator_func is not None:
+            # It has accepted the model's arguments, which an edit may have changed.
+            try:
+                said = self.tool.args_validator_func(self.ctx, **found)
+                if inspect.isawaitable(said):
+                    await said
+            except (ModelRetry, ToolFailed) as error:
+                raise NotStarted(f"This did not run: {error}") from error
+        return found
+
+
+def _keep(returned: ToolReturn[Any]) -> Result:
+    shown = kept(returned.return_value)
+    try:
+        plain = _RETURN.dump_python(returned, mode="json", warnings=False)
+    except (PydanticSerializationError, ValueError, RecursionError):
+        return shown.with_(payload="")
+    return kept(plain).with_(summary=shown.summary)
+
+
+def _recall(payload: str) -> ToolReturn[Any]:
+    try:
+        return _RETURN.validate_python(recalled(payload))
+    except ValidationError as error:
+        raise LookupError("The value was not kept.") from error
+
+
+def _raised(error: BaseException) -> Unfinished | None:
+    # The tool itself asks its program; it has begun.
+    is_pause = isinstance(error, ApprovalRequired | CallDeferred)
+    return Unfinished.PAUSED if is_pause else None
+
+
+def _to_model(told: Told[ToolReturn[Any]], item_id: str) -> ToolReturn[Any]:
+    """Return what the model reads, with data for programs in its metadata."""
+    data: JsonObject = {"item_id": item_id}
+    if told.edit is not None:
+        data["edit"] = told.edit.model_dump(mode="json")
+    if told.value is None:
+        text = told.in_words(str)
+        if told.is_error:
+            raise ToolFailed(text)
+        return ToolReturn(text, metadata={METADATA: data})
+    returned = told.value.is_
+    shown: Any = defused(returned.return_value)
+    if told.notice:
+        is_text = isinstance(shown, str)
+        shown = f"{told.notice}\n\n{shown}" if is_text else [told.notice, shown]
+    metadata: Any = returned.metadata
+    if metadata is None or isinstance(metadata, dict):
+        metadata = {**(metadata or {}), METADATA: data}
+    return replace(returned, return_value=shown, metadata=metadata)

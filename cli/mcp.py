@@ -17,6 +17,8 @@ from __future__ import annotations
 
 import asyncio
 import re
+import shlex
+from collections.abc import Mapping
 from typing import Annotated
 
 import typer
@@ -33,7 +35,7 @@ from keyturn.connect.mcp.serving import (
     serve_http,
     serve_stdio,
 )
-from keyturn.connect.mcp.upstreams import UpstreamSpec, parse_header, parse_upstream
+from keyturn.connect.mcp.upstreams import UpstreamSpec
 from keyturn.gateway.client.http_gateway import (
     KEY_VARIABLE,
     URL_VARIABLE,
@@ -43,10 +45,12 @@ from keyturn.gateway.errors import SettingsError
 from keyturn.gateway.logs import LogSettings, write_logs
 from keyturn.gateway.protocol.records import Person
 from keyturn.gateway.service_settings import Address, ListenAddress, PeopleSettings
-from keyturn.gateway.setting_forms import parse_duration
+from keyturn.gateway.setting_forms import is_safe_url, parse_duration
 
 group = typer.Typer(rich_markup_mode=None, invoke_without_command=True)
 
+_NAME = re.compile(r"[a-z0-9](?:-?[a-z0-9]){0,30}", re.ASCII)
+_HEADER = re.compile(r"[A-Za-z0-9-]+", re.ASCII)
 _CLIENT = re.compile(r"(?:(?P<client>[^=]{1,80})=)?(?P<time>[^=]+)")
 
 Upstreams = Annotated[
@@ -184,6 +188,58 @@ def upstream_specs(
         UpstreamSpec(one.name, one.command, one.url, found.get(one.name, {}))
         for one in specs
     ]
+
+
+def parse_upstream(text: str) -> UpstreamSpec:
+    """Parse ``name=command …`` or ``name=https://…``.
+
+    Raises:
+        SettingsError: names the mistake.
+    """
+    name, _, target = (part.strip() for part in text.partition("="))
+    if not _NAME.fullmatch(name) or not target:
+        raise SettingsError(
+            f"The upstream {text!r} is not NAME=COMMAND or NAME=URL, such as "
+            "billing='npx -y @acme/billing-mcp'. A name has lower-case letters, "
+            "digits and single hyphens, 31 at most."
+        )
+    if re.match(r"(?i)https?://", target):
+        if not is_safe_url(target):
+            raise SettingsError(
+                f"The upstream {name!r} is at {target!r}: use https://, or http:// for "
+                "this machine. Over plain http its token could be read on the way."
+            )
+        return UpstreamSpec(name, url=target)
+    try:
+        command = tuple(shlex.split(target))
+    except ValueError as error:
+        raise SettingsError(
+            f"The command of the upstream {name!r} cannot be read: {error}."
+        ) from error
+    return UpstreamSpec(name, command=command)
+
+
+def parse_header(text: str, env: Mapping[str, str]) -> tuple[str, str, str]:
+    """Parse ``upstream=Header: value``; ``$NAME`` as the value reads the environment.
+
+    Raises:
+        SettingsError: names the mistake, without the value.
+    """
+    upstream, _, rest = text.partition("=")
+    name, colon, value = (part.strip() for part in rest.partition(":"))
+    if not colon or not _HEADER.fullmatch(name):
+        raise SettingsError(
+            "A --header is UPSTREAM=NAME:VALUE, such as 'crm=Authorization:$CRM_TOKEN'."
+        )
+    scheme, _, variable = value.rpartition("$")
+    if variable != value:
+        if variable not in env:
+            raise SettingsError(
+                f"The header {name!r} of {upstream!r} needs the environment variable "
+                f"{variable!r}, which is not set."
+            )
+        value = scheme + env[variable]
+    return upstream, name, value
 
 
 def connected_gate(command: CommandContext) -> HttpGate:

@@ -75,6 +75,16 @@ class Gate(Gateway, Protocol):
         """Record the requester of a run, who cannot approve its calls."""
         ...
 
+    async def definitions(
+        self, asked: http_api.DefinitionsQuestion
+    ) -> http_api.Definitions:
+        """Return the approved definitions of a server's tools."""
+        ...
+
+    async def keep_definitions(self, item_id: str, fence: int) -> bool:
+        """Keep the definitions of a claimed `DEFINITIONS_TOOL`; False if it is lost."""
+        ...
+
     async def listing(
         self,
         *,
@@ -126,6 +136,17 @@ class HttpGate(HttpGateway):
     async def remember(self, facts: http_api.RunFacts) -> None:
         """Record the requester of a run; see `Gate.remember`."""
         await self.connection.ask(http_api.REMEMBER, facts)
+
+    async def definitions(
+        self, asked: http_api.DefinitionsQuestion
+    ) -> http_api.Definitions:
+        """Return the approved definitions; see `Gate.definitions`."""
+        return await self.connection.ask(http_api.DEFINITIONS, asked)
+
+    async def keep_definitions(self, item_id: str, fence: int) -> bool:
+        """Keep approved definitions; see `Gate.keep_definitions`."""
+        question = http_api.ClaimedCall(item_id=item_id, fence=fence)
+        return await self.connection.ask(http_api.KEEP_DEFINITIONS, question)
 
     async def listing(
         self,

@@ -75,6 +75,7 @@ class Call:
         work: the attempt that runs now.
         progress: passes progress of the upstream on.
         trace: the client's trace context.
+        definition: the tool's definition at the proposal; None before it.
     """
 
     id: str
@@ -94,6 +95,7 @@ class Call:
     work: asyncio.Task[None] | None = None
     progress: Progress | None = None
     trace: str = ""
+    definition: JsonObject | None = None
     begun_s: float = 0.0
     woken: asyncio.Event = field(default_factory=asyncio.Event)
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -134,10 +136,6 @@ class Calls:
         self._by_id = dict[str, Call]()
         self._by_mark = dict[str, dict[str, Call]]()
         self._found = dict[str, list[str]]()
-
-    def __len__(self) -> int:
-        """Return the number of calls that are not collected."""
-        return len(self._by_id)
 
     def all(self) -> list[Call]:
         """Return the calls, oldest first."""

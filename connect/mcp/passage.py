@@ -13,13 +13,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, assert_never
 
 from mcp_types import CallToolResult
 from typing_extensions import override
 
 from keyturn.connect.gate import Gate
 from keyturn.connect.mcp.calls import Call, Calls, call_id_of, turn_of
+from keyturn.connect.mcp.definitions import Definitions
 from keyturn.connect.mcp.results import (
     cleaned,
     decision_of,
@@ -30,43 +31,17 @@ from keyturn.connect.mcp.results import (
     with_decision,
     with_edit,
 )
-from keyturn.connect.mcp.upstreams import NoAnswer, NotSent, Upstream
+from keyturn.connect.mcp.upstreams import NoAnswer, NotSent, ServerRefused, Upstream
 from keyturn.gateway.background import begun
+from keyturn.gateway.client import claiming
 from keyturn.gateway.client.bridge import AWAITING, ask_or_wait
-from keyturn.gateway.client.claiming import (
-    Closed,
-    CutOff,
-    Effect,
-    HeldCall,
-    NotRun,
-    People,
-    Ran,
-    RanBefore,
-    Reconciled,
-    Unfinished,
-    execute,
-)
 from keyturn.gateway.errors import KeyturnError, NotAllowed, ThreadUnavailable
 from keyturn.gateway.failures import any_failure, log_failure
-from keyturn.gateway.protocol import texts
+from keyturn.gateway.protocol import texts, wire
 from keyturn.gateway.protocol.http_api import RunFacts
 from keyturn.gateway.protocol.receipts import META_KEY
-from keyturn.gateway.protocol.records import EditRecord, ItemState, Result
+from keyturn.gateway.protocol.records import ItemState, Result
 from keyturn.gateway.protocol.strict_json import JsonObject
-from keyturn.gateway.protocol.wire import (
-    Answer,
-    AnswerKind,
-    CallEnd,
-    CallHint,
-    CallOutcome,
-    CallProgress,
-    Claimed,
-    ProposedCall,
-    ReconcileAnswer,
-    Turn,
-    Verdict,
-    VerdictKind,
-)
 
 logger = logging.getLogger(__name__)
 
@@ -76,28 +51,37 @@ POLL_S = 30
 LONGEST_PAUSE_S = 5.0
 FIRST_PAUSE_S = 0.2
 
-_MOVING = {ItemState.PENDING}
-_GOES_ON = {AnswerKind.APPROVE, AnswerKind.EDIT}
+CHANGED = (
+    "The server changed the definition of this tool after the call was proposed, so "
+    "the call did not run, and an approval of it is void. People decide about the "
+    "new definition. Tell the user, who may ask for the call again."
+)
+
+_GOES_ON = {wire.AnswerKind.APPROVE, wire.AnswerKind.EDIT}
 
 
 class _NotNow(KeyturnError):
     """The call went back to people, or is in doubt: its caller waits again."""
 
 
-class _Elsewhere(People):
+class _Elsewhere(claiming.People):
     """People who decide while the call waits like any other: never inside a claim."""
 
     @override
-    async def decide_again(self) -> Answer:
+    async def decide_again(self) -> wire.Answer:
         raise _NotNow
 
     @override
-    async def reconcile(self) -> ReconcileAnswer:
+    async def reconcile(self) -> wire.ReconcileAnswer:
         raise InDoubt
 
     @override
     def has_ended(self) -> None:
         return
+
+
+class DefinitionChanged(KeyturnError):
+    """The server changed the tool between the approval and the run."""
 
 
 class InDoubt(KeyturnError):
@@ -112,6 +96,7 @@ class Passage:
         agent: the agent in whose name calls are proposed.
         upstreams: the servers, by name.
         calls: the calls of this gate.
+        definitions: the approved definitions.
     """
 
     def __init__(
@@ -120,8 +105,10 @@ class Passage:
         agent: str,
         upstreams: Mapping[str, Upstream],
         calls: Calls,
+        definitions: Definitions,
     ) -> None:
         self._gate, self._agent = gate, agent
+        self._definitions = definitions
         self._upstreams, self._calls = upstreams, calls
         self._place = ""
         self._recovered = asyncio.Lock()
@@ -144,9 +131,8 @@ class Passage:
                     agent=self._agent, state="open", cursor=cursor, limit=200
                 )
                 for approval in page.approvals:
-                    for call in approval.calls:
-                        call_id = call_id_of(approval.thread)
-                        self._calls.remember_open(call_id, call.tool_call_id)
+                    mark = approval.calls[0].tool_call_id
+                    self._calls.remember_open(call_id_of(approval.thread), mark)
                 cursor = page.next
                 is_last = not cursor
             self._is_recovered = True
@@ -170,14 +156,14 @@ class Passage:
                 # A wait may end without an event, such as after a restore.
                 self.wake_all()
             for event in page.events:
+                self._definitions.wake(event.thread)
                 if call := self._calls.get(call_id_of(event.thread)):
                     call.woken.set()
 
     def wake_all(self) -> None:
         """Let all waiting calls look again."""
         for call in self._calls.all():
-            if call.waiting:
-                call.woken.set()
+            call.woken.set()
 
     async def wait(self, call: Call, hold_s: float) -> CallToolResult | None:
         """Move a call on while its caller waits; None when it still waits afterwards.
@@ -221,15 +207,19 @@ class Passage:
         if call.result is not None or (call.work is not None and not call.work.done()):
             return
         if call.verdict is None:
+            definition = await self._definitions.of_call(call.server, call.name)
+            if definition is None:
+                return  # people decide about the definition first
+            call.definition = definition
             call.verdict = await self._submitted(call)
         verdict = call.verdict
-        if verdict.kind is VerdictKind.DENY:
+        if verdict.kind is wire.VerdictKind.DENY:
             decision = decision_of("denied", call.args, None, None)
             text = texts.denial_text(verdict.reason)
             call.end(text_result(text, decision=decision))
         elif verdict.runs_unclaimed:
             self._begin(call, self._run_unclaimed(call, verdict))
-        elif verdict.kind is VerdictKind.RUN or await self._is_decided(call):
+        elif verdict.kind is wire.VerdictKind.RUN or await self._is_decided(call):
             self._begin(call, self._run_claimed(call, verdict))
 
     def _begin(self, call: Call, work: Any) -> None:  # noqa: ANN401 - a coroutine
@@ -250,12 +240,14 @@ class Passage:
 
         call.work = begun(kept())
 
-    async def _submitted(self, call: Call) -> Verdict:
+    async def _submitted(self, call: Call) -> wire.Verdict:
         ref = call.ref(self._agent)
         if call.caller.person is not None:
             facts = RunFacts(run=ref.run_ref, requester=call.caller.person)
             await ask_or_wait(AWAITING, lambda: self._gate.remember(facts), call.tool)
-        turn = Turn(ref=ref, calls=(await self._proposed(call),))
+        schema = (call.definition or {}).get("inputSchema")
+        schemas = {call.tool: schema} if isinstance(schema, dict) else {}
+        turn = wire.Turn(ref=ref, calls=(_proposed(call),), schemas=schemas)
         [verdict] = await ask_or_wait(
             AWAITING, lambda: self._gate.submit(turn), call.tool
         )
@@ -263,68 +255,46 @@ class Passage:
             raise NotAllowed(texts.MISMATCH)
         return verdict
 
-    async def _proposed(self, call: Call) -> ProposedCall:
-        asked = f"Asked by the MCP client {call.client or 'without a name'!r}."
-        runs = "It runs while the client waits or when it asks again."
-        return ProposedCall(
-            tool=call.tool,
-            args=call.args,
-            tool_call_id=call.mark,
-            hint=CallHint(description=f"{asked} {runs}"),
-        )
-
     async def _is_decided(self, call: Call) -> bool:
         """Return whether a held call may be claimed; give it its end, if it has one."""
-        outcomes = await self._gate.outcomes(call.ref(self._agent))
-        for outcome in outcomes:
-            if outcome.tool_call_id != call.mark or outcome.state in _MOVING:
-                continue
-            if (found := _over(outcome, call.args)) is None:
-                return True
-            call.end(found)
+        for outcome in await self._gate.outcomes(call.ref(self._agent)):
+            if outcome.state is not ItemState.PENDING:
+                call.result = _over(outcome, call.args)
+                return call.result is None
         return False
 
-    async def _run_claimed(self, call: Call, verdict: Verdict) -> None:
-        held = HeldCall(call.ref(self._agent), verdict, call.args, _Elsewhere())
+    async def _run_claimed(self, call: Call, verdict: wire.Verdict) -> None:
+        held = claiming.HeldCall(
+            call.ref(self._agent), verdict, call.args, _Elsewhere()
+        )
         ran_with = call.args
 
-        async def run(claimed: Claimed, args: JsonObject) -> CallToolResult:
+        async def run(claimed: wire.Claimed, args: JsonObject) -> CallToolResult:
             nonlocal ran_with
             ran_with = args
+            if not await self._definitions.is_still(call):
+                raise DefinitionChanged
             return await self._forward(call, args, claimed.receipt)
 
-        effect = Effect(run, stored, text_result, _meaning)
+        effect = claiming.Effect(run, stored, text_result, _meaning)
         try:
-            end = await execute(held, self._gate, AWAITING, effect)
+            end = await claiming.execute(held, self._gate, AWAITING, effect)
+        except DefinitionChanged:
+            # The approval was for a tool that said something else.
+            await self._gate.withdraw(held.ref.run_ref, (held.item_id,))
+            call.end(text_result(CHANGED))
+            return
         except NoAnswer as error:
             decision = decision_of("unknown", call.args, ran_with, None)
             text = f"{error} {texts.UNKNOWN_EFFECT}"
             call.end(text_result(text, decision=decision))
             return
-        match end:
-            case Ran():
-                result = end.result
-                if end.failure is not None:
-                    result = text_result(texts.failure_text(end.failure, _text(result)))
-                call.end(_told(call, verdict, result, end.edit, ran_with))
-            case RanBefore():
-                result = restored(end.result)
-                ran_with = end.edit.edited_args if end.edit else call.args
-                call.end(_told(call, verdict, result, end.edit, ran_with))
-            case Reconciled():
-                call.end(text_result(texts.reconciled_text(end.finding)))
-            case CutOff():
-                call.end(in_doubt())
-            case Closed():
-                call.end(ended(end.answer, call.args))
-            case NotRun():
-                decision = decision_of("refused", call.args, None, None)
-                call.end(text_result(end.reason, decision=decision))
+        call.end(_told(call, verdict, end, ran_with))
 
-    async def _run_unclaimed(self, call: Call, verdict: Verdict) -> None:
+    async def _run_unclaimed(self, call: Call, verdict: wire.Verdict) -> None:
         """Forward a call of tier ``auto``: it has no record, and no receipt."""
         ref = call.ref(self._agent)
-        progress = CallProgress(
+        progress = wire.CallProgress(
             verb="begin", ref=ref, tool=call.tool, tool_call_id=verdict.tool_call_id
         )
         start = await ask_or_wait(
@@ -351,7 +321,7 @@ class Passage:
             await self._ended(call, kept, is_over=is_over)
 
     async def _ended(self, call: Call, result: Result, *, is_over: bool) -> None:
-        end = CallEnd(
+        end = wire.CallEnd(
             ref=call.ref(self._agent),
             tool=call.tool,
             tool_call_id=call.mark,
@@ -387,13 +357,30 @@ def in_doubt() -> CallToolResult:
     return text_result(texts.UNKNOWN_RESULT, decision=decision)
 
 
-def _meaning(error: BaseException) -> Unfinished | None:
-    if isinstance(error, NotSent):
-        return Unfinished.NOT_BEGUN
-    return Unfinished.UNKNOWN if isinstance(error, NoAnswer) else None
+def _proposed(call: Call) -> wire.ProposedCall:
+    client = f"{call.client!r}" if call.client else "without a name"
+    told = f"Asked by the MCP client {client}. "
+    if call.caller.person is not None and not call.caller.principal:
+        told += "The configuration of the client names its requester. "
+    told += "It runs while the client waits, or when it asks again."
+    hints = (call.definition or {}).get("annotations")
+    # A server may raise the tier of its tool, and never lower it.
+    is_destructive = isinstance(hints, dict) and hints.get("destructiveHint") is True
+    hint = wire.CallHint(description=told, hold=True if is_destructive else None)
+    return wire.ProposedCall(
+        tool=call.tool, args=call.args, tool_call_id=call.mark, hint=hint
+    )
 
 
-def _over(outcome: CallOutcome, args: JsonObject) -> CallToolResult | None:
+def _meaning(error: BaseException) -> claiming.Unfinished | None:
+    """Return what an error means; None for a failure of the tool."""
+    if isinstance(error, NoAnswer):
+        return claiming.Unfinished.UNKNOWN
+    has_begun = isinstance(error, ServerRefused) or not isinstance(error, KeyturnError)
+    return None if has_begun else claiming.Unfinished.NOT_BEGUN
+
+
+def _over(outcome: wire.CallOutcome, args: JsonObject) -> CallToolResult | None:
     """Return the result of a call that is over; None for one that may still run."""
     answer = outcome.answer
     if answer is not None and answer.type not in _GOES_ON:
@@ -410,18 +397,34 @@ def _over(outcome: CallOutcome, args: JsonObject) -> CallToolResult | None:
 
 def _told(
     call: Call,
-    verdict: Verdict,
-    result: CallToolResult,
-    edit: EditRecord | None,
+    verdict: wire.Verdict,
+    end: claiming.End[CallToolResult],
     executed: JsonObject,
 ) -> CallToolResult:
-    kind = "edit" if edit else "approve"
-    if verdict.kind is VerdictKind.RUN:
+    """Return what the client gets for a claimed call."""
+    kind, edit = "approve", None
+    match end:
+        case claiming.Ran():
+            result, edit = end.result, end.edit
+            if end.failure is not None:
+                said = " ".join(getattr(one, "text", "") for one in result.content)
+                result = text_result(texts.failure_text(end.failure, said))
+        case claiming.RanBefore():
+            result, edit = restored(end.result), end.edit
+            executed = edit.edited_args if edit else call.args
+        case claiming.Reconciled():
+            return text_result(texts.reconciled_text(end.finding))
+        case claiming.CutOff():
+            return in_doubt()
+        case claiming.Closed():
+            return ended(end.answer, call.args)
+        case claiming.NotRun():
+            decision = decision_of("refused", call.args, None, None)
+            return text_result(end.reason, decision=decision)
+        case _:
+            assert_never(end)
+    if verdict.kind is wire.VerdictKind.RUN:
         kind = "policy"
-    decision = decision_of(kind, call.args, executed, edit)
+    decision = decision_of("edit" if edit else kind, call.args, executed, edit)
     decision["approval"] = verdict.item_id.partition(".")[0]
     return with_decision(with_edit(result, edit), decision)
-
-
-def _text(result: CallToolResult) -> str:
-    return " ".join(getattr(one, "text", "") for one in result.content)

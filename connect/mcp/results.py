@@ -7,7 +7,6 @@ listed output schema allows that member, so a client that validates accepts it.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any, cast
 
@@ -172,8 +171,3 @@ def _defused(value: Any) -> Any:  # noqa: ANN401 - any JSON
             return {edits.defuse(name): _defused(one) for name, one in members}
         case _:
             return value
-
-
-def as_json(value: JsonValue) -> str:
-    """Return JSON for a sentence."""
-    return json.dumps(value, ensure_ascii=False, sort_keys=True)

@@ -13,7 +13,7 @@ import itertools
 import json
 import logging
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -21,14 +21,22 @@ import mcp_types as types
 from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel import Server
 from mcp.server.request_state import RequestStateBoundary, RequestStateSecurity
+from mcp.server.session import ServerSession
+from mcp.server.subscriptions import (
+    InMemorySubscriptionBus,
+    ListenHandler,
+    ToolsListChanged,
+)
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from starlette.requests import Request
 
 from keyturn.connect.mcp.calls import KEPT_S, Call, Caller, Calls
+from keyturn.connect.mcp.definitions import Definitions
 from keyturn.connect.mcp.passage import Passage
 from keyturn.connect.mcp.results import noted, text_result
-from keyturn.connect.mcp.upstreams import NotSent, Upstream
+from keyturn.connect.mcp.upstreams import NotSent
 from keyturn.gateway.errors import BadJson, KeyRefused, KeyturnError, NotAllowed
+from keyturn.gateway.failures import any_failure
 from keyturn.gateway.protocol import strict_json, texts
 from keyturn.gateway.protocol.strict_json import JsonObject
 
@@ -36,6 +44,9 @@ logger = logging.getLogger(__name__)
 
 HOLD_S = 45.0
 """How long a request waits: the shortest limit of a known client is 60 seconds."""
+
+MOST_SESSIONS = 1000
+"""Clients of older protocols that are told of changed tools."""
 
 MOST_LEGS = 8
 """Legs of a call by sealed state. Clients give up after ten; the ticket comes first."""
@@ -92,7 +103,8 @@ class GateServer:
     Args:
         passage: the way of calls.
         calls: the calls of this gate.
-        upstreams: the servers, by name.
+        upstreams: names of the servers.
+        definitions: their approved tools.
         secret: key of sealed state; the same after a restart.
         holds: how long requests wait.
         caller: returns who sends a request.
@@ -103,19 +115,23 @@ class GateServer:
         *,
         passage: Passage,
         calls: Calls,
-        upstreams: Mapping[str, Upstream],
+        upstreams: Collection[str],
+        definitions: Definitions,
         secret: bytes,
         holds: Holds,
         caller: Callable[[Context], Caller],
     ) -> None:
         self._passage, self.calls = passage, calls
         self._upstreams, self._holds, self._caller = upstreams, holds, caller
+        self._definitions, self._bus = definitions, InMemorySubscriptionBus()
+        self._sessions = dict[str, ServerSession]()
         self.server = Server[Any](
             "keyturn",
             version="1",
             instructions=INSTRUCTIONS,
             on_list_tools=self.list_tools,
             on_call_tool=self.call_tool,
+            on_subscriptions_listen=ListenHandler(self._bus),
         )
         security = RequestStateSecurity(
             keys=[secret], ttl=KEPT_S, bind_principal=self._principal
@@ -125,23 +141,44 @@ class GateServer:
         )
 
     async def list_tools(
-        self, _ctx: Context, _params: types.PaginatedRequestParams | None
+        self, ctx: Context, _params: types.PaginatedRequestParams | None
     ) -> types.ListToolsResult:
-        """List the tools of all upstreams; one that does not answer has none."""
+        """List the approved tools; a server that does not answer has none."""
+        if ctx.protocol_version not in MODERN_PROTOCOL_VERSIONS:
+            self._remember(ctx)
         found = [_WAIT_TOOL]
-        for upstream in self._upstreams.values():
+        for name in self._upstreams:
             try:
-                tools = await upstream.tools()
-            except NotSent as error:
-                logger.warning("mcp.unlisted upstream=%s %s", upstream.name, error)
+                tools = await self._definitions.approved(name)
+            except KeyturnError as error:
+                logger.warning("mcp.unlisted upstream=%s %s", name, error)
                 continue
             found += [
                 noted(tool).model_copy(update={"name": shown})
                 for tool in tools
-                if (shown := self.shown_name(upstream.name, tool.name))
+                if (shown := self.shown_name(name, tool.name))
             ]
         # Each listing is asked for: a change of the tools has to be seen.
         return types.ListToolsResult(tools=found, ttl_ms=0)
+
+    async def tell_changed(self) -> None:
+        """Tell all clients that the list of tools may have changed."""
+        await self._bus.publish(ToolsListChanged())
+        for key, session in list(self._sessions.items()):
+            try:
+                await session.send_notification(types.ToolListChangedNotification())
+            except any_failure():
+                self._sessions.pop(key, None)
+
+    def _remember(self, ctx: Context) -> None:
+        """Keep a client of an older protocol, to tell it of changes."""
+        request = ctx.request
+        headers = request.headers if isinstance(request, Request) else {}
+        key = headers.get("mcp-session-id", "")
+        self._sessions.pop(key, None)
+        self._sessions[key] = ctx.session
+        if len(self._sessions) > MOST_SESSIONS:
+            del self._sessions[next(iter(self._sessions))]
 
     def shown_name(self, upstream: str, tool: str) -> str:
         """Return the name by which clients call a tool; "" if it cannot have one."""

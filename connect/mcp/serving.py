@@ -19,6 +19,7 @@ from starlette.applications import Starlette
 
 from keyturn.connect.gate import Gate
 from keyturn.connect.mcp.calls import Caller, Calls, gate_secret
+from keyturn.connect.mcp.definitions import Definitions
 from keyturn.connect.mcp.passage import Passage
 from keyturn.connect.mcp.people import Tokens
 from keyturn.connect.mcp.server import Context, GateServer, Holds
@@ -73,21 +74,32 @@ async def running(
     }
     key = options.api_key
     calls = Calls(gate_secret(key, "calls"), clock_s=time.monotonic)
-    passage = Passage(gate, options.agent, upstreams, calls)
+    changed = asyncio.Event()
+    definitions = Definitions(gate, options.agent, upstreams, changed.set)
+    passage = Passage(gate, options.agent, upstreams, calls, definitions)
     configured = Caller(person=options.requester)
     server = GateServer(
         passage=passage,
         calls=calls,
-        upstreams=upstreams,
+        upstreams=tuple(upstreams),
+        definitions=definitions,
         secret=gate_secret(key, "state"),
         holds=options.holds,
         caller=caller or (lambda _: configured),
     )
-    following = begun(passage.follow())
+
+    async def tell() -> None:
+        while await changed.wait():
+            changed.clear()
+            passage.wake_all()
+            await server.tell_changed()
+
+    working = begun(passage.follow()), begun(tell())
     try:
         yield server
     finally:
-        following.cancel()
+        for one in working:
+            one.cancel()
         await passage.finish_work(GRACE_S)
         await asyncio.gather(*(one.aclose() for one in upstreams.values()))
 

@@ -11,8 +11,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import re
-import shlex
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, nullcontext, suppress
 from contextvars import ContextVar
@@ -37,11 +35,10 @@ from typing_extensions import override
 
 from keyturn.gateway.background import begun, waited_for
 from keyturn.gateway.client.outgoing import proxy_for, trusted
-from keyturn.gateway.errors import KeyturnError, SettingsError
+from keyturn.gateway.errors import KeyturnError
 from keyturn.gateway.failures import any_failure
 from keyturn.gateway.protocol.run_context import Inside
 from keyturn.gateway.protocol.strict_json import JsonObject
-from keyturn.gateway.setting_forms import is_safe_url
 
 logger = logging.getLogger(__name__)
 
@@ -51,8 +48,6 @@ CONNECT_S = 60.0
 CALL_S = 3600.0
 """How long a call may run; afterwards its outcome is unknown."""
 
-_NAME = re.compile(r"[a-z0-9](?:-?[a-z0-9]){0,30}", re.ASCII)
-_HEADER = re.compile(r"[A-Za-z0-9-]+", re.ASCII)
 _PRIVATE = "KEYTURN_"
 _CLIENT_ERROR, _SERVER_ERROR, _NOT_FOUND = 400, 500, 404
 
@@ -86,70 +81,17 @@ class UpstreamSpec:
     headers: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
 
 
-def parse_upstream(text: str) -> UpstreamSpec:
-    """Parse ``name=command …`` or ``name=https://…``.
-
-    Raises:
-        SettingsError: names the mistake.
-    """
-    name, _, target = (part.strip() for part in text.partition("="))
-    if not _NAME.fullmatch(name) or not target:
-        raise SettingsError(
-            f"The upstream {text!r} is not NAME=COMMAND or NAME=URL, such as "
-            "billing='npx -y @acme/billing-mcp'. A name has lower-case letters, "
-            "digits and single hyphens, 31 at most."
-        )
-    if re.match(r"(?i)https?://", target):
-        if not is_safe_url(target):
-            raise SettingsError(
-                f"The upstream {name!r} is at {target!r}: use https://, or http:// for "
-                "this machine. Over plain http its token could be read on the way."
-            )
-        return UpstreamSpec(name, url=target)
-    try:
-        command = tuple(shlex.split(target))
-    except ValueError as error:
-        raise SettingsError(
-            f"The command of the upstream {name!r} cannot be read: {error}."
-        ) from error
-    return UpstreamSpec(name, command=command)
-
-
-def parse_header(text: str, env: Mapping[str, str]) -> tuple[str, str, str]:
-    """Parse ``upstream=Header: value``; ``$NAME`` as the value reads the environment.
-
-    Raises:
-        SettingsError: names the mistake, without the value.
-    """
-    upstream, _, rest = text.partition("=")
-    name, colon, value = (part.strip() for part in rest.partition(":"))
-    if not colon or not _HEADER.fullmatch(name):
-        raise SettingsError(
-            "A --header is UPSTREAM=NAME:VALUE, such as 'crm=Authorization:$CRM_TOKEN'."
-        )
-    scheme, _, variable = value.rpartition("$")
-    if variable != value:
-        if variable not in env:
-            raise SettingsError(
-                f"The header {name!r} of {upstream!r} needs the environment variable "
-                f"{variable!r}, which is not set."
-            )
-        value = scheme + env[variable]
-    return upstream, name, value
-
-
 class Delivery:
     """How far one forwarded call came.
 
     ``is_sent`` is True once the server may have received a byte of it. ``status`` is
-    the HTTP status of the answer, 0 without one. ``is_answered`` is True once a message
-    from a local server has arrived for it.
+    the HTTP status of the answer, 0 without one.
     """
 
-    __slots__ = ("is_answered", "is_sent", "status")
+    __slots__ = ("is_sent", "status")
 
     def __init__(self) -> None:
-        self.is_sent = self.is_answered = False
+        self.is_sent = False
         self.status = 0
 
 
@@ -161,13 +103,17 @@ class _Line:
     """One connection to a server; ``closed`` is set when it has ended."""
 
     closed: asyncio.Event = field(default_factory=asyncio.Event)
-    under_way: dict[object, Delivery] = field(default_factory=dict[object, Delivery])
     session: ClientSession | None = None
     task: asyncio.Task[None] | None = None
 
+    def asked(self) -> ClientSession:
+        """Return its session."""
+        assert self.session is not None  # noqa: S101 - it is connected
+        return self.session
+
 
 class _Reading(ObjectReceiveStream[Any]):
-    """The messages of a local server; notes answers and the end of the stream."""
+    """The messages of a local server; notes the end of the stream."""
 
     def __init__(self, inner: ReadStream[Any], line: _Line) -> None:
         self._inner, self._line = inner, line
@@ -175,16 +121,10 @@ class _Reading(ObjectReceiveStream[Any]):
     @override
     async def receive(self) -> Any:
         try:
-            item = await self._inner.receive()
+            return await self._inner.receive()
         except (anyio.EndOfStream, anyio.ClosedResourceError):
             self._line.closed.set()
             raise
-        message = getattr(item, "message", None)
-        if isinstance(message, types.JSONRPCResponse | types.JSONRPCError):
-            delivery = self._line.under_way.pop(message.id, None)
-            if delivery is not None:
-                delivery.is_answered = True
-        return item
 
     @override
     async def aclose(self) -> None:
@@ -194,8 +134,8 @@ class _Reading(ObjectReceiveStream[Any]):
 class _Writing(ObjectSendStream[Any]):
     """The messages to a local server; notes when a call is handed over."""
 
-    def __init__(self, inner: WriteStream[Any], line: _Line) -> None:
-        self._inner, self._line = inner, line
+    def __init__(self, inner: WriteStream[Any]) -> None:
+        self._inner = inner
 
     @override
     async def send(self, item: Any) -> None:
@@ -203,7 +143,6 @@ class _Writing(ObjectSendStream[Any]):
         if not isinstance(message, types.JSONRPCRequest) or delivery is None:
             await self._inner.send(item)
             return
-        self._line.under_way[message.id] = delivery
         delivery.is_sent = True
         try:
             await self._inner.send(item)
@@ -281,7 +220,9 @@ class Upstream:
     Args:
         spec: its name and place.
         env: the environment of a local server; Keyturn's variables are left out.
-        changed: called when the server says that its tools have changed.
+
+    Attributes:
+        changed: called when the tools of the server may have changed.
     """
 
     def __init__(
@@ -289,13 +230,12 @@ class Upstream:
         spec: UpstreamSpec,
         *,
         env: Mapping[str, str] | None = None,
-        changed: Callable[[], None] = lambda: None,
     ) -> None:
         self.spec, self.name = spec, spec.name
         found = os.environ if env is None else env
         # The gate's key could propose and claim calls in the agent's name.
         self._env = {k: v for k, v in found.items() if not k.startswith(_PRIVATE)}
-        self.changed = changed
+        self.changed: Callable[[], None] = lambda: None
         self._line: _Line | None = None
         self._connecting = asyncio.Lock()
 
@@ -307,7 +247,7 @@ class Upstream:
         """
         try:
             async with asyncio.timeout(CONNECT_S):
-                session = await self._connected()
+                session = (await self._connected()).asked()
                 found, cursor = list[types.Tool](), None
                 while True:
                     page = await session.list_tools(
@@ -349,15 +289,14 @@ class Upstream:
             )
         )
         for is_last in (False, True):
-            session, line = await self._connected(), self._line
-            delivery = Delivery()
+            line, delivery = await self._connected(), Delivery()
             try:
                 with Inside(_sending, delivery):
-                    result = await session.send_request(
+                    result = await line.asked().send_request(
                         request, _RESULT, CALL_S, progress_callback=progress
                     )
             except any_failure() as error:
-                why = self._why(delivery, error)
+                why = self._why(line, delivery, error)
                 # Its connection had ended unnoticed, such as after an update.
                 if isinstance(why, NotSent) and not is_last:
                     await self._drop(line)
@@ -381,7 +320,9 @@ class Upstream:
             if line.task is not None:
                 await waited_for(line.task)
 
-    def _why(self, delivery: Delivery, error: BaseException) -> KeyturnError:
+    def _why(
+        self, line: _Line, delivery: Delivery, error: BaseException
+    ) -> KeyturnError:
         """Return what a failed request means for its call."""
         if not delivery.is_sent:
             return NotSent(self._sentence("could not be reached", error))
@@ -390,7 +331,7 @@ class Upstream:
         if not isinstance(error, MCPError):
             return unknown
         if self.spec.command:
-            return refused if delivery.is_answered else unknown
+            return unknown if line.closed.is_set() else refused
         if delivery.status == _NOT_FOUND:
             # The server does not know the session, as after its restart.
             return NotSent(self._sentence("has forgotten this session", error))
@@ -405,18 +346,19 @@ class Upstream:
         why = error.message if isinstance(error, MCPError) else type(error).__name__
         return f"The server {self.name!r} {what} ({why[:300]})."
 
-    async def _connected(self) -> ClientSession:
+    async def _connected(self) -> _Line:
         async with self._connecting:
             line = self._line
             if line is not None and line.session and not line.closed.is_set():
-                return line.session
+                return line
             await self._drop(line)
             line = self._line = _Line()
             ready = asyncio.get_running_loop().create_future()
             line.task = begun(self._hold(line, ready))
             try:
                 async with asyncio.timeout(CONNECT_S):
-                    return cast("ClientSession", await asyncio.shield(ready))
+                    line.session = await asyncio.shield(ready)
+                    return line
             except any_failure() as error:
                 line.closed.set()
                 raise NotSent(self._sentence("did not start", error)) from error
@@ -433,7 +375,7 @@ class Upstream:
                     client_info=types.Implementation(name="keyturn", version="1"),
                 ) as client,
             ):
-                line.session = client.session
+                self.changed()  # another program may answer now
                 ready.set_result(client.session)
                 following = begun(self._follow(client))
                 await line.closed.wait()
@@ -455,7 +397,7 @@ class Upstream:
             program, *args = self.spec.command
             server = StdioServerParameters(command=program, args=args, env=self._env)
             async with stdio_client(server) as (read, write):
-                yield _Reading(read, line), _Writing(write, line)
+                yield _Reading(read, line), _Writing(write)
             return
         parts = httpx2.URL(self.spec.url)
         proxy = proxy_for(parts.scheme, parts.host)

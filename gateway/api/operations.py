@@ -122,6 +122,10 @@ ASK: dict[str, Ask] = {
     "history": lambda of, _, it: of.port.history(it.run, it.within),
     "edits_known": lambda of, _, it: of.port.edits_known(it.ref, it.edits),
     "late_reports": lambda of, _, it: of.port.late_reports(it.ref, it.item_ids),
+    "definitions": lambda of, _, it: of.port.definitions(it),
+    "keep_definitions": lambda of, _, it: of.port.keep_definitions(
+        it.item_id, it.fence
+    ),
     "note": lambda of, _, it: of.port.note(it.agent),
     "remember": lambda of, _, it: of.runs.remember(it),
     "pending": lambda of, _, it: of.runs.pending(it.run),

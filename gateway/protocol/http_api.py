@@ -321,6 +321,41 @@ class LateReportsQuestion(Record):
     item_ids: tuple[str, ...] = Field(max_length=1000)
 
 
+DEFINITIONS_TOOL = "keyturn_definitions"
+"""Tool of a call by which people approve definitions of another server's tools.
+
+Its arguments are `DefinitionsToApprove`; policies may have a rule for it.
+"""
+
+
+class DefinitionsToApprove(Record):
+    """Definitions of tools of a server that are new or changed.
+
+    ``replaces`` has the approved definition of each changed tool, for reviewers.
+    """
+
+    server: str = Field(min_length=1, max_length=200)
+    tools: dict[str, JsonObject] = Field(min_length=1)
+    replaces: dict[str, JsonObject] = Field(default_factory=dict[str, JsonObject])
+
+
+class DefinitionsQuestion(Record):
+    """Ask which definitions of a server's tools are approved for an agent."""
+
+    agent: str
+    server: str = Field(min_length=1, max_length=200)
+
+
+class Definitions(Record):
+    """The approved definitions of a server's tools, by name.
+
+    ``version`` rises with every approval; 0 before the first.
+    """
+
+    version: int = 0
+    tools: dict[str, JsonObject] = Field(default_factory=dict[str, JsonObject])
+
+
 class NoteQuestion(Record):
     """Ask for the text about an agent's gate in its system prompt."""
 
@@ -387,6 +422,8 @@ EDITS_KNOWN = _operation("edits_known", Scope.READ, EditsQuestion, EditsKnown)
 LATE_REPORTS = _operation(
     "late_reports", Scope.READ, LateReportsQuestion, tuple[LateReport, ...]
 )
+DEFINITIONS = _operation("definitions", Scope.READ, DefinitionsQuestion, Definitions)
+KEEP_DEFINITIONS = _operation("keep_definitions", Scope.EXECUTE, ClaimedCall, bool)
 NOTE = _operation("note", Scope.READ, NoteQuestion, AgentNote)
 REMEMBER = _operation("remember", Scope.SUBMIT, RunFacts, NoneType)
 PENDING = _operation("pending", Scope.READ, RunQuestion, tuple[PendingCall, ...])

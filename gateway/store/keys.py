@@ -98,6 +98,8 @@ class Keys:
         """Hash: the store's id, and a counter for each checkpoint database."""
         self.frozen = f"{base}:frozen"
         """Hash: freezes of the tenant, and paused people."""
+        self.definitions = f"{base}:definitions"
+        """Hash: approved tool definitions, by agent and server."""
         self.api_keys = f"{base}:api_keys"
         """Hash: the tenant's sealed API keys, by id."""
         self.standing = f"{base}:standing"

@@ -25,6 +25,7 @@ from keyturn.gateway.store.limits.freezes import FreezeStore
 from keyturn.gateway.store.limits.windows import WindowStore
 from keyturn.gateway.store.records.approval_indexes import StandingStore, TimerStore
 from keyturn.gateway.store.records.approvals import ApprovalStore
+from keyturn.gateway.store.records.definitions import DefinitionStore
 from keyturn.gateway.store.reviewers.cards import (
     CardStore,
     CollectedCardStore,
@@ -105,6 +106,7 @@ class Store:
         self.stalled = StalledRuns(self.sealing)
         self.auto_runs = AutoRunStore(self.sealing)
         self.timers = TimerStore(self.sealing)
+        self.definitions = DefinitionStore(self.sealing)
         self.delegations = DelegationStore(self.sealing)
         self.standing = StandingStore(self.sealing)
         self.home_tabs = HomeTabStore(self.sealing)

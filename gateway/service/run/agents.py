@@ -37,6 +37,7 @@ from keyturn.gateway.protocol.records import (
 )
 from keyturn.gateway.service.report.event_feed import EventFeed
 from keyturn.gateway.service.run import claiming
+from keyturn.gateway.service.run.definitions import DefinitionService
 from keyturn.gateway.service.run.proving import are_proven, is_edit_proven, proven_words
 from keyturn.gateway.service.submit.submitting import StoredVerdicts, Submitter
 from keyturn.gateway.service.tenant_service import TenantService
@@ -59,7 +60,7 @@ MAX_HISTORY = 64
 _RAN = {ItemState.EXECUTED, ItemState.FAILED}
 
 
-class AgentService(claiming.ClaimService, Submitter):
+class AgentService(claiming.ClaimService, Submitter, DefinitionService):
     """The operations for agents. None of them can approve a call for people.
 
     Args:

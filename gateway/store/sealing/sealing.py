@@ -61,6 +61,7 @@ class Sealed(StrEnum):
     EVENT = "event"
     HTTP_ANSWER = "http_answer"
     VIEW = "view"
+    DEFINITIONS = "definitions"
 
 
 class Sealing:

@@ -10,11 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import mcp_types as types
 import pytest
 import uvicorn
 from mcp import Client
 
 from keyturn.connect.gate import HttpGate
+from keyturn.connect.mcp.definitions import document
 from keyturn.connect.mcp.server import GateServer, Holds
 from keyturn.connect.mcp.serving import GateOptions, running
 from keyturn.connect.mcp.upstreams import UpstreamSpec
@@ -24,7 +26,7 @@ from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.store.store import Store
 from tests.api.api_stack import ApiStack, serving
 from tests.conftest import eventually
-from tests.connect.mcp.upstream import Script, make_server
+from tests.connect.mcp.upstream import TOOLS, Script, make_server
 from tests.service.harness import POLICY, ServiceHarness
 
 RULES = (
@@ -92,6 +94,13 @@ class World:
             yield server
         await gate.aclose()
 
+    async def trust(self, *tools: dict[str, Any]) -> None:
+        """Have definitions approved already."""
+        found = [types.Tool.model_validate(one) for one in tools or TOOLS]
+        kept = {one.name: document(one) for one in found}
+        people = self.people
+        await people.store.definitions.approve(people.keys, "coder", "billing", kept)
+
     async def pending(self) -> list[str]:
         """Return the ids of the waiting calls, oldest first."""
         async with self.stack.client(self.key) as client:
@@ -129,7 +138,9 @@ async def world(store: Store, tmp_path: Path) -> AsyncGenerator[World]:
         app = make_server(script.folder).streamable_http_app()
         async with http_server(app) as url:
             key = stack.key(agents=["coder"])
-            yield World(people, stack, script, f"{url}/mcp", key)
+            made = World(people, stack, script, f"{url}/mcp", key)
+            await made.trust()
+            yield made
 
 
 Connect = Callable[..., Client]

@@ -141,11 +141,14 @@ async def test_a_denied_call_reaches_neither_people_nor_the_server(
     assert await world.cards() == 0
 
 
-async def test_an_unknown_tool_of_the_server_needs_people(world: World) -> None:
+async def test_a_tool_that_the_server_does_not_list_is_not_called(
+    world: World,
+) -> None:
     async with world.gate() as gate, modern(gate) as client:
-        calling = asyncio.create_task(client.call_tool("brand_new", {}))
-        await world.decide(Reject())
-        assert (await calling).is_error
+        result = await client.call_tool("brand_new", {})
+    assert "lists no tool 'brand_new'" in text_of(result)
+    assert await world.cards() == 0
+    assert not world.script.calls()
 
 
 async def test_the_server_gets_the_receipt_and_nothing_of_the_client(

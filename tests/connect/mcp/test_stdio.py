@@ -101,7 +101,12 @@ async def test_every_line_on_stdout_is_a_message(world: World) -> None:
     async with started(world) as raw:
         await raw.send(id=2, method="tools/list")
         tools = (await raw.answer(2))["tools"]
-        assert [one["name"] for one in tools] == ["keyturn_wait", "pay", "look_up"]
+        assert [one["name"] for one in tools] == [
+            "keyturn_wait",
+            "pay",
+            "look_up",
+            "drop",
+        ]
         await raw.send(
             id=3, method="tools/call", params={"name": "pay", "arguments": ARGS}
         )

@@ -42,7 +42,13 @@ LOOK: dict[str, Any] = {
     "inputSchema": {"type": "object"},
     "annotations": {"readOnlyHint": True},
 }
-SCRIPT: dict[str, Any] = {"tools": [PAY, LOOK]}
+DROP: dict[str, Any] = {
+    "name": "drop",
+    "description": "Drop a table.",
+    "inputSchema": {"type": "object"},
+}
+TOOLS = [PAY, LOOK, DROP]
+SCRIPT: dict[str, Any] = {"tools": TOOLS}
 
 
 class Script:

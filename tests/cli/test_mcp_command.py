@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from keyturn.connect.mcp.upstreams import UpstreamSpec, parse_header, parse_upstream
+from keyturn.cli.mcp import parse_header, parse_upstream
+from keyturn.connect.mcp.upstreams import UpstreamSpec
 from keyturn.gateway.errors import SettingsError
 
 

@@ -1,0 +1,314 @@
+"""Pin the definitions of tools: clients see, and may call, only what people approved.
+
+A server can change what a tool says about itself after people have come to trust it,
+and models do what descriptions say. New and changed definitions go to people on one
+card. Until they are approved, the list keeps the approved text, and calls wait. The
+gateway keeps what was approved; the agent's machine could forge it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+
+import mcp_types as types
+
+from keyturn.connect.gate import Gate
+from keyturn.connect.mcp.calls import Call
+from keyturn.connect.mcp.upstreams import Upstream
+from keyturn.gateway.background import begun
+from keyturn.gateway.client import claiming
+from keyturn.gateway.client.bridge import AWAITING
+from keyturn.gateway.errors import BadJson, KeyturnError, NotAllowed
+from keyturn.gateway.failures import log_failure
+from keyturn.gateway.protocol import digest, strict_json, wire
+from keyturn.gateway.protocol.http_api import (
+    DEFINITIONS_TOOL,
+    DefinitionsQuestion,
+    DefinitionsToApprove,
+)
+from keyturn.gateway.protocol.records import ItemState, Result, Verb
+from keyturn.gateway.protocol.strict_json import JsonObject
+
+logger = logging.getLogger(__name__)
+
+ROOM_BYTES = 48 * 1024
+"""Largest definitions on one card: arguments have 64 KiB at most."""
+
+MOST_ATTEMPTS = 100
+THREAD = "mcp-definitions"
+
+
+@dataclass(eq=False)
+class _Server:
+    upstream: Upstream
+    approved: dict[str, JsonObject] | None = None
+    current: dict[str, JsonObject] | None = None
+    refused: str = ""
+    asking: asyncio.Task[None] | None = None
+    news: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class Definitions:
+    """The definitions of all servers of a gate.
+
+    Args:
+        gate: the gateway.
+        agent: the agent in whose name people are asked.
+        upstreams: the servers, by name.
+        changed: called when the list of approved tools may have changed.
+    """
+
+    def __init__(
+        self,
+        gate: Gate,
+        agent: str,
+        upstreams: Mapping[str, Upstream],
+        changed: Callable[[], None],
+    ) -> None:
+        self._gate, self._agent, self._changed = gate, agent, changed
+        self._servers = {name: _Server(one) for name, one in upstreams.items()}
+        for name, one in upstreams.items():
+            one.changed = partial(self._stale, name)
+
+    async def approved(self, server: str, *, asks: bool = True) -> list[types.Tool]:
+        """Return the tools of a server that are approved, with their approved text.
+
+        Args:
+            server: its name.
+            asks: ask people about the others.
+
+        Raises:
+            KeyturnError: the server or the gateway does not answer.
+        """
+        found = await self._read(server, is_fresh=True)
+        if asks and self._news(found):
+            self._ask(server, found)
+        kept = found.approved or {}
+        return [
+            types.Tool.model_validate(kept[name])
+            for name in found.current or {}
+            if name in kept
+        ]
+
+    async def news(self, server: str) -> tuple[JsonObject, JsonObject]:
+        """Return the definitions that are not approved, and those they replace.
+
+        Raises:
+            KeyturnError: the server or the gateway does not answer.
+        """
+        found = await self._read(server, is_fresh=True)
+        news, kept = self._news(found), found.approved or {}
+        return {**news}, {name: kept[name] for name in news if name in kept}
+
+    async def is_still(self, call: Call) -> bool:
+        """Return whether a call's tool is defined as it was at the proposal.
+
+        Raises:
+            KeyturnError: the server does not answer.
+        """
+        found = await self._read(call.server, is_fresh=True)
+        current = (found.current or {}).get(call.name)
+        approved = (found.approved or {}).get(call.name)
+        return current is not None and current == approved == call.definition
+
+    async def of_call(self, server: str, tool: str) -> JsonObject | None:
+        """Return the approved definition with which a tool may be called.
+
+        None while people decide about it; they are asked, if they were not before.
+
+        Raises:
+            NotAllowed: the server has no such tool, or people refused its definition.
+            KeyturnError: the server or the gateway does not answer.
+        """
+        found = await self._read(server)
+        current = (found.current or {}).get(tool)
+        if current is None:
+            raise NotAllowed(f"The server {server!r} lists no tool {tool!r}.")
+        if (found.approved or {}).get(tool) == current:
+            return current
+        if found.refused:
+            raise NotAllowed(found.refused)
+        self._ask(server, found)
+        return None
+
+    def wake(self, thread: str) -> None:
+        """Look again at the approval that has this thread."""
+        head, _, server = thread.partition("/")
+        if head == THREAD and (found := self._servers.get(server)):
+            # Another gate, or `keyturn mcp trust`, may have had them approved.
+            found.approved, found.refused = None, ""
+            found.news.set()
+            self._changed()
+
+    async def ask(self, server: str, *, again: bool = False) -> str:
+        """Ask people about all new definitions of a server; wait for them.
+
+        Args:
+            server: its name.
+            again: ask also about what they refused before.
+
+        Returns:
+            Why they are not approved; "" if they are.
+
+        Raises:
+            KeyturnError: the server or the gateway does not answer.
+        """
+        found = await self._read(server)
+        while args := self._asked_at_once(server, found):
+            problem = await self._decided(found, args, again=again)
+            if problem:
+                return problem
+            await self._approved_again(server, found)
+        return ""
+
+    def _ask(self, server: str, found: _Server) -> None:
+        async def kept() -> None:
+            try:
+                found.refused = await self.ask(server)
+            except KeyturnError as error:
+                log_failure(logger, error, "mcp.definitions_unasked server=%s", server)
+            self._changed()
+
+        if found.asking is None or found.asking.done():
+            found.asking = begun(kept())
+
+    def _stale(self, server: str) -> None:
+        self._servers[server].current = None
+        self._servers[server].refused = ""
+        self._changed()
+
+    async def _read(self, server: str, *, is_fresh: bool = False) -> _Server:
+        found = self._servers[server]
+        if found.approved is None:
+            await self._approved_again(server, found)
+        if found.current is None or is_fresh:
+            tools = await found.upstream.tools()
+            # A name twice could show one definition and run another.
+            names = [tool.name for tool in tools]
+            found.current = {
+                tool.name: document(tool)
+                for tool in tools
+                if names.count(tool.name) == 1
+            }
+        return found
+
+    async def _approved_again(self, server: str, found: _Server) -> None:
+        question = DefinitionsQuestion(agent=self._agent, server=server)
+        kept = (await self._gate.definitions(question)).tools
+        found.approved = {**(found.approved or {}), **kept}
+
+    @staticmethod
+    def _news(found: _Server) -> dict[str, JsonObject]:
+        kept = found.approved or {}
+        current = found.current or {}
+        return {name: one for name, one in current.items() if kept.get(name) != one}
+
+    def _asked_at_once(
+        self, server: str, found: _Server
+    ) -> DefinitionsToApprove | None:
+        """Return as many new definitions as fit on a card; None without any."""
+        tools, replaces = dict[str, JsonObject](), dict[str, JsonObject]()
+        room = ROOM_BYTES
+        for name, one in self._news(found).items():
+            before = (found.approved or {}).get(name)
+            try:
+                size = sum(len(digest.canonical(it)) for it in (one, before or {}))
+            except BadJson:
+                continue  # it cannot be shown exactly, so it stays unapproved
+            if size > room:
+                continue
+            room -= size
+            tools[name] = one
+            if before is not None:
+                replaces[name] = before
+        if not tools:
+            return None
+        return DefinitionsToApprove(server=server, tools=tools, replaces=replaces)
+
+    async def _decided(
+        self, found: _Server, asked: DefinitionsToApprove, *, again: bool
+    ) -> str:
+        args = strict_json.accept_object(asked.model_dump(mode="json"))
+        name = hashlib.sha256(digest.canonical(args)).hexdigest()[:32]
+        for attempt in range(1, MOST_ATTEMPTS + 1):
+            # The same definitions are asked about once, by all gates together.
+            ref = wire.TurnRef(
+                agent=self._agent,
+                thread=f"{THREAD}/{asked.server}",
+                message_id=f"{name}-{attempt}",
+            )
+            problem = await self._decided_once(found, ref, asked, args, again=again)
+            if problem is not None:
+                return problem
+        return "People did not decide about the definitions of these tools."
+
+    async def _decided_once(
+        self,
+        found: _Server,
+        ref: wire.TurnRef,
+        asked: DefinitionsToApprove,
+        args: JsonObject,
+        *,
+        again: bool,
+    ) -> str | None:
+        """Return why definitions are not approved, "" if they are; None to ask anew."""
+        count = f"{len(asked.tools)} tools" if len(asked.tools) > 1 else "1 tool"
+        hint = wire.CallHint(
+            allow=(Verb.APPROVE, Verb.REJECT),
+            description=f"Definitions of {count} of {asked.server}, which its server "
+            "wrote. Agents read them.",
+        )
+        call = wire.ProposedCall(
+            tool=DEFINITIONS_TOOL, args=args, tool_call_id=ref.message_id, hint=hint
+        )
+        [verdict] = await self._gate.submit(wire.Turn(ref=ref, calls=(call,)))
+        if verdict.kind is wire.VerdictKind.DENY:
+            return verdict.reason
+        if verdict.runs_unclaimed:
+            # The policy trusts each server; nothing is kept.
+            found.approved = {**(found.approved or {}), **asked.tools}
+            return ""
+        has_waited = False
+        while verdict.kind is wire.VerdictKind.HOLD:
+            found.news.clear()
+            [outcome] = await self._gate.outcomes(ref)
+            answer = outcome.answer
+            if answer is not None and answer.type is not wire.AnswerKind.APPROVE:
+                is_refused = answer.type is wire.AnswerKind.REJECT
+                if not has_waited and (again or not is_refused):
+                    return None
+                why = f": {answer.message}" if answer.message else "."
+                return f"People did not approve the definition of this tool{why}"
+            if outcome.state is not ItemState.PENDING:
+                break
+            has_waited = True
+            await found.news.wait()
+        return await self._kept(claiming.HeldCall(ref, verdict, args), len(asked.tools))
+
+    async def _kept(self, held: claiming.HeldCall, count: int) -> str:
+        async def keep(claimed: wire.Claimed, _args: JsonObject) -> bool:
+            return await self._gate.keep_definitions(held.item_id, claimed.fence)
+
+        def stored(is_kept: bool) -> Result:  # noqa: FBT001 - the result of `keep`
+            return Result(ok=is_kept, summary=f"{count} definitions are approved.")
+
+        effect = claiming.Effect(keep, stored, lambda _: False)
+        end = await claiming.execute(held, self._gate, AWAITING, effect)
+        match end:
+            case claiming.Ran() | claiming.RanBefore():
+                return ""
+            case claiming.NotRun():
+                return end.reason
+            case _:
+                return "It is not known whether the definitions were kept; try again."
+
+
+def document(tool: types.Tool) -> JsonObject:
+    """Return a definition as it is approved and compared."""
+    found: JsonObject = tool.model_dump(by_alias=True, mode="json", exclude_none=True)
+    return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncGenerator, Callable, Generator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import Any
 import mcp_types as types
 import pytest
 import uvicorn
+from aiohttp import web
 from mcp import Client
 
 from keyturn.connect.gate import HttpGate
@@ -50,9 +51,9 @@ class _Quiet(uvicorn.Server):
 
 
 @asynccontextmanager
-async def http_server(app: Any) -> AsyncGenerator[str]:
+async def http_server(app: Any, port: int = 0) -> AsyncGenerator[str]:
     """Serve an application in this loop; give its URL."""
-    listening = socket.create_server(("127.0.0.1", 0))
+    listening = socket.create_server(("127.0.0.1", port))
     config = uvicorn.Config(
         app, log_level="error", ws="none", timeout_graceful_shutdown=1
     )
@@ -65,6 +66,33 @@ async def http_server(app: Any) -> AsyncGenerator[str]:
         await serving_it
 
 
+class Seen:
+    """The requests to the gateway, and what a test does to them."""
+
+    def __init__(self) -> None:
+        self.paths = list[str]()
+        self.before: Fault = _nothing
+        self.after: Fault = _nothing
+
+    async def middleware(self, request: web.BaseRequest, handler: Any) -> Any:
+        """Pass a request on, unless a fault raises or answers it."""
+        name = request.path.rpartition("/")[2]
+        self.paths.append(name)
+        if (answer := await self.before(name)) is not None:
+            return answer
+        reply = await handler(request)
+        await self.after(name)
+        return reply
+
+
+Fault = Callable[[str], Awaitable[web.Response | None]]
+"""Gets the last part of a request's path; an answer replaces the gateway's."""
+
+
+async def _nothing(_name: str) -> None:
+    return None
+
+
 @dataclass
 class World:
     """People, a gateway, a scripted server, and gates between them."""
@@ -72,8 +100,9 @@ class World:
     people: ServiceHarness
     stack: ApiStack
     script: Script
-    url: str = ""
-    key: str = ""
+    url: str
+    key: str
+    seen: Seen
 
     @asynccontextmanager
     async def gate(
@@ -133,12 +162,13 @@ class World:
 async def world(store: Store, tmp_path: Path) -> AsyncGenerator[World]:
     """Give people, a gateway and a scripted server."""
     people = ServiceHarness(store, load_policy(RULES, "policy.yml"))
-    async with serving(people) as stack:
+    seen = Seen()
+    async with serving(people, [seen.middleware]) as stack:
         script = Script(tmp_path / "billing")
         app = make_server(script.folder).streamable_http_app()
         async with http_server(app) as url:
             key = stack.key(agents=["coder"])
-            made = World(people, stack, script, f"{url}/mcp", key)
+            made = World(people, stack, script, f"{url}/mcp", key, seen)
             await made.trust()
             yield made
 

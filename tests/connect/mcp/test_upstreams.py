@@ -1,0 +1,176 @@
+"""A forwarded call that fails: certainly not sent, refused, or unknown."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from keyturn.connect.mcp.upstreams import (
+    NoAnswer,
+    NotSent,
+    ServerRefused,
+    Upstream,
+    UpstreamSpec,
+)
+from keyturn.gateway.protocol.strict_json import JsonObject
+from tests.connect.mcp.conftest import http_server, until
+from tests.connect.mcp.upstream import Script, make_server
+from tests.ports import free_port
+
+ARGS: JsonObject = {"to": "ada", "amount": 5}
+
+
+class Faulty:
+    """A proxy before a server: it answers calls as a test asks for it."""
+
+    def __init__(self, app: Any) -> None:
+        self._app = app
+        self.fault = ""
+        self.calls = 0
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Pass a request on, except a call while there is a fault."""
+        if scope["type"] != "http" or scope["method"] != "POST" or not self.fault:
+            await self._app(scope, receive, send)
+            return
+        message = await receive()
+        if b'"tools/call"' not in message["body"]:
+
+            async def again() -> Any:
+                nonlocal message
+                kept, message = message, None
+                return kept or await receive()
+
+            await self._app(scope, again, send)
+            return
+        self.calls += 1
+        status, _, body = self.fault.partition(" ")
+        length = str(len(body) + 10 * (status == "cut")).encode()
+        headers = [(b"content-type", b"application/json"), (b"content-length", length)]
+        await send(
+            {
+                "type": "http.response.start",
+                "status": 200 if status == "cut" else int(status),
+                "headers": headers,
+            }
+        )
+        await send({"type": "http.response.body", "body": body.encode()})
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Script:
+    """Give the script of a server."""
+    return Script(tmp_path / "billing")
+
+
+@asynccontextmanager
+async def connected(script: Script) -> AsyncGenerator[tuple[Upstream, Faulty]]:
+    """Connect to a server over HTTP, through a faulty proxy."""
+    faulty = Faulty(make_server(script.folder).streamable_http_app())
+    async with http_server(faulty) as url:
+        upstream = Upstream(UpstreamSpec("billing", url=f"{url}/mcp"))
+        await upstream.tools()
+        yield upstream, faulty
+        await upstream.aclose()
+
+
+ERROR = '{"jsonrpc":"2.0","id":%d,"error":{"code":%d,"message":"no"}}'
+
+
+@pytest.mark.parametrize(
+    ("fault", "means"),
+    [
+        ("502 bad gateway", NoAnswer),
+        ("500 ", NoAnswer),
+        ("202 ", NoAnswer),
+        ("302 ", NoAnswer),
+        ("200 <html>", NoAnswer),
+        ("cut {", NoAnswer),
+        ("401 ", ServerRefused),
+        ("422 ", ServerRefused),
+        ("404 ", NotSent),
+    ],
+)
+async def test_an_answer_of_http_says_whether_the_call_may_have_run(
+    script: Script, fault: str, means: type[Exception]
+) -> None:
+    async with connected(script) as (upstream, faulty):
+        faulty.fault = fault
+        with pytest.raises(means):
+            await upstream.call("pay", ARGS, meta={})
+        # Only a forgotten session is tried once more, with a new one.
+        assert faulty.calls == (2 if means is NotSent else 1)
+        # Another call is not affected.
+        faulty.fault = ""
+        assert not (await upstream.call("pay", ARGS, meta={})).is_error
+    assert len(script.calls()) == 1
+
+
+async def test_an_error_of_the_server_itself_is_a_refusal(script: Script) -> None:
+    script.put(error="no such customer")
+    async with connected(script) as (upstream, _):
+        with pytest.raises(ServerRefused, match="no such customer"):
+            await upstream.call("pay", ARGS, meta={})
+
+
+async def test_a_server_that_is_gone_gets_nothing_and_comes_back(
+    script: Script,
+) -> None:
+    port = free_port()
+    upstream = Upstream(UpstreamSpec("billing", url=f"http://127.0.0.1:{port}/mcp"))
+    app = make_server(script.folder).streamable_http_app
+    async with http_server(app(), port):
+        await upstream.tools()
+    with pytest.raises(NotSent):
+        await upstream.call("pay", ARGS, meta={})
+    async with http_server(app(), port):
+        assert not (await upstream.call("pay", ARGS, meta={})).is_error
+    await upstream.aclose()
+    assert len(script.calls()) == 1
+
+
+async def test_one_broken_call_leaves_the_others_alone(script: Script) -> None:
+    script.put(hangs=True)
+    async with connected(script) as (upstream, faulty):
+        running = asyncio.create_task(upstream.call("pay", ARGS, meta={}))
+        await until(script.calls)
+        faulty.fault = "cut {"
+        with pytest.raises(NoAnswer):
+            await upstream.call("look_up", {}, meta={})
+        script.put()
+        assert not (await running).is_error
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("dies", "effects"), [("before", 0), ("after", 1)])
+async def test_a_local_server_that_dies_leaves_the_call_unknown(
+    script: Script, dies: str, effects: int
+) -> None:
+    script.put(dies=dies)
+    upstream = Upstream(UpstreamSpec("billing", command=script.command))
+    await upstream.tools()
+    with pytest.raises(NoAnswer):
+        await upstream.call("pay", ARGS, meta={})
+    assert len(script.calls()) == effects
+    # It is started again for the next call.
+    script.put()
+    assert not (await upstream.call("look_up", {}, meta={})).is_error
+    await upstream.aclose()
+
+
+@pytest.mark.parametrize(
+    "command", [("no-such-program",), (sys.executable, "-c", "print('hello')")]
+)
+async def test_a_local_server_that_does_not_start_gets_nothing(
+    command: tuple[str, ...],
+) -> None:
+    upstream = Upstream(UpstreamSpec("billing", command=command))
+    with pytest.raises(NotSent, match="'billing' did not start"):
+        await upstream.call("pay", ARGS, meta={})
+    await upstream.aclose()

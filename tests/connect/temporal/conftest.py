@@ -7,6 +7,7 @@ import sys
 from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -15,6 +16,7 @@ from zlib import crc32
 import pytest
 from temporalio.api.enums.v1 import EventType
 from temporalio.client import Client, WorkflowHandle
+from temporalio.service import RPCError
 from temporalio.testing import WorkflowEnvironment
 from temporalio.worker import Worker
 
@@ -135,6 +137,18 @@ class World:
         found: Handle = await self.client.start_workflow(
             workflow, args=args, id=f"w-{uuid4()}", task_queue=self.queue, **options
         )
+        return found
+
+    async def known(self, handle: Handle) -> list[Held]:
+        """Return the open calls of a workflow; none while no worker answers."""
+        try:
+            found: list[Held] = await handle.query(
+                "keyturn_waiting",
+                result_type=list[Held],
+                rpc_timeout=timedelta(seconds=1),
+            )
+        except RPCError:
+            return []
         return found
 
     async def waiting(self, handle: Handle, count: int = 1) -> list[Held]:

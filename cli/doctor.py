@@ -45,7 +45,7 @@ from keyturn.gateway.policy.rules import Policy
 from keyturn.gateway.protocol.strict_json import parse_object
 from keyturn.gateway.resume.checkpoints import open_checkpoints
 from keyturn.gateway.resume.graphs import check_name, described, load_graph
-from keyturn.gateway.running import load_triage
+from keyturn.gateway.running import load_triage, own_gate_of
 from keyturn.gateway.service.people.queue import dead_ends
 from keyturn.gateway.service.report.audit_reading import security_events
 from keyturn.gateway.service.report.audit_writing import public_keys, required
@@ -467,13 +467,14 @@ async def _graph(
     loaded: dict[str, object],
     name: str,
 ) -> str:
-    graph = await load_graph(agent.graph, settings.folder, agent.ungated)
+    own_gate = own_gate_of(name, policy) if agent.own_gate else None
+    graph = await load_graph(agent.graph, settings.folder, agent.ungated, own_gate)
     loaded[name] = graph
     check_name(graph, name)
 
     def is_free(gate: str, tool: str) -> bool:
         return policy is not None and (
-            listed_tier(policy, agent=gate, tool=tool).is_auto_approved
+            listed_tier(policy, agent=gate or name, tool=tool).is_auto_approved
         )
 
     tools = described(graph, agent.ungated, is_free)

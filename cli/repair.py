@@ -123,7 +123,7 @@ async def _repair(
         ledger_of(store, place, settings.data_dir),
         open_checkpoints(place) as saver,
     ):
-        runners = Runners(await load_runners(settings, saver), saver)
+        runners = Runners(await load_runners(settings, saver, None), saver)
         return await repair_losses(
             store,
             runners,

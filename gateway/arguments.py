@@ -88,6 +88,15 @@ def check_ungated(ungated: object) -> None:
         check_tool_names(f"ungated[{agent!r}]", tools)
 
 
+def check_agent_names(name: str, agents: object) -> None:
+    """Check a collection of names of agents; a plain text would be many names.
+
+    Raises:
+        SettingsError: it is not a collection of texts.
+    """
+    require(is_texts(agents), name, agents, "give a list of names of agents")
+
+
 def is_texts(given: object) -> bool:
     """Return True for a collection of texts, False for a single text."""
     if isinstance(given, str | bytes) or not isinstance(given, Collection):

@@ -208,10 +208,14 @@ class SlackMode(StrEnum):
 
 
 class AgentSettings(SettingsModel):
-    """One agent: its graph as ``file.py:name``, and tools that need no gate in it."""
+    """One agent: its graph as ``file.py:name``, and tools that need no gate in it.
+
+    ``own_gate`` is for a graph that nobody edits: its own middleware asks people.
+    """
 
     graph: ObjectRef
     ungated: tuple[str, ...] = ()
+    own_gate: bool = False
 
 
 class SlackSettings(SettingsModel):

@@ -20,7 +20,12 @@ from pydantic import ValidationError
 from typing_extensions import override
 
 from keyturn.gateway.approvals.events import Event
-from keyturn.gateway.arguments import check_ungated, is_a, require_secret
+from keyturn.gateway.arguments import (
+    check_agent_names,
+    check_ungated,
+    is_a,
+    require_secret,
+)
 from keyturn.gateway.config import Settings, SettingsFile
 from keyturn.gateway.errors import (
     SettingsError,
@@ -34,6 +39,7 @@ from keyturn.gateway.protocol.records import RunRef
 from keyturn.gateway.remote.program import RemoteKeyturn
 from keyturn.gateway.resume.checkpoints import open_checkpoints
 from keyturn.gateway.resume.diagnosis import diagnose, is_limit
+from keyturn.gateway.resume.graphs import IsFree
 from keyturn.gateway.resume.langgraph_local import Runner, Runners
 from keyturn.gateway.resume.ledger import ledger_of
 from keyturn.gateway.resume.program import Program
@@ -54,7 +60,13 @@ from keyturn.gateway.resume.thread_state import (
     ThreadState,
 )
 from keyturn.gateway.resume.transient_retry import InputNotGiven, retry_transient
-from keyturn.gateway.running import gateway_process, load_runners, load_triage, running
+from keyturn.gateway.running import (
+    gateway_process,
+    load_runners,
+    load_triage,
+    own_gate_of,
+    running,
+)
 from keyturn.gateway.service.decide.reviews import ReviewService
 from keyturn.gateway.service.report.event_feed import EventFeed
 from keyturn.gateway.service.report.process_check import registered
@@ -74,7 +86,7 @@ class Keyturn(Program):
     """A gateway in this process: store, checkpoints, workers and the periodic sweep.
 
     Args:
-        settings: all of ``keyturn.yml``, instead of ``policy`` to ``ungated``.
+        settings: all of ``keyturn.yml``, instead of ``policy`` to ``own_gate``.
         triage: assesses calls that the policy selects; None: as in the settings.
         policy: a policy, or the path of its file, which is reloaded when it changes.
         url: the store's address; None is an embedded server in ``data_dir``.
@@ -87,6 +99,7 @@ class Keyturn(Program):
         retries: retry limits for failed runs; None is the default.
         audit_folder: of the audit log, which leaves the store; None: it stays as well.
         ungated: agent to names of tools that may start ungated; `connected` uses all.
+        own_gate: names of the agents whose own middleware asks people.
         insecure_dev: accept a store that would lose acknowledged decisions.
         keyring: signing keys; None: all roles sign here, with keys of ``data_dir``.
 
@@ -119,6 +132,7 @@ class Keyturn(Program):
         retries: RetrySettings | None = None,
         audit_folder: Path | None = None,
         ungated: Mapping[str, Collection[str]] | None = None,
+        own_gate: Collection[str] = (),
         insecure_dev: bool = False,
         keyring: Keyring | None = None,
     ) -> None:
@@ -144,6 +158,10 @@ class Keyturn(Program):
         self._has_settings, self._secrets = settings is not None, secrets
         self._ungated = ungated or {
             name: one.ungated for name, one in self._settings.agents.items()
+        }
+        check_agent_names("own_gate", own_gate)
+        self._own_gate = own_gate or {
+            name for name, one in self._settings.agents.items() if one.own_gate
         }
         self._keyring = keyring or Keyring.of(self._settings, *Role)
         self._insecure_dev, self._stack = insecure_dev, AsyncExitStack()
@@ -176,7 +194,7 @@ class Keyturn(Program):
             self._saver = await enter(open_checkpoints(place))
             await enter(ledger_of(self.store, place, settings.data_dir))
             self.store.keep_audit(*settings.audit)
-            agents = await load_runners(settings, self._saver)
+            agents = await load_runners(settings, self._saver, self._policy())
             triage = self._triage or await load_triage(settings)
             if self._has_settings:
                 # Without them, the readers of another gateway's targets stay.
@@ -208,6 +226,10 @@ class Keyturn(Program):
     def _notify(self, change: ThreadChange) -> None:
         if self._runs is not None:
             self._runs.notify(change)
+
+    @override
+    def _own_gate_of(self, agent: str) -> IsFree:
+        return own_gate_of(agent, self._policy())
 
     @override
     def _serves(self, agent: str) -> None:

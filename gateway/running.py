@@ -23,9 +23,11 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from keyturn.gateway.clock import now_s
 from keyturn.gateway.config import Settings
 from keyturn.gateway.errors import GraphError, SettingsError
+from keyturn.gateway.policy.evaluate import never_asks
 from keyturn.gateway.policy.rules import Policy
 from keyturn.gateway.resume.checkpoints import identity_of
 from keyturn.gateway.resume.graphs import (
+    IsFree,
     attached,
     check_name,
     load_graph,
@@ -60,9 +62,14 @@ logger = logging.getLogger(__name__)
 
 
 async def load_runners(
-    settings: Settings, saver: BaseCheckpointSaver[Any]
+    settings: Settings, saver: BaseCheckpointSaver[Any], policy: Policy | None
 ) -> dict[str, Runner]:
     """Load the graph of every agent in the settings.
+
+    Args:
+        settings: name the graphs.
+        saver: keeps the threads.
+        policy: in force now; None if nothing runs.
 
     Raises:
         GraphError: one sentence about the first unusable agent.
@@ -71,12 +78,21 @@ async def load_runners(
     for name, agent in settings.agents.items():
         # An import may take half a minute, so log its begin.
         logger.info("agent.importing agent=%s graph=%s", name, agent.graph)
-        graph = await load_graph(agent.graph, settings.folder, agent.ungated)
+        own_gate = own_gate_of(name, policy) if agent.own_gate else None
+        graph = await load_graph(agent.graph, settings.folder, agent.ungated, own_gate)
         check_name(graph, name)
         runners[name] = Runner(
-            attached(graph, saver), agent=name, ungated=agent.ungated
+            attached(graph, saver),
+            agent=name,
+            ungated=agent.ungated,
+            hands_over=True,
         )
     return runners
+
+
+def own_gate_of(agent: str, policy: Policy | None) -> IsFree:
+    """Return which tools of an agent with its own gate the policy puts to nobody."""
+    return lambda tool: policy is None or never_asks(policy, agent=agent, tool=tool)
 
 
 async def load_triage(settings: Settings) -> Triage | None:

@@ -221,6 +221,10 @@ _MAX_ANSWER = 8_000
 _MAX_QUESTION = 3_000
 _SECTION = 2_800
 _HOW: LiteralString = "The agent's operator can answer in the agent's own program."
+_UNANSWERED: LiteralString = (
+    "⌛ Nobody answered the agent's question in time. The run ended, and calls that "
+    "had not run will not run. To continue, write here again."
+)
 
 
 def agent_answer(text: str) -> Message:
@@ -280,27 +284,14 @@ def run_failed() -> Message:
 
 def question_message(event: Event) -> Message | None:
     """Return the message about another library's question, or about its end."""
-    is_end = event.data.get("ends") == "ended"
     if event.name is EventName.RUN_UNANSWERED:
-        return _unanswered(is_end=is_end)
+        return said(template(_UNANSWERED))
     text = event.data.get("text")
     if not text:
         return None
     # Untrusted.
     parts = chunks(excerpt(text, _MAX_QUESTION).text, _SECTION)
-    ends: LiteralString = "the run ends" if is_end else "the agent continues"
     at = when(int(event.data.get("until_ms") or 0))
-    note = template(_HOW + " Without an answer by {at}, " + ends + ".", at=at)
+    note = template(_HOW + " Without an answer by {at}, the run ends.", at=at)
     head = template("❓ The agent asks something that cannot be answered in Slack.")
     return said(head, *(section(untrusted(one)) for one in parts), context(note))
-
-
-def _unanswered(*, is_end: bool) -> Message:
-    rest: LiteralString = (
-        " The agent was told so, and what it asked about did not run."
-        if not is_end
-        else " The run ended, and calls that had not run will not run. To continue, "
-        "write here again."
-    )
-    late: LiteralString = "⌛ Nobody answered the agent's question in time."
-    return said(template(late + rest))

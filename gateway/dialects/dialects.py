@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, cast
 
@@ -32,6 +33,9 @@ from keyturn.gateway.protocol.wire import (
 )
 
 _OURS = frozenset({APPROVAL_INTERRUPT, RECONCILE_INTERRUPT})
+
+
+_LONGEST_NAME = 80
 
 
 class _Dialect(NamedTuple):
@@ -81,7 +85,14 @@ def answer(question: Question, ends: Sequence[Ended]) -> JsonValue:
     return _DIALECTS[_format(value)].answer(question, value, ends)
 
 
-def turn_of(question: Question, asked: Asked, *, agent: str, thread: str) -> Turn:
+def is_batched(question: Question) -> bool:
+    """Return True if no call runs in the step that gets the answer."""
+    return _format(cast("JsonValue", question.value)) == "batched"
+
+
+def turn_of(
+    question: Question, asked: Asked, *, agent: str, thread: str, handed_to: str = ""
+) -> Turn:
     """Return the turn of a question.
 
     Each question is a lane, so that questions of parallel branches do not supersede
@@ -93,11 +104,25 @@ def turn_of(question: Question, asked: Asked, *, agent: str, thread: str) -> Tur
         asked: what `read` returned.
         agent: name of the agent in policy and cards.
         thread: the runtime's id of the thread.
+        handed_to: the program that runs the calls, for people; other characters than
+            those of `wire.PROGRAM` are replaced.
     """
     ref = TurnRef(
         agent=agent, thread=thread, ns=question.id, message_id=message_id(question)
     )
-    return Turn(ref=ref, calls=asked.calls, says=asked.says, schemas=asked.schemas)
+    return Turn(
+        ref=ref,
+        calls=asked.calls,
+        says=asked.says,
+        schemas=asked.schemas,
+        handed_to=program_name(handed_to) if handed_to else "",
+    )
+
+
+def program_name(text: str) -> str:
+    """Return a name of a program that people can read and a turn accepts."""
+    plain = re.sub(r"[^A-Za-z0-9 _.:/-]+", "-", text)[:_LONGEST_NAME]
+    return plain.strip(" _.:/-") or "the agent"
 
 
 def message_id(question: Question) -> str:

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 from functools import partial
 from itertools import chain
 from types import FunctionType, MethodType
 from typing import Any, cast
 
-from langchain.agents.middleware import AgentMiddleware
+from langchain.agents.middleware import AgentMiddleware, HumanInTheLoopMiddleware
 from langchain_core.runnables import Runnable, RunnableLambda, RunnableParallel
 from langchain_core.runnables.base import RunnableBindingBase, RunnableSequence
 from langchain_core.tools import BaseTool
@@ -37,6 +38,14 @@ _HANDOFFS = frozenset({"langgraph_supervisor", "langgraph_swarm"})
 """Packages whose tools only choose the next agent of the same graph."""
 
 
+class Asks(Enum):
+    """When LangChain's own middleware asks people about a tool."""
+
+    NEVER = "never"
+    SOMETIMES = "sometimes"
+    ALWAYS = "always"
+
+
 @dataclass(frozen=True, slots=True)
 class ReachableTool:
     """A tool that a graph can start.
@@ -47,12 +56,16 @@ class ReachableTool:
         gate: the name of the gated agent that calls it; "" for none.
         is_safe: True if it is harmless without a gate: it refuses to run without a
             grant, or only hands over to another agent.
+        asks: whether LangChain's own middleware asks people before it runs.
+        is_builtin: it belongs to LangChain or deepagents.
     """
 
     name: str
     place: tuple[str, ...]
     gate: str
     is_safe: bool
+    asks: Asks = Asks.NEVER
+    is_builtin: bool = False
 
     @property
     def is_ungated(self) -> bool:
@@ -115,6 +128,7 @@ class Reachable:
     def _add_tools(self, node: ToolNode, place: tuple[str, ...], gate: str) -> None:
         found = gate_of(node)
         own = found.agent if found else ""
+        asks = asked_tools(node)
         if found:
             self.gated.append((node, found))
         for tool in node.tools_by_name.values():
@@ -123,7 +137,16 @@ class Reachable:
             is_handoff = not gate and _root(tool) in _HANDOFFS
             is_safe = is_guarded(tool) or is_handoff
             # Listed at each place, but analysed once.
-            self.tools.append(ReachableTool(tool.name, place, own, is_safe))
+            self.tools.append(
+                ReachableTool(
+                    tool.name,
+                    place,
+                    own,
+                    is_safe,
+                    asks.get(tool.name, Asks.NEVER),
+                    _root(tool) in _LIBRARIES,
+                )
+            )
             if self._is_new(tool):
                 self._add_found(vars(tool).values(), (*place, tool.name), own or gate)
 
@@ -166,13 +189,34 @@ def reachable(graph: object) -> Reachable:
 
 def gate_of(node: ToolNode) -> Gate | None:
     """Return the middleware that gates a tool node; None for none."""
+    return cast("Gate | None", middleware_behind(_handlers(node), Gate))
+
+
+def asked_tools(node: ToolNode) -> dict[str, Asks]:
+    """Return when LangChain's own middleware asks about the tools of a node.
+
+    With ``when`` a function decides, so the tool may run unasked.
+    """
+    found: dict[str, Asks] = {}
+    for one in every_middleware(_handlers(node), HumanInTheLoopMiddleware):
+        for name, rule in cast("Any", one).interrupt_on.items():
+            asks = Asks.ALWAYS if rule.get("when") is None else Asks.SOMETIMES
+            found[name] = Asks.ALWAYS if found.get(name) is Asks.ALWAYS else asks
+    return found
+
+
+def _handlers(node: ToolNode) -> tuple[object, ...]:
     wrappers = cast("Any", node)
-    handlers = (wrappers._wrap_tool_call, wrappers._awrap_tool_call)  # noqa: SLF001 - it has no public name
-    return cast("Gate | None", middleware_behind(handlers, Gate))
+    return (wrappers._wrap_tool_call, wrappers._awrap_tool_call)  # noqa: SLF001 - it has no public name
 
 
 def middleware_behind(handlers: Iterable[object], kind: type) -> object:
-    """Return the first middleware of a kind behind handlers; None for none.
+    """Return the first middleware of a kind behind handlers; None for none."""
+    return next(every_middleware(handlers, kind), None)
+
+
+def every_middleware(handlers: Iterable[object], kind: type) -> Iterator[object]:
+    """Yield the middleware of a kind behind handlers; one may come twice.
 
     LangChain does not expose the middleware of a handler, so the handlers' closures are
     searched where possible.
@@ -184,11 +228,10 @@ def middleware_behind(handlers: Iterable[object], kind: type) -> object:
         owner = _owner(value)
         for candidate in (owner, *_values(owner)):
             if isinstance(candidate, kind):
-                return candidate
+                yield candidate
         if id(value) not in seen and callable(value):
             seen.add(id(value))
             waiting.extend(closure_values(value))
-    return None
 
 
 def _parts(runnable: object) -> Iterator[object]:

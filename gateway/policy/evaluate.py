@@ -75,6 +75,12 @@ def listed_tier(policy: Policy, *, agent: str, tool: str) -> Tier:
     return tier
 
 
+def never_asks(policy: Policy, *, agent: str, tool: str) -> bool:
+    """Return True if no call of a tool needs a person, by its tier and its raises."""
+    rules = EffectiveRules(policy, agent, tool)
+    return rules.tier()[0].is_auto_approved and not rules.raising()
+
+
 def is_idempotent(policy: Policy, *, agent: str, tool: str) -> bool:
     """Return True if an execution in doubt may be repeated under the same key."""
     return bool(EffectiveRules(policy, agent, tool).first.idempotent)

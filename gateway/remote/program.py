@@ -33,9 +33,8 @@ from typing import Self
 from pydantic import ValidationError
 from typing_extensions import override
 
-from keyturn.gateway.arguments import check_ungated
-from keyturn.gateway.client.http_connection import HttpConnection
-from keyturn.gateway.client.http_gateway import gateway_at
+from keyturn.gateway.arguments import check_agent_names, check_ungated
+from keyturn.gateway.client.http_gateway import HttpGateway, gateway_at
 from keyturn.gateway.errors import (
     GraphError,
     KeyRefused,
@@ -47,6 +46,7 @@ from keyturn.gateway.errors import (
 from keyturn.gateway.protocol import http_api, run_context
 from keyturn.gateway.protocol.port import Gateway
 from keyturn.gateway.protocol.records import RunRef
+from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.resume import program_runs
 from keyturn.gateway.resume.advancer import Threads
 from keyturn.gateway.resume.program import Program
@@ -56,7 +56,6 @@ from keyturn.gateway.resume.thread_state import (
     PendingInterrupt,
     ThreadChange,
     ThreadState,
-    asked_items,
     questions_of,
 )
 from keyturn.gateway.resume.transient_retry import retry_transient
@@ -133,12 +132,19 @@ class RemoteThreads(Threads):
     middleware supersedes waiting calls, and `rests` ends the others.
 
     Args:
-        connection: to the gateway.
+        gateway: the agents' gateway.
     """
 
-    def __init__(self, connection: HttpConnection) -> None:
+    def __init__(self, gateway: HttpGateway) -> None:
         super().__init__()
-        self._connection = connection
+        self._gateway = gateway
+        self._connection = gateway.connection
+
+    @property
+    @override
+    def gateway(self) -> Gateway:
+        """See `Threads.gateway`."""
+        return self._gateway
 
     @property
     def url(self) -> str:
@@ -171,17 +177,22 @@ class RemoteThreads(Threads):
         return await self._connection.ask(http_api.LEASE, question)
 
     @override
-    async def answers(
-        self, run: RunRef, pending: Sequence[PendingInterrupt], *, wait_s: float = 0.0
-    ) -> Answers:
-        """Return the answers to a thread's questions; wait for the first one.
+    async def found(
+        self,
+        run: RunRef,
+        questions: Sequence[http_api.OpenQuestion],
+        *,
+        wait_s: float = 0.0,
+    ) -> Mapping[http_api.OpenQuestion, tuple[JsonObject, int]]:
+        """Return the answers to questions; wait for the first one.
 
         The wait may end early without any: ask again.
         """
-        questions = questions_of(pending)
         if not questions:
-            return Answers()
-        question = http_api.AnswersQuestion(run=run, questions=questions, wait_s=wait_s)
+            return {}
+        question = http_api.AnswersQuestion(
+            run=run, questions=tuple(questions), wait_s=wait_s
+        )
         ask = self._connection.ask
         try:
             answered = await ask(http_api.ANSWERS, question, wait_s=wait_s)
@@ -191,9 +202,7 @@ class RemoteThreads(Threads):
             # For instance if the agent's name in its middleware differs from the
             # program's.
             raise GraphError(str(error)) from error
-        # The gateway's answers may not fit the agent's own schema.
-        found = {one.question: (one.answer, one.times) for one in answered}
-        return Answers.to(pending, found)
+        return {one.question: (one.answer, one.times) for one in answered}
 
     @override
     async def ends(self, run: RunRef) -> None:
@@ -249,8 +258,9 @@ class RemoteThreadRuns(ProgramRuns):
     async def _answers(
         self, run: RunRef, asked: Sequence[PendingInterrupt], wait_s: float
     ) -> Answers:
-        look = partial(self._asks.answers, run, asked, wait_s=wait_s)
-        return await retry_transient(look)
+        look = partial(self._asks.found, run, questions_of(asked), wait_s=wait_s)
+        # The gateway's answers may not fit the agent's own schema.
+        return Answers.to(asked, await retry_transient(look))
 
     @override
     async def _next_change(
@@ -270,10 +280,11 @@ class RemoteThreadRuns(ProgramRuns):
 
         An error also only pauses: the next attempt reports it.
         """
-        if not asked_items(state.pending):
+        asked = (*questions_of(state.pending), *state.handed)
+        if not asked:
             return
         try:
-            await self._asks.answers(run, state.pending, wait_s=program_runs.POLL_S)
+            await self._asks.found(run, asked, wait_s=program_runs.POLL_S)
         except KeyturnError as error:
             logger.warning(
                 "thread.not_followed agent=%s thread=%s error=%s",
@@ -294,6 +305,7 @@ class RemoteKeyturn(Program):
             with any, a claim needs a receipt signed by one of them.
         retries: time limits for failing runs; None is the default.
         ungated: agent to names of tools that may start ungated; `connected` uses all.
+        own_gate: names of the agents whose own middleware asks people.
         webhook_secrets: see `handle_webhook`; default: ``KEYTURN_WEBHOOK_SECRET``.
 
     Attributes:
@@ -311,14 +323,17 @@ class RemoteKeyturn(Program):
         receipt_keys: Iterable[str] = (),
         retries: RetrySettings | None = None,
         ungated: Mapping[str, Collection[str]] | None = None,
+        own_gate: Collection[str] = (),
         webhook_secrets: Sequence[str] | None = None,
     ) -> None:
         check_ungated(ungated)
+        check_agent_names("own_gate", own_gate)
         self._webhooks = WebhookVerifier(webhook_secrets)
         self.gateway = gateway_at(url, api_key, receipt_keys)
-        self._asks = RemoteThreads(self.gateway.connection)
+        self._asks = RemoteThreads(self.gateway)
         self._retries = retries or RetrySettings()
         self._ungated = ungated or {}
+        self._own_gate = own_gate
 
     async def __aenter__(self) -> Self:
         """Begin to work; the gateway need not be available yet."""

@@ -20,14 +20,24 @@ from __future__ import annotations
 
 import logging
 from abc import abstractmethod
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
 from typing import NoReturn
 
-from keyturn.gateway.errors import GraphError, StoreUnavailable, ThreadUnavailable
+from pydantic import JsonValue
+
+from keyturn.gateway.errors import (
+    GraphError,
+    LeaseLost,
+    StoreUnavailable,
+    ThreadUnavailable,
+)
 from keyturn.gateway.failures import any_failure, log_failure
-from keyturn.gateway.protocol.http_api import PendingCall, RunFacts
-from keyturn.gateway.protocol.records import RunRef
+from keyturn.gateway.protocol.http_api import OpenQuestion, PendingCall, RunFacts
+from keyturn.gateway.protocol.port import Gateway
+from keyturn.gateway.protocol.records import NotTaken, RunRef
+from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.resume.diagnosis import (
     CALL_LIMITS,
     AtBreakpoint,
@@ -36,6 +46,7 @@ from keyturn.gateway.resume.diagnosis import (
     at_limit,
     is_final,
 )
+from keyturn.gateway.resume.hand_over import Decided, HandedItem, HandOver
 from keyturn.gateway.resume.langgraph_local import Runner
 from keyturn.gateway.resume.thread_state import (
     AnswerRefused,
@@ -44,6 +55,7 @@ from keyturn.gateway.resume.thread_state import (
     ThreadState,
     asked_items,
     question_of,
+    questions_of,
 )
 from keyturn.gateway.store.scripts.fences import Lease
 
@@ -85,11 +97,27 @@ class Threads:
     ) -> tuple[str, ...]:
         """End waiting calls of a run; return the ids of the ended calls."""
 
+    @property
     @abstractmethod
+    def gateway(self) -> Gateway:
+        """Return the agents' gateway."""
+
     async def answers(
         self, run: RunRef, pending: Sequence[PendingInterrupt]
     ) -> Answers:
         """Return the available answers to a thread's questions."""
+        return Answers.to(pending, await self.found(run, questions_of(pending)))
+
+    @abstractmethod
+    async def found(
+        self, run: RunRef, questions: Sequence[OpenQuestion]
+    ) -> Mapping[OpenQuestion, tuple[JsonObject, int]]:
+        """Return the answers to questions, each with its number of revocations."""
+
+    async def handed(self, run: RunRef) -> Sequence[HandedItem]:
+        """Return the calls of a run to hand over that have no end yet."""
+        del run
+        return ()
 
     @abstractmethod
     async def settle(
@@ -150,6 +178,13 @@ class Advancer:
 
     def __init__(self, threads: Threads) -> None:
         self._threads = threads
+        self._hand_over = HandOver(threads)
+
+    async def unanswerable(
+        self, run: RunRef, state: ThreadState
+    ) -> dict[str, PendingInterrupt]:
+        """Return a thread's questions that no answer can come for, by id."""
+        return await self._hand_over.unanswerable(run, state)
 
     async def begin(
         self,
@@ -221,10 +256,12 @@ class Advancer:
             ThreadUnknown: there is no such thread, but it has approved calls.
         """
         state = await self.run_until_waiting(run, runner, past_limits=past_limits)
+        if state.exists and state.hands_over:
+            await self._hand_over.settle(run, runner, state)
         await self._threads.rests(run, state)
         if state.is_finished:
             await self._threads.finishes(run, state)
-        return state
+        return replace(state, handed=await self._hand_over.waiting(run, state))
 
     async def run_until_waiting(
         self, run: RunRef, runner: Runner, *, past_limits: bool = False
@@ -240,7 +277,7 @@ class Advancer:
             # would never end.
             fresh = found.without(sent)
             if fresh.ready:
-                refused = await self._answer(run, runner, fresh, state)
+                refused = await self._answer(run, runner, fresh.ready, state)
                 has_run = has_run or refused is None
                 # A stale refusal saved nothing. The question's id changed after it was
                 # read, so its answer may be sent again under the new id.
@@ -249,10 +286,10 @@ class Advancer:
                 elif (stale := stale + 1) > MAX_STALE:
                     raise ThreadStuck(f"Thread {run.thread!r} changes all the time.")
             elif found.ready or found.unfit:
-                raise ThreadStuck(
-                    f"Thread {run.thread!r} of {run.agent!r} does not take the answer "
-                    "to a question it asked; see the agent's log."
-                )
+                raise _stuck(run)
+            elif ready := await self._hand_over.ready(run, state):
+                await self._hand(run, runner, state, ready, sent)
+                has_run = True
             elif state.is_cut_off:
                 await self._nudge(run, runner, state, past_limits=past_limits)
                 has_run = True
@@ -295,8 +332,53 @@ class Advancer:
                     await self._threads.rests(run, state)
             raise
 
+    async def _hand(
+        self,
+        run: RunRef,
+        runner: Runner,
+        state: ThreadState,
+        ready: Sequence[Decided],
+        sent: set[str],
+    ) -> None:
+        """Hand people's decisions to a graph that asks by itself.
+
+        Raises:
+            StoppedInside: the graph failed while it worked on a decision.
+        """
+        names = [one.name for one in ready]
+        if not sent.isdisjoint(names):
+            await self._hand_over.release(ready)
+            raise _stuck(run)
+        sent.update(names)
+        if any(one.is_taken for one in ready):
+            # It has the answer, so only the rest of its work is done again.
+            await self._hand_over.release(ready)
+            key = state.taken
+            await self._step(run, runner, lambda: runner.nudge(run.thread, key=key))
+            return
+        answers = {one.question.id: one.value for one in ready}
+        try:
+            refused = await self._answer(run, runner, answers, state, names)
+        except (AtBreakpoint, LeaseLost, StoreUnavailable):
+            raise  # a later step finds out whether it was taken
+        except Exception as error:
+            await self._hand_over.stopped(run, runner, ready, error)
+            raise
+        if refused is not None and refused.is_stale:
+            await self._hand_over.release(ready)
+            sent.difference_update(names)
+            return
+        for one in ready:
+            problem: NotTaken = "" if refused is None else "refused"
+            await self._hand_over.end(one, problem, str(refused or ""))
+
     async def _answer(
-        self, run: RunRef, runner: Runner, answers: Answers, state: ThreadState
+        self,
+        run: RunRef,
+        runner: Runner,
+        answers: Mapping[str, JsonValue],
+        state: ThreadState,
+        names: Collection[str] = (),
     ) -> AnswerRefused | None:
         """Send answers; return the thread's refusal, if any."""
         if state.is_cut_off:
@@ -309,7 +391,9 @@ class Advancer:
             await self._step(
                 run,
                 runner,
-                lambda: runner.resume(run.thread, answers.ready, key=state.taken),
+                lambda: runner.resume(
+                    run.thread, answers, key=state.taken, names=names
+                ),
             )
         except AnswerRefused as refused:
             logger.warning(
@@ -343,3 +427,10 @@ class Advancer:
         halted = at_breakpoint(run.thread, is_announced=False)
         await self._halt(run, state, halted)
         raise halted
+
+
+def _stuck(run: RunRef) -> ThreadStuck:
+    return ThreadStuck(
+        f"Thread {run.thread!r} of {run.agent!r} does not take the answer to a "
+        "question it asked; see the agent's log."
+    )

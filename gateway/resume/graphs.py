@@ -17,7 +17,6 @@ import inspect
 import logging
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator
-from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeGuard, cast
@@ -35,6 +34,7 @@ from langgraph.pregel import Pregel
 
 from keyturn.gateway.errors import GraphError
 from keyturn.gateway.gates.reachable import (
+    Asks,
     ReachableTool,
     closure_values,
     reachable,
@@ -45,11 +45,19 @@ logger = logging.getLogger(__name__)
 
 Graph = Pregel[Any, Any, Any, Any]
 
-_THEIRS, _OURS = "HumanInTheLoopMiddleware.after_model", "ApprovalMiddleware."
-"""Node names of LangChain's middleware and of Keyturn's."""
+BUILTIN = "builtin"
+"""Stands in ``ungated`` for all tools of LangChain and deepagents."""
+
+IsFree = Callable[[str], bool]
+"""Returns True if the policy never puts a tool to people."""
 
 
-async def load_graph(ref: str, base: Path, ungated: Collection[str] = ()) -> Graph:
+async def load_graph(
+    ref: str,
+    base: Path,
+    ungated: Collection[str] = (),
+    own_gate: IsFree | None = None,
+) -> Graph:
     """Import the graph at ``path/to/file.py:name`` or ``package.module:name``.
 
     The name may be a compiled graph, a `StateGraph`, or a function without arguments
@@ -59,14 +67,20 @@ async def load_graph(ref: str, base: Path, ungated: Collection[str] = ()) -> Gra
         ref: the setting.
         base: the folder that a relative path starts from.
         ungated: names of the tools that may start without a gate.
+        own_gate: for a graph that asks people by itself; see `check_own_gate`.
 
     Raises:
         GraphError: one sentence with the missing part or the failure.
     """
-    return await as_graph(named(ref, base), ref, ungated)
+    return await as_graph(named(ref, base), ref, ungated, own_gate)
 
 
-async def as_graph(found: object, ref: str, ungated: Collection[str] = ()) -> Graph:
+async def as_graph(
+    found: object,
+    ref: str,
+    ungated: Collection[str] = (),
+    own_gate: IsFree | None = None,
+) -> Graph:
     """Turn an imported object into a compiled graph.
 
     Raises:
@@ -83,30 +97,14 @@ async def as_graph(found: object, ref: str, ungated: Collection[str] = ()) -> Gr
             "without arguments that returns it."
         )
     for place, graph in _every_graph(found):
-        if _THEIRS in graph.nodes and any(
-            name.startswith(_OURS) for name in graph.nodes
-        ):
-            _warn_of_two_pauses(f"{ref}{place.removesuffix(' that')}")
         if graph.interrupt_before_nodes or graph.interrupt_after_nodes:
             raise GraphError(
                 f"{ref!r}{place} is compiled with interrupt_before or interrupt_after. "
                 "Such a pause cannot be told from a crash, so it would be run "
                 "through; put the tools behind ApprovalMiddleware instead."
             )
-    check_gates(found, ref, ungated)
+    check_gates(found, ref, ungated, own_gate)
     return found
-
-
-@cache
-def _warn_of_two_pauses(graph: str) -> None:
-    # Once: a program may build its graph for each request.
-    logger.warning(
-        "graph.asks_twice graph=%s: the graph has LangChain's "
-        "HumanInTheLoopMiddleware and ApprovalMiddleware, so a call pauses twice, and "
-        "Slack shows only one of the questions; give its interrupt_on to "
-        "ApprovalMiddleware instead",
-        graph,
-    )
 
 
 def attached(graph: Graph, saver: BaseCheckpointSaver[Any]) -> Graph:
@@ -248,7 +246,12 @@ def _reachable(folder: Path) -> None:
         sys.path.append(str(folder))
 
 
-def check_gates(graph: object, ref: str, ungated: Collection[str]) -> None:
+def check_gates(
+    graph: object,
+    ref: str,
+    ungated: Collection[str],
+    own_gate: IsFree | None = None,
+) -> None:
     """Check that a gate clears every tool that a graph is found to start.
 
     Tools behind a gate are guarded, so that no caller can bypass the gate.
@@ -257,10 +260,13 @@ def check_gates(graph: object, ref: str, ungated: Collection[str]) -> None:
         graph: the compiled graph.
         ref: its name in the settings.
         ungated: names of the tools that may start without a gate.
+        own_gate: for a graph whose own middleware asks people about its tools. Such a
+            tool needs no other gate, nor does one that this function calls free.
 
     Raises:
-        GraphError: another tool can start without a gate; the text names its place
-            and the next step. Also if ``ungated`` is one text instead of names.
+        GraphError: another tool can start without a gate, or a tool has two; the text
+            names its place and the next step. Also if ``ungated`` is one text instead
+            of names.
     """
     # A text is a collection as well: its letters would be taken as names.
     if isinstance(ungated, str):
@@ -269,18 +275,45 @@ def check_gates(graph: object, ref: str, ungated: Collection[str]) -> None:
             f"[{ungated!r}]."
         )
     found = reachable(graph)
+    twice = [tool for tool in found.tools if tool.gate and tool.asks is not Asks.NEVER]
+    if twice:
+        raise GraphError(
+            f"{ref!r} asks people twice about {_listed(twice)}: with LangChain's "
+            "HumanInTheLoopMiddleware and with ApprovalMiddleware. Remove one of them, "
+            "or give interrupt_on to ApprovalMiddleware."
+        )
     open_tools = [
-        tool for tool in found.tools if tool.is_ungated and tool.name not in ungated
+        tool
+        for tool in found.tools
+        if tool.is_ungated and not _is_excepted(tool, ungated)
     ]
-    if open_tools:
+    if own_gate is None and open_tools:
         raise GraphError(
             f"{ref!r} can start tools that no gate clears: {_listed(open_tools)}. Give "
             "the agent that calls them ApprovalMiddleware as the last of its "
             "middleware (for subagents of deepagents: gated_subagents), or name the "
-            "tools under 'ungated' of this agent."
+            "tools under 'ungated' of this agent. If its own middleware asks people, "
+            "set 'own_gate' of this agent."
+        )
+    unasked = [
+        tool
+        for tool in open_tools
+        if tool.asks is not Asks.ALWAYS and own_gate and not own_gate(tool.name)
+    ]
+    if unasked:
+        raise GraphError(
+            f"{ref!r} can start tools that the policy puts to people, and its own "
+            f"middleware does not always ask: {_listed(unasked)}. Name them in "
+            "interrupt_on of the agent that calls them, without 'when'; or give them "
+            "tier auto without raise rules in the policy; or name them under 'ungated' "
+            f"of this agent ({BUILTIN!r} names all tools of LangChain and deepagents)."
         )
     # Last: a refused graph remains unchanged.
     found.guard_tools()
+
+
+def _is_excepted(tool: ReachableTool, ungated: Collection[str]) -> bool:
+    return tool.name in ungated or (tool.is_builtin and BUILTIN in ungated)
 
 
 def check_name(graph: object, agent: str) -> None:
@@ -341,7 +374,12 @@ def _status(
         return "gated"
     if tool.is_safe:
         return "safe without a gate"
-    return "ungated as the settings say" if tool.name in ungated else "ungated"
+    if tool.asks is not Asks.NEVER:
+        asks = "asked" if tool.asks is Asks.ALWAYS else "sometimes asked"
+        return f"{asks} about by its own middleware"
+    if _is_excepted(tool, ungated):
+        return "ungated as the settings say"
+    return "free by policy" if is_free("", tool.name) else "ungated"
 
 
 def shown(place: tuple[str, ...]) -> str:

@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections.abc import Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cache
 from typing import Any, cast
 
@@ -20,13 +21,14 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.errors import UnknownInterruptError, is_invalid_resume
 from langgraph.types import Command, Interrupt, PregelTask, StateSnapshot, StreamMode
+from pydantic import JsonValue
 
 from keyturn.gateway.arguments import is_a
 from keyturn.gateway.errors import GraphError
 from keyturn.gateway.protocol.run_context import excepting
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.resume.fence_tables import fenced_graph
-from keyturn.gateway.resume.graphs import Graph, as_graph, attached
+from keyturn.gateway.resume.graphs import Graph, IsFree, as_graph, attached
 from keyturn.gateway.resume.thread_state import (
     AnswerRefused,
     PendingInterrupt,
@@ -59,6 +61,7 @@ class Runner:
         context: the run's context, for a graph with a ``context_schema``.
         ungated: names of the tools that may start without a gate.
         agent: its name, which its checkpoints keep; "" keeps none.
+        hands_over: questions of other libraries are put to people.
     """
 
     def __init__(
@@ -69,7 +72,9 @@ class Runner:
         config: RunnableConfig | None = None,
         context: object = None,
         ungated: Collection[str] = (),
+        hands_over: bool = False,
     ) -> None:
+        self.hands_over = hands_over
         self._graph = fenced_graph(graph)
         self._agent = agent
         self._ungated = ungated
@@ -93,7 +98,8 @@ class Runner:
 
     async def probe(self, thread: str) -> ThreadState:
         """Read the state of a thread."""
-        return state_of(await self._snapshot(thread))
+        state = state_of(await self._snapshot(thread))
+        return replace(state, hands_over=self.hands_over)
 
     async def values(self, thread: str) -> dict[str, Any]:
         """Return the thread's whole state.
@@ -118,8 +124,15 @@ class Runner:
             return True
         # Only if the newest checkpoint has another key: this may read the whole
         # history.
-        of_key = self._saver.alist(_config(thread), filter={INPUT_KEY: key}, limit=1)
-        return bool([one async for one in of_key])
+        return await self._has_checkpoint(thread, INPUT_KEY, key)
+
+    async def has_taken_answer(self, thread: str, name: str) -> bool:
+        """Return True if a step that got the answer to this question saved anything."""
+        return await self._has_checkpoint(thread, _answer_key(name), name)
+
+    async def _has_checkpoint(self, thread: str, key: str, value: str) -> bool:
+        found = self._saver.alist(_config(thread), filter={key: value}, limit=1)
+        return bool([one async for one in found])
 
     async def start(self, thread: str, text: str, *, key: str) -> None:
         """Give a thread a person's message and run until it rests."""
@@ -132,9 +145,17 @@ class Runner:
         await self._run(thread, given, key)
 
     async def resume(
-        self, thread: str, answers: Mapping[str, JsonObject], *, key: str
+        self,
+        thread: str,
+        answers: Mapping[str, JsonValue],
+        *,
+        key: str,
+        names: Collection[str] = (),
     ) -> None:
         """Answer open questions by interrupt id and run until the thread rests.
+
+        The checkpoints of this step keep the ``names`` of the questions that it
+        answers; see `has_taken_answer`.
 
         Raises:
             AnswerRefused: a question is not open, or its answer does not fit. Other
@@ -142,7 +163,7 @@ class Runner:
         """
         try:
             # LangGraph takes a map whose keys are not all interrupt ids as one answer.
-            await self._run(thread, Command(resume=dict(answers)), key)
+            await self._run(thread, Command(resume=dict(answers)), key, names)
         except UnknownInterruptError as error:
             raise AnswerRefused(
                 f"Thread {thread!r} now asks something else.", is_stale=True
@@ -173,11 +194,16 @@ class Runner:
         with _asynchronous(self._saver):
             return await self._graph.aget_state(_config(thread))
 
-    async def _run(self, thread: str, given: object, key: str) -> None:
+    async def _run(
+        self, thread: str, given: object, key: str, names: Collection[str] = ()
+    ) -> None:
+        config = self._step_config(thread, key, names)
         with excepting(self._ungated):
-            await self._invoke(given, self._step_config(thread, key))
+            await self._invoke(given, config)
 
-    def _step_config(self, thread: str, key: str) -> RunnableConfig:
+    def _step_config(
+        self, thread: str, key: str, names: Collection[str]
+    ) -> RunnableConfig:
         mine = self._given
         return {
             **mine,
@@ -192,6 +218,7 @@ class Runner:
                 **mine.get("metadata", {}),
                 INPUT_KEY: key,
                 AGENT_KEY: self._agent,
+                **{_answer_key(name): name for name in names},
             },
         }
 
@@ -288,6 +315,7 @@ async def kept_graph(
     ref: str,
     saver: BaseCheckpointSaver[Any] | None,
     ungated: Collection[str],
+    own_gate: IsFree | None = None,
 ) -> Graph:
     """Return a program's compiled graph with a checkpointer: its own, else ``saver``.
 
@@ -295,7 +323,7 @@ async def kept_graph(
         GraphError: it is not a usable graph, or there is no checkpointer for it; the
             text names ``ref``.
     """
-    compiled = await as_graph(graph, ref, ungated)
+    compiled = await as_graph(graph, ref, ungated, own_gate)
     own: object = getattr(compiled, "checkpointer", None)
     if isinstance(own, InMemorySaver):
         _warn_of_memory()
@@ -360,6 +388,12 @@ def check_config(config: RunnableConfig, thread: str) -> None:
         )
 
 
+def _answer_key(name: str) -> str:
+    # A key for each question: a step may answer several, and only whole values of the
+    # metadata can be searched for.
+    return f"{ANSWER_KEY}{name.partition('.')[0]}"
+
+
 def _config(thread: str) -> RunnableConfig:
     return {"configurable": _configurable(thread)}
 
@@ -367,6 +401,9 @@ def _config(thread: str) -> RunnableConfig:
 def _configurable(thread: str) -> dict[str, str]:
     return {"thread_id": thread, "checkpoint_ns": ""}
 
+
+ANSWER_KEY = "keyturn_answer_"
+"""Checkpoint metadata: begin of the keys of the questions that its step answered."""
 
 INPUT_KEY = "keyturn_input"
 """Checkpoint metadata: key of the last input that started the thread."""

@@ -31,6 +31,7 @@ from keyturn.gateway.errors import (
 from keyturn.gateway.protocol.http_api import PendingCall
 from keyturn.gateway.protocol.port import connected
 from keyturn.gateway.protocol.records import Person, RunRef
+from keyturn.gateway.resume.graphs import IsFree
 from keyturn.gateway.resume.langgraph_local import (
     STREAM_END,
     Runner,
@@ -46,8 +47,18 @@ class Program:
     _runs: ProgramRuns | None = None
     """The threads, while the program is open."""
     _ungated: Mapping[str, Collection[str]]
+    _own_gate: Collection[str] = ()
+    """Names of the agents whose own middleware asks people."""
     _saver: BaseCheckpointSaver[Any] | None = None
     """Keeps the threads of graphs without a checkpointer; None: such graphs fail."""
+
+    def _own_gate_of(self, agent: str) -> IsFree:
+        """Return which tools of an agent with its own gate the policy puts to nobody.
+
+        A program without the policy knows of none.
+        """
+        del agent
+        return lambda _tool: False
 
     def _serves(self, agent: str) -> None:
         """Note that the program runs threads of an agent."""
@@ -68,9 +79,17 @@ class Program:
         self._open()
         self._serves(agent)
         ungated = self._ungated.get(agent, ())
-        kept = await kept_graph(graph, f"graph of {agent}", self._saver, ungated)
+        has_own = agent in self._own_gate
+        own_gate = self._own_gate_of(agent) if has_own else None
+        ref = f"graph of {agent}"
+        kept = await kept_graph(graph, ref, self._saver, ungated, own_gate)
         return Runner(
-            kept, agent=agent, config=config, context=context, ungated=ungated
+            kept,
+            agent=agent,
+            config=config,
+            context=context,
+            ungated=ungated,
+            hands_over=has_own,
         )
 
     def connected(self) -> AbstractContextManager[None]:
@@ -122,7 +141,7 @@ class Program:
 
         Returns:
             The thread's final state; ``__interrupt__`` in it is a question of another
-            library.
+            library, unless the agent has its own gate.
 
         Raises:
             TimeoutError: the wait was too long; the thread continues.

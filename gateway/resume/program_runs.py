@@ -552,7 +552,7 @@ def rests_for_good(state: ThreadState) -> bool:
     if state.is_finished or not state.exists:
         return True
     is_asking = bool(state.pending) and not state.is_cut_off
-    return is_asking and not asked_items(state.pending)
+    return is_asking and not state.asks_people
 
 
 def input_key(given: object) -> str:

@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    Awaitable,
+    Callable,
+    Collection,
+    Mapping,
+    Sequence,
+)
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from typing import Self, TypeVar
@@ -12,15 +19,13 @@ from typing_extensions import override
 
 from keyturn.gateway.approvals.events import EventName
 from keyturn.gateway.errors import ThreadUnknown
+from keyturn.gateway.protocol.http_api import OpenQuestion
+from keyturn.gateway.protocol.port import Gateway
 from keyturn.gateway.protocol.records import ItemState, RunRef
+from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.resume.advancer import Threads
-from keyturn.gateway.resume.thread_state import (
-    Answers,
-    PendingInterrupt,
-    ThreadState,
-    asked_items,
-    questions_of,
-)
+from keyturn.gateway.resume.hand_over import HandedItem
+from keyturn.gateway.resume.thread_state import ThreadState, asked_items
 from keyturn.gateway.service.people.freezing import run_event
 from keyturn.gateway.service.run.agents import RunCalls
 from keyturn.gateway.service.run.claiming import find_answers
@@ -100,6 +105,8 @@ def _bounded(words: str) -> str:
 
 logger = logging.getLogger(__name__)
 
+_UNENDED = {ItemState.PENDING, ItemState.AUTHORIZED, ItemState.HANDING_OVER}
+
 T = TypeVar("T")
 
 
@@ -111,12 +118,36 @@ class StoreThreads(RunCalls, Threads):
         """See `Threads.lease`."""
         return thread_lease(self._store, self._at(run))
 
+    @property
     @override
-    async def answers(
-        self, run: RunRef, pending: Sequence[PendingInterrupt]
-    ) -> Answers:
-        """See `Threads.answers`."""
-        return await answers_for(self._store, run, pending)
+    def gateway(self) -> Gateway:
+        """See `Threads.gateway`."""
+        return self._agents
+
+    @override
+    async def found(
+        self, run: RunRef, questions: Sequence[OpenQuestion]
+    ) -> Mapping[OpenQuestion, tuple[JsonObject, int]]:
+        """Return the answers to those questions whose item is decided.
+
+        A question counts only if the stored record confirms that its item belongs to
+        this thread's run and to this hash: the question itself comes from the agent.
+
+        Raises:
+            GraphError: the agent's own name differs from the name in the settings.
+        """
+        found = await find_answers(self._store, run, questions)
+        return {asked: (one.answer, one.times) for asked, one in found.items()}
+
+    @override
+    async def handed(self, run: RunRef) -> Sequence[HandedItem]:
+        """See `Threads.handed`."""
+        return [
+            HandedItem(item.id, item.ctx.message_id, item.state, item.fence)
+            for one in await self._unfinished(run)
+            for item in one.approval.items
+            if item.handed_to and item.state in _UNENDED
+        ]
 
     @override
     async def ends(self, run: RunRef) -> None:
@@ -248,19 +279,3 @@ async def under_lease(
         LeaseLost: the lease was lost and the work was stopped.
     """
     return await while_held(thread_lease(store, at), work)
-
-
-async def answers_for(
-    store: Store, run: RunRef, pending: Sequence[PendingInterrupt]
-) -> Answers:
-    """Collect the answers of all decided items that this thread asks about.
-
-    A question counts only if the stored record confirms that its item belongs to this
-    thread's run and to this hash: the question itself comes from the agent.
-
-    Raises:
-        GraphError: the agent's own name differs from the name in the settings.
-    """
-    found = await find_answers(store, run, questions_of(pending))
-    given = {asked: (one.answer, one.times) for asked, one in found.items()}
-    return Answers.to(pending, given)

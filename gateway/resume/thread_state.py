@@ -8,8 +8,11 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from jsonschema import Draft202012Validator
+from pydantic import JsonValue
 from referencing import Registry
 
+from keyturn.gateway.dialects.asked import Question
+from keyturn.gateway.dialects.dialects import read
 from keyturn.gateway.errors import KeyturnError
 from keyturn.gateway.protocol.http_api import OpenQuestion
 from keyturn.gateway.protocol.strict_json import JsonObject
@@ -54,6 +57,8 @@ class ThreadState:
         checkpoint: id of the checkpoint that was read.
         taken: key of the last input that started the thread.
         final_message: text of the agent's last message in this turn.
+        hands_over: questions of other libraries are put to people.
+        handed: of these, the questions to the gateway that people have not decided.
     """
 
     exists: bool
@@ -63,11 +68,21 @@ class ThreadState:
     checkpoint: str = ""
     taken: str = ""
     final_message: str = ""
+    hands_over: bool = False
+    handed: tuple[OpenQuestion, ...] = ()
 
     @property
     def is_finished(self) -> bool:
         """Return True if no work and no question is left; ``next`` is unreliable."""
         return self.exists and not self.has_tasks and not self.pending
+
+    @property
+    def asks_people(self) -> bool:
+        """Return True if a decision of people can answer one of its questions."""
+        return any(
+            question_of(one) or (self.hands_over and is_known(one))
+            for one in self.pending
+        )
 
 
 @dataclass(frozen=True)
@@ -146,6 +161,11 @@ def question_of(pending: PendingInterrupt) -> OpenQuestion | None:
     )
 
 
+def is_known(pending: PendingInterrupt) -> bool:
+    """Return True if a dialect knows this question of another library."""
+    return read(Question(pending.id, pending.value, pending.schema)) is not None
+
+
 def questions_of(pending: Iterable[PendingInterrupt]) -> tuple[OpenQuestion, ...]:
     """Return Keyturn's questions of a thread, each once."""
     questions = (question_of(one) for one in pending)
@@ -157,7 +177,7 @@ def asked_items(pending: Sequence[PendingInterrupt]) -> frozenset[str]:
     return frozenset(one.item_id for one in questions_of(pending))
 
 
-def fits(answer: JsonObject, schema: JsonObject | None) -> bool:
+def fits(answer: JsonValue, schema: JsonObject | None) -> bool:
     """Return True if the agent's schema accepts an answer.
 
     The schema itself is not checked first, because that is the most expensive step. An

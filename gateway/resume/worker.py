@@ -1,43 +1,21 @@
-"""Worker for start and resume jobs: one job per slot, each under a thread lease.
-
-A thread may wait for a question that does not belong to Keyturn: a tool calls
-LangGraph's ``interrupt``, or the graph contains another human-in-the-loop middleware.
-Reviewers cannot answer such a question in Slack. The worker therefore announces it in
-the run's thread, and until it expires the program that runs the agent may answer it.
-At expiry the worker answers with a rejection if the question has one, and else ends the
-run. The question itself then remains in the checkpoint. The thread's next message drops
-it, and the agent learns which of its calls did not run.
-
-Threads that a program runs with `Keyturn.run` are left to the program, which gets the
-question as a result.
-
-Only LangChain's human-in-the-loop format has a known rejection. Any other interrupt may
-use a string as its input, such as an account number, so it gets no automatic answer.
-"""
+"""Worker for start and resume jobs: one job per slot, each under a thread lease."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from functools import partial
-from typing import cast
 
-from keyturn.gateway.approvals.events import EventName
-from keyturn.gateway.approvals.evidence import redacted
 from keyturn.gateway.background import GRACE_S
 from keyturn.gateway.errors import (
-    BadJson,
     StoreUnavailable,
     ThreadUnavailable,
     ThreadUnknown,
 )
 from keyturn.gateway.failures import any_failure, log_failure
-from keyturn.gateway.policy.effective_rules import EffectiveRules
 from keyturn.gateway.policy.rules import Policy
 from keyturn.gateway.protocol.port import connected
-from keyturn.gateway.protocol.strict_json import JsonObject, accept_object
 from keyturn.gateway.resume.advancer import Advancer
 from keyturn.gateway.resume.langgraph_local import Runner, Runners
 from keyturn.gateway.resume.retries import Retries, jittered
@@ -47,15 +25,10 @@ from keyturn.gateway.resume.store_threads import (
     under_lease,
 )
 from keyturn.gateway.resume.thread_state import (
-    AnswerRefused,
-    PendingInterrupt,
     ThreadChange,
-    ThreadState,
-    fits,
-    question_of,
 )
 from keyturn.gateway.resume.transient_retry import drain_tasks, wait_or_timeout
-from keyturn.gateway.service.people.freezing import run_event
+from keyturn.gateway.resume.unknown_questions import UnknownQuestions
 from keyturn.gateway.service.run.agents import AgentService
 from keyturn.gateway.store.runs.jobs import Delivery, Job, JobKind, input_of
 from keyturn.gateway.store.runs.stalled import RunState
@@ -68,21 +41,6 @@ BUSY_MS = 100
 BLOCK_MS = 500
 """Duration of one blocking read for a job; a stop waits for it."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 5.0
-
-
-AGAIN_MS = 60_000
-"""Delay before the next look at a question that has to wait for other questions."""
-
-MAX_CHARS = 3000
-"""Longest text of a question."""
-
-_CALLS = 20
-_NO_ANSWER = "This did not run: its question was not answered in time."
-_ANSWERED, _ENDED = "answered", "ended"
-_REFUSING = ("reject", "respond")
-
-Redact = Callable[[str], Iterable[str]]
-"""Returns the paths of a tool's arguments that the policy redacts."""
 
 
 def ignore(change: ThreadChange) -> None:
@@ -123,7 +81,7 @@ class Worker:
         self._tenant = tenant
         self._threads = StoreThreads(store, gateway, tenant=tenant)
         self._advancer = Advancer(self._threads)
-        self._interrupts = ThirdPartyInterrupts(store, policy, gateway, self._advancer)
+        self._unknown = UnknownQuestions(store, policy, gateway, self._advancer)
         self._retries = retries
         self._slots = asyncio.Semaphore(slots)
         self._on_change = on_change
@@ -287,8 +245,10 @@ class Worker:
             if await self._store.stalled.is_dropped(at.keys, at.run):
                 return
             state = await self._advancer.forward(at.run_ref, runner)
-        if not self._runners.is_of_a_program(at.agent, at.thread):
-            state = await self._interrupts.announce_or_end(at, runner, state)
+        if self._runners.is_of_a_program(at.agent, at.thread):
+            await self._unknown.check_answerable(at, state)
+        else:
+            await self._unknown.announce_or_end(at, state)
         if state.is_finished:
             self._runners.release(at.agent, at.thread)
 
@@ -334,185 +294,3 @@ def _key(delivery: Delivery) -> str:
     It stays the same when the job is put back and delivered again.
     """
     return delivery.job.id or delivery.id
-
-
-class ThirdPartyInterrupts:
-    """Announcement and expiry of other libraries' questions.
-
-    Args:
-        store: saves which questions were announced.
-        policy: returns the policy in force now; its ``expires_in`` applies.
-        agents: ends the open calls of a run that ends.
-        advancer: advances a thread after an answer.
-    """
-
-    def __init__(
-        self,
-        store: Store,
-        policy: Callable[[], Policy],
-        agents: AgentService,
-        advancer: Advancer,
-    ) -> None:
-        self._store = store
-        self._interrupts = store.interrupts
-        self._policy = policy
-        self._agents = agents
-        self._advancer = advancer
-
-    async def announce_or_end(
-        self, at: ThreadRef, runner: Runner, state: ThreadState
-    ) -> ThreadState:
-        """Announce or end a resting thread's foreign questions; return its new state.
-
-        The caller has the thread's lease.
-        """
-        foreign = [one for one in state.pending if question_of(one) is None]
-        if not foreign:
-            return state
-        # A separate job id: other jobs of the thread advance it.
-        job = Job.to_resume(at.tenant, at.agent, at.thread).with_(id="question")
-        known = await self._interrupts.all(at.keys, job)
-        now_ms = await self._store.conn.now_ms(at.keys.retry)
-        due: list[PendingInterrupt] = []
-        for one in foreign:
-            until_ms = known.get(one.id)
-            if until_ms is None:
-                await self._ask(at, job, one, now_ms)
-            elif 0 < until_ms <= now_ms:
-                due.append(one)
-            elif until_ms:
-                await self._interrupts.arm(at.keys, job, until_ms)
-        return await self._end(at, runner, state, due, job) if due else state
-
-    async def _ask(
-        self, at: ThreadRef, job: Job, one: PendingInterrupt, now_ms: int
-    ) -> None:
-        policy = self._policy()
-        expires_in = policy.defaults.expires_in
-        until_ms = now_ms + int(expires_in.total_seconds() * 1000)
-        event = await run_event(
-            self._store,
-            at.keys,
-            at.run_ref,
-            EventName.RUN_ASKED,
-            until_ms=str(until_ms),
-            ends=_ANSWERED if rejection(one) else _ENDED,
-        )
-        words = question_text(
-            one, lambda tool: EffectiveRules(policy, at.agent, tool).redact()
-        )
-        logger.info("question.foreign agent=%s thread=%s", at.agent, at.thread)
-        await self._interrupts.ask(at.keys, job, one.id, until_ms, event, words)
-
-    async def _end(
-        self,
-        at: ThreadRef,
-        runner: Runner,
-        state: ThreadState,
-        due: list[PendingInterrupt],
-        job: Job,
-    ) -> ThreadState:
-        answers = {
-            one.id: answer
-            for one in due
-            if (answer := rejection(one)) is not None and fits(answer, one.schema)
-        }
-        if answers:
-            try:
-                await runner.resume(at.thread, answers, key=state.taken)
-            except AnswerRefused:
-                logger.warning(
-                    "question.unended agent=%s thread=%s", at.agent, at.thread
-                )
-                return await self._give_up(at, state, due, job)
-            await self._announce_end(at, job, [*answers], _ANSWERED)
-            after = await self._advancer.forward(at.run_ref, runner)
-            # The thread may already have its next question.
-            return await self.announce_or_end(at, runner, after)
-        return await self._give_up(at, state, due, job)
-
-    async def _give_up(
-        self, at: ThreadRef, state: ThreadState, due: list[PendingInterrupt], job: Job
-    ) -> ThreadState:
-        """End the run, unless another of its questions can still be answered."""
-        if len(due) < len(state.pending):
-            now_ms = await self._store.conn.now_ms(at.keys.retry)
-            await self._interrupts.arm(at.keys, job, now_ms + AGAIN_MS)
-            return state
-        # Before the question is marked as ended: after a crash in between, it is due
-        # again.
-        await self._agents.supersede_run(at.run_ref)
-        await self._announce_end(at, job, [one.id for one in due], _ENDED)
-        return state
-
-    async def _announce_end(
-        self, at: ThreadRef, job: Job, ids: list[str], ends: str
-    ) -> None:
-        name = EventName.RUN_UNANSWERED
-        event = await run_event(self._store, at.keys, at.run_ref, name, ends=ends)
-        await self._interrupts.end(at.keys, job, ids, event)
-
-
-def question_text(pending: PendingInterrupt, redact: Redact) -> str:
-    """Return a question for people: bounded, with the policy's redactions."""
-    calls = _calls(pending.value)
-    if calls:
-        lines = [_call(one, redact) for one in calls[:_CALLS]]
-        if len(calls) > _CALLS:
-            lines.append(f"… and {len(calls) - _CALLS} more calls")
-        text = "\n".join(["Should this run?", *lines])
-    elif isinstance(pending.value, str):
-        text = pending.value  # written as a question to people: ``interrupt("Go on?")``
-    else:
-        # Data of unknown shape: no redaction rule applies to it.
-        text = "The program of the agent asks something of its own."
-    return text if len(text) <= MAX_CHARS else f"{text[: MAX_CHARS - 1]}…"
-
-
-def rejection(pending: PendingInterrupt) -> JsonObject | None:
-    """Return the answer to an expired question; None if no answer is safe."""
-    value = _object(pending.value)
-    if value.get("type") == "tool_approval":
-        return {"type": "reject", "message": _NO_ANSWER} if pending.schema else None
-    requests, rules = value.get("action_requests"), value.get("review_configs")
-    if not isinstance(requests, list) or not isinstance(rules, list):
-        return None
-    allowed = {
-        str(_object(rule).get("action_name")): _object(rule).get("allowed_decisions")
-        for rule in cast("list[object]", rules)
-    }
-    decisions: list[JsonObject] = []
-    for request in cast("list[object]", requests):
-        found = allowed.get(str(_object(request).get("name")))
-        words = cast("list[object]", found) if isinstance(found, list) else []
-        word = next((one for one in _REFUSING if one in words), None)
-        # One call without a safe answer leaves the whole question without one:
-        # LangChain needs a decision for each call or none.
-        if word is None:
-            return None
-        decisions.append({"type": word, "message": _NO_ANSWER})
-    return {"decisions": list(decisions)} if decisions else None
-
-
-def _calls(value: object) -> list[Mapping[str, object]]:
-    """Return the calls in a question of LangChain's middleware."""
-    found = _object(value)
-    if found.get("type") == "tool_approval":
-        return [found]
-    requests = found.get("action_requests")
-    if not isinstance(requests, list):
-        return []
-    return [_object(one) for one in cast("list[object]", requests)]
-
-
-def _call(call: Mapping[str, object], redact: Redact) -> str:
-    tool = str(call.get("name", ""))
-    try:
-        shown = redacted(accept_object(call.get("args")), redact(tool))
-    except BadJson:
-        return f"{tool} (its arguments cannot be shown)"
-    return f"{tool} {json.dumps(shown, ensure_ascii=False, sort_keys=True)}"
-
-
-def _object(value: object) -> Mapping[str, object]:
-    return cast("Mapping[str, object]", value) if isinstance(value, Mapping) else {}

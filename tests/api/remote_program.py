@@ -32,8 +32,9 @@ class RemoteProgram(RemoteKeyturn):
         harness: ServiceHarness,
         saver: BaseCheckpointSaver[Any],
         retries: RetrySettings,
+        **options: Any,
     ) -> None:
-        super().__init__(url, api_key=key, retries=retries)
+        super().__init__(url, api_key=key, retries=retries, **options)
         self.store = harness.store
         self.reviews = harness.reviews
         self.service = self.gateway
@@ -48,6 +49,7 @@ async def remote_program(
     *,
     retries: RetrySettings,
     middlewares: Sequence[Any] = (),
+    **options: Any,
 ) -> AsyncGenerator[Keyturn]:
     """Open a program with separate checkpoints in a folder, next to a gateway.
 
@@ -58,6 +60,8 @@ async def remote_program(
     async with (
         AsyncSqliteSaver.from_conn_string(path) as saver,
         serving(harness, middlewares) as api,
-        RemoteProgram(api.url, api.key(["*"]), harness, saver, retries) as program,
+        RemoteProgram(
+            api.url, api.key(["*"]), harness, saver, retries, **options
+        ) as program,
     ):
         yield cast("Keyturn", cast("object", program))

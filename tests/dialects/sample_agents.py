@@ -26,15 +26,17 @@ from keyturn.agent.scripted_model import ScriptedModel
 Graph = Pregel[Any, Any, Any, Any]
 Effect = tuple[str, dict[str, Any]]
 Call = dict[str, Any]
+SUBAGENTS = ("billing", "mailing")
 KINDS = ("approve", "edit", "reject", "respond")
 
 
 @dataclass
 class Agent:
-    """A graph, and what its tools did."""
+    """A graph, what its tools did, and the subagents that have them."""
 
     graph: Graph
     effects: list[Effect] = field(default_factory=list[Effect])
+    subagents: tuple[str, ...] = ()
 
     def given(self, calls: Sequence[Call]) -> dict[str, Any]:
         """Return the input with which the agent proposes these calls."""
@@ -46,7 +48,10 @@ def called(messages: Sequence[BaseMessage]) -> AIMessage:
     if isinstance(messages[-1], ToolMessage):
         return AIMessage("\n".join(str(one.text) for one in messages))
     calls = json.loads(str(messages[-1].text))
-    rows = [{**one, "id": f"call-{place}"} for place, one in enumerate(calls)]
+    rows = [
+        {**one, "id": f"call-{len(messages)}-{place}"}
+        for place, one in enumerate(calls)
+    ]
     return AIMessage("", tool_calls=rows)
 
 
@@ -64,29 +69,47 @@ def tools(names: Sequence[str], effects: list[Effect]) -> list[BaseTool]:
 
 
 def langchain(
-    rules: Mapping[str, Sequence[str]], *, mode: str = "batched", free: str = "look"
+    rules: Mapping[str, Sequence[str]],
+    *,
+    mode: str = "batched",
+    free: str = "look",
+    when: Callable[[Any], bool] | None = None,
+    gate: tuple[str, Any] | None = None,
 ) -> Agent:
-    """Make an agent with LangChain's middleware, and a tool that it lets run."""
+    """Make an agent with LangChain's middleware, and a tool that it lets run.
+
+    ``gate`` is another middleware, "ours" before it or after it.
+    """
     effects: list[Effect] = []
     make = cast("Callable[..., Graph]", create_agent)
-    options = {name: {"allowed_decisions": [*kinds]} for name, kinds in rules.items()}
     hitl = HumanInTheLoopMiddleware(
-        cast("Any", options), interrupt_mode=cast("Any", mode)
+        cast("Any", _options(rules, when)), interrupt_mode=cast("Any", mode)
     )
+    before = [gate[1]] if gate and gate[0] == "ours" else []
+    after = [gate[1]] if gate and not before else []
     graph = make(
         ScriptedModel(reply=called),
         tools=tools([*rules, free], effects),
-        middleware=[hitl],
+        middleware=[*before, hitl, *after],
         checkpointer=InMemorySaver(),
     )
     return Agent(graph, effects)
 
 
-def deep_agent(rules: Mapping[str, Sequence[str]]) -> Agent:
+def _options(
+    rules: Mapping[str, Sequence[str]], when: Callable[[Any], bool] | None = None
+) -> dict[str, Any]:
+    more = {"when": when} if when else {}
+    return {
+        name: {"allowed_decisions": [*each], **more} for name, each in rules.items()
+    }
+
+
+def deep_agent(rules: Mapping[str, Sequence[str]], *, extra: str = "") -> Agent:
     """Make an agent of deepagents with two subagents that have the tools."""
     effects: list[Effect] = []
-    options = {name: {"allowed_decisions": [*kinds]} for name, kinds in rules.items()}
-    model, own = ScriptedModel(reply=called), tools([*rules], effects)
+    options, names = _options(rules), [*rules, extra] if extra else [*rules]
+    model, own = ScriptedModel(reply=called), tools(names, effects)
     subagents = [
         {
             "name": name,
@@ -96,7 +119,7 @@ def deep_agent(rules: Mapping[str, Sequence[str]]) -> Agent:
             "tools": own,
             "interrupt_on": options,
         }
-        for name in ("billing", "mailing")
+        for name in SUBAGENTS
     ]
     graph = create_deep_agent(
         model,
@@ -105,7 +128,7 @@ def deep_agent(rules: Mapping[str, Sequence[str]]) -> Agent:
         interrupt_on=cast("Any", options),
         checkpointer=InMemorySaver(),
     )
-    return Agent(cast("Graph", graph), effects)
+    return Agent(cast("Graph", graph), effects, SUBAGENTS)
 
 
 def inbox(rules: Mapping[str, Sequence[str]], *, as_list: bool) -> Agent:
@@ -138,6 +161,8 @@ def inbox(rules: Mapping[str, Sequence[str]], *, as_list: bool) -> Agent:
                 raise AssertionError(other)
 
     def asked(calls: Sequence[Call], effects: list[Effect]) -> list[str]:
+        if not calls:
+            return []
         requests = [request(one) for one in calls]
         responses = interrupt(requests if as_list else requests[0])
         rows = zip(calls, responses, strict=True)

@@ -356,7 +356,7 @@ def test_a_turn_is_a_lane_of_its_question_and_is_named_by_its_value_too() -> Non
     def ref(value: object) -> Any:
         question = Question("q1", value)
         found = asked(value)
-        turn = turn_of(question, found, agent="crm", thread="t")
+        turn = turn_of(question, found, agent="crm", thread="t", handed_to="agent crm")
         assert [call.tool_call_id for call in turn.calls] == ["q:0"]
         return turn.ref
 
@@ -365,3 +365,20 @@ def test_a_turn_is_a_lane_of_its_question_and_is_named_by_its_value_too() -> Non
     assert one.message_id.startswith("q1.")
     assert one.message_id != other.message_id
     assert one == ref("Which?")
+
+
+@pytest.mark.parametrize(
+    ("given", "shown"),
+    [
+        ("agent crm", "agent crm"),
+        ("agent kündigung <!here>", "agent k-ndigung -here"),
+        ("*", "the agent"),
+        ("x" * 100, "x" * 80),
+    ],
+)
+def test_a_turn_names_its_program_in_characters_that_cannot_be_markup(
+    given: str, shown: str
+) -> None:
+    question = Question("q", WHOLE)
+    turn = turn_of(question, asked(WHOLE), agent="crm", thread="t", handed_to=given)
+    assert turn.handed_to == shown

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -10,13 +10,13 @@ import pytest
 from langchain.agents.middleware.model_call_limit import ModelCallLimitExceededError
 from langchain.agents.middleware.tool_call_limit import ToolCallLimitExceededError
 from langgraph.errors import GraphRecursionError
+from pydantic import JsonValue
 
 from keyturn.gateway.approvals.decisions import Approve
 from keyturn.gateway.approvals.events import EventName
 from keyturn.gateway.approvals.record import approval_of
 from keyturn.gateway.errors import LeaseLost
 from keyturn.gateway.protocol.records import ItemState
-from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.protocol.wire import APPROVAL_INTERRUPT, Verdict
 from keyturn.gateway.resume.advancer import MAX_STALE, Advancer, ThreadStuck
 from keyturn.gateway.resume.diagnosis import AtBreakpoint, ThreadHalted
@@ -65,7 +65,12 @@ class Scripted(Runner):
         self._note("start")
 
     async def resume(
-        self, thread: str, answers: Mapping[str, JsonObject], *, key: str
+        self,
+        thread: str,
+        answers: Mapping[str, JsonValue],
+        *,
+        key: str,
+        names: Collection[str] = (),
     ) -> None:
         """Note the answers."""
         self._note(f"resume {len(answers)}")

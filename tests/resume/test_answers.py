@@ -22,7 +22,7 @@ from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.protocol.wire import RECONCILE_INTERRUPT, ReconcileAnswer
 from keyturn.gateway.resume.graphs import attached
 from keyturn.gateway.resume.langgraph_local import Runner
-from keyturn.gateway.resume.store_threads import answers_for
+from keyturn.gateway.resume.store_threads import StoreThreads
 from keyturn.gateway.resume.thread_state import AnswerRefused, Answers, PendingInterrupt
 from keyturn.gateway.service.run.agents import AgentService
 from tests.conftest import eventually
@@ -45,7 +45,8 @@ async def decided(stack: Stack) -> tuple[Item, PendingInterrupt]:
 
 async def answered(stack: Stack, *asked: PendingInterrupt, thread: str) -> Answers:
     """Return what these questions of a thread can be answered with."""
-    return await answers_for(stack.store, RunRef(agent="shop", thread=thread), asked)
+    threads = StoreThreads(stack.store, AgentService(stack.store, lambda: stack.policy))
+    return await threads.answers(RunRef(agent="shop", thread=thread), asked)
 
 
 async def test_a_decided_item_answers_the_question_about_it(stack: Stack) -> None:

@@ -9,21 +9,18 @@ from typing import Any, cast
 
 import pytest
 from langchain.agents import create_agent  # pyright: ignore[reportUnknownVariableType] - partly typed
-from langchain.agents.middleware import HumanInTheLoopMiddleware
 from langchain.agents.structured_output import ToolStrategy
 from langgraph.checkpoint.memory import InMemorySaver
 from pydantic import BaseModel
 from typing_extensions import TypedDict
 
-from keyturn.agent import ApprovalMiddleware, guarded
-from keyturn.agent import HumanInTheLoopMiddleware as Ours
+from keyturn.agent import ApprovalMiddleware
 from keyturn.agent.scripted_model import calling, scripted
 from keyturn.gateway.embed import Keyturn
 from keyturn.gateway.errors import GraphError
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.resume.graphs import (
     allowed_types,
-    as_graph,
     attached,
     load_graph,
     strict_serializer,
@@ -135,29 +132,6 @@ def test_only_types_that_the_state_declares_are_built_from_a_checkpoint() -> Non
     record = strict.dumps_typed(Undeclared(name="x"))
 
     assert not isinstance(strict.loads_typed(record), Undeclared)
-
-
-async def test_two_middlewares_that_both_pause_are_warned_of_once(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    gated: dict[str, Any] = {"interrupt_on": {"refund": True}}
-    ours, theirs = ApprovalMiddleware("shop"), HumanInTheLoopMiddleware(**gated)
-    make = cast("Any", create_agent)
-    for ref, middleware in (
-        ("alone", [ours]),
-        ("ours", [Ours(**gated)]),
-        ("both", [theirs, ours]),
-        ("both", [ours, theirs]),
-    ):
-        graph = make(
-            sample_tools.obedient(),
-            tools=[guarded(sample_tools.refund)],
-            middleware=middleware,
-        )
-        await as_graph(graph, ref)
-
-    (warned,) = (one for one in caplog.messages if "graph.asks_twice" in one)
-    assert warned.startswith("graph.asks_twice graph=both: the graph has")
 
 
 POLICY = load_policy("version: 1\ndefaults: {needs: U0ANA}\n", "policy.yml")

@@ -1,20 +1,22 @@
-"""An interrupt of another library is shown with its question, and ends."""
+"""A question of another library inside a gated agent is put to people, and ends."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 from langchain.agents import create_agent  # pyright: ignore[reportUnknownVariableType] - its overloads are partial
-from langchain.agents.middleware import HumanInTheLoopMiddleware
 from langchain_core.tools import tool
 from langgraph.pregel import Pregel
 from langgraph.types import Command, interrupt
 
 from keyturn.agent import ApprovalMiddleware, guarded
+from keyturn.gateway.approvals.decisions import Respond
 from keyturn.gateway.approvals.events import Event, EventName
+from keyturn.gateway.approvals.record import Item
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.port import connected
 from keyturn.gateway.protocol.records import ItemState
@@ -39,7 +41,6 @@ SHORT = load_policy(
     .replace("refund: {tier: approve}", "refund: {tier: approve, expires_in: 60m}"),
     "policy.yml",
 )
-PAY = ("pay", {"order": "7", "card": "4111111111111111"})
 
 
 @tool
@@ -51,20 +52,20 @@ def wire(order: str) -> str:
 
 
 @tool
-def pay(order: str, card: str) -> str:
-    """Pay with a card."""
-    sample_tools.note(f"pay {order} {card[-4:]}")
-    return f"paid {order}"
+def odd(order: str) -> str:
+    """Ask in a form that only resembles one."""
+    interrupt({"action_requests": [f"<!channel> {order}"]})
+    sample_tools.note(f"odd {order}")
+    return "odd"
 
 
 def graph() -> Pregel[Any, Any, Any, Any]:
-    """Make an agent whose tool asks, and another library's gate before a tool."""
+    """Make an agent whose tools ask."""
     make = cast("Callable[..., Pregel[Any, Any, Any, Any]]", create_agent)
     return make(
         sample_tools.obedient(),
-        tools=[guarded(wire), guarded(pay), guarded(sample_tools.refund)],
+        tools=[guarded(wire), guarded(odd), guarded(sample_tools.refund)],
         middleware=[
-            HumanInTheLoopMiddleware({"pay": True}),
             ApprovalMiddleware("shop"),
         ],
     )
@@ -74,7 +75,7 @@ def graph() -> Pregel[Any, Any, Any, Any]:
 async def stack(store: Store, tmp_path: Path) -> AsyncGenerator[Stack]:
     """Give a gateway with that agent; people have an hour."""
     async with open_checkpoints(str(tmp_path / "checkpoints.db")) as saver:
-        opened = Stack(store, Runner(attached(graph(), saver)))
+        opened = Stack(store, Runner(attached(graph(), saver), hands_over=True))
         opened.policy = LONG
         yield opened
 
@@ -98,21 +99,28 @@ async def wired(stack: Stack) -> None:
     await stack.decide(item)
 
 
-async def test_a_question_in_an_approved_tool_is_told_where_the_agent_was_asked(
+async def question(stack: Stack) -> Item:
+    """Wait for the question inside a tool; return its item."""
+
+    async def is_so() -> bool:
+        return any(item.is_question for item in await stack.items())
+
+    await eventually(is_so)
+    return next(item for item in await stack.items() if item.is_question)
+
+
+async def test_a_person_answers_a_question_inside_an_approved_tool(
     stack: Stack,
 ) -> None:
     async with stack.working():
         await wired(stack)
-        event = await told(stack, EventName.RUN_ASKED)
+        item = await question(stack)
+        assert item.questions[0].question == "Which account? <!channel> *now*"
+        await stack.decide(item, Respond(answers=("DE-7",)))
+        assert await stack.words() == "wired 7"
 
-    assert event.data["text"] == "Which account? <!channel> *now*"
-    assert (event.data["channel"], event.data["ends"]) == ("C0SHOP", "ended")
-    audited = [
-        one
-        for one in await audit_entries(stack.store.conn, stack.keys)
-        if one.name is EventName.RUN_ASKED
-    ]
-    assert [one.data.get("text") for one in audited] == [None]
+    assert sample_tools.ledger() == ["wire 7 from DE-7"]
+    assert await stack.states() == [ItemState.EXECUTED, ItemState.ANSWERED]
 
 
 @pytest.mark.slow
@@ -121,10 +129,9 @@ async def test_nobodys_words_are_never_its_answer_and_the_run_ends_visibly(
 ) -> None:
     async with stack.working():
         await wired(stack)
-        ended = await told(stack, EventName.RUN_UNANSWERED)
+        await told(stack, EventName.RUN_UNANSWERED)
         await stack.idle()
-        assert ended.data["ends"] == "ended"
-        assert await stack.states() == [ItemState.LAPSED]
+        assert await stack.states() == [ItemState.LAPSED, ItemState.EXPIRED]
 
         await stack.say("and now?")
         words = await stack.words()
@@ -134,58 +141,59 @@ async def test_nobodys_words_are_never_its_answer_and_the_run_ends_visibly(
 
 
 @pytest.mark.slow
-async def test_a_gate_of_another_library_is_told_redacted_and_refuses_in_the_end(
-    stack: Stack,
-) -> None:
-    stack.policy = SHORT
-    async with stack.working():
-        await stack.ask(PAY)
-        event = await told(stack, EventName.RUN_ASKED)
-        ended = await told(stack, EventName.RUN_UNANSWERED)
-        words = await stack.words()
-
-    assert "pay" in event.data["text"]
-    assert "4111111111111111" not in event.data["text"]
-    assert ended.data["ends"] == "answered"
-    assert "was not answered in time" in words
-    assert sample_tools.ledger() == []
-
-
-@pytest.mark.slow
-async def test_a_call_behind_the_gate_of_another_library_goes_on_waiting(
-    stack: Stack,
-) -> None:
-    stack.policy = SHORT
-    async with stack.working():
-        await stack.ask(PAY, ("refund", {"order": "1", "amount": 5}))
-        await told(stack, EventName.RUN_ASKED)
-        [item] = await stack.items()
-        assert item.state is ItemState.PENDING
-        await stack.decide(item)
-        words = await stack.words()
-
-    assert "refunded 1 5" in words
-    assert [line.split()[0] for line in sample_tools.ledger()] == ["refund"]
-
-
-@pytest.mark.slow
 async def test_somebody_who_runs_the_agent_may_answer_it_by_themselves(
     stack: Stack,
 ) -> None:
     async with stack.working():
-        await stack.ask(PAY)
-        await told(stack, EventName.RUN_ASKED)
+        await wired(stack)
+        await question(stack)
     [asked] = (await stack.runner.probe("t1")).pending
     compiled = cast("Any", stack.runner)._graph
-    answer: Command[Any] = Command(
-        resume={asked.id: {"decisions": [{"type": "approve"}]}}
-    )
     async with stack.working() as gateway:
         with connected(gateway):
+            answer: Command[Any] = Command(resume={asked.id: "DE-9"})
             await compiled.ainvoke(answer, {"configurable": {"thread_id": "t1"}})
         resume = Job(kind=JobKind.RESUME, tenant="default", agent="shop", thread="t1")
         await stack.store.queue(stack.keys).put(resume)
-        assert await stack.words() == "paid 7"
+        assert await stack.words() == "wired 7"
 
-    assert sample_tools.ledger() == ["pay 7 1111"]
-    assert await stack.events(EventName.RUN_UNANSWERED) == []
+    assert sample_tools.ledger() == ["wire 7 from DE-9"]
+    assert await stack.states() == [ItemState.EXECUTED, ItemState.WITHDRAWN]
+
+
+@pytest.mark.slow
+async def test_a_question_that_nobody_knows_is_shown_as_data_and_ends_its_run(
+    stack: Stack,
+) -> None:
+    stack.policy = load_policy(
+        (POLICY + "  odd: {tier: auto}\n").replace("expires_in: 1h", "expires_in: 2s"),
+        "policy.yml",
+    )
+    async with stack.working():
+        await stack.ask(("odd", {"order": "7"}))
+        event = await told(stack, EventName.RUN_ASKED)
+        await told(stack, EventName.RUN_UNANSWERED)
+
+    assert json.loads(event.data["text"]) == {"action_requests": ["<!channel> 7"]}
+    assert event.data["channel"] == "C0SHOP"
+    audited = [
+        one
+        for one in await audit_entries(stack.store.conn, stack.keys)
+        if one.name is EventName.RUN_ASKED
+    ]
+    assert [one.data.get("text") for one in audited] == [None]
+    assert sample_tools.ledger() == []
+
+
+async def test_data_of_unknown_form_is_hidden_where_the_policy_hides_arguments(
+    stack: Stack,
+) -> None:
+    async with stack.working():
+        await stack.ask(("odd", {"order": "7"}))
+        [item] = await stack.asked()
+        await stack.decide(item)
+        event = await told(stack, EventName.RUN_ASKED)
+
+    assert event.data["text"] == (
+        "Its data is not shown, because the policy hides arguments."
+    )

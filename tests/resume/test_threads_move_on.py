@@ -107,13 +107,13 @@ async def test_what_is_decided_amid_a_run_that_fails_is_carried_out(
     may_go_on, is_running = asyncio.Event(), asyncio.Event()
 
     async def troubled(
-        self: Runner, thread: str, answers: Mapping[str, Any], *, key: str
+        self: Runner, thread: str, answers: Mapping[str, Any], **named: Any
     ) -> None:
         is_running.set()
         await may_go_on.wait()
         if troubles:
             raise troubles.pop()
-        await resume(self, thread, answers, key=key)
+        await resume(self, thread, answers, **named)
 
     monkeypatch.setattr(Runner, "resume", troubled)
     async with stack.working():

@@ -26,14 +26,12 @@ def test_a_question_is_shown_as_text_with_what_happens_after_it() -> None:
     asked, over = EventName.RUN_ASKED, EventName.RUN_UNANSWERED
     hostile = "Which account? <!channel> *now*\u202e"
     texts = {
-        "the run ends": said(asked, text=hostile, ends="ended"),
-        "the agent continues": said(asked, text="Run it?", ends="answered"),
-        "it has ended": said(over, ends="ended"),
-        "it has continued": said(over, ends="answered"),
+        "the run ends": said(asked, text=hostile),
+        "it has ended": said(over),
     }
 
     assert_all_same(Path(__file__).parent / "snapshots", "questions", texts)
 
 
 def test_a_long_question_is_cut() -> None:
-    assert len(said(EventName.RUN_ASKED, text="x" * 20_000, ends="ended")) < 4_000
+    assert len(said(EventName.RUN_ASKED, text="x" * 20_000)) < 4_000

@@ -1,0 +1,208 @@
+"""Agents that nobody edited ask people through the gateway, and get their decisions."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from keyturn.gateway.approvals.decisions import Decision, Edit, Reject, Respond
+from keyturn.gateway.approvals.record import Item
+from keyturn.gateway.policy.load import load_policy
+from keyturn.gateway.protocol.records import ItemState
+from keyturn.gateway.resume.checkpoints import open_checkpoints
+from keyturn.gateway.resume.graphs import attached
+from keyturn.gateway.resume.langgraph_local import Runner
+from keyturn.gateway.store.store import Store
+from tests.conftest import eventually
+from tests.dialects import sample_agents
+from tests.dialects.sample_agents import KINDS, Agent, Call
+from tests.resume.resume_stack import POLICY, Stack
+
+RULES = load_policy(
+    POLICY.replace("tools:", "tools:\n  pay: {tier: approve}\n  mail: {tier: auto}"),
+    "policy.yml",
+)
+SHORT = load_policy(POLICY.replace("expires_in: 1h", "expires_in: 1s"), "policy.yml")
+ALL = {"pay": KINDS, "mail": KINDS}
+AGENTS: dict[str, Callable[[], Agent]] = {
+    "batched": lambda: sample_agents.langchain(ALL),
+    "per call": lambda: sample_agents.langchain(ALL, mode="per_call"),
+    "deepagents": lambda: sample_agents.deep_agent(ALL),
+    "Agent Inbox": lambda: sample_agents.inbox(ALL, as_list=True),
+}
+PAY: Call = {"name": "pay", "args": {"order": "7", "amount": 7.0}}
+FULL = {"order": "7", "amount": 7.0}
+
+
+@asynccontextmanager
+async def opened(store: Store, folder: Path, agent: Agent) -> AsyncGenerator[Stack]:
+    """Open a gateway that runs a stock agent."""
+    async with open_checkpoints(str(folder / "checkpoints.db")) as saver:
+        runner = Runner(attached(agent.graph, saver), agent="shop", hands_over=True)
+        stack = Stack(store, runner, saver)
+        stack.policy = RULES
+        yield stack
+
+
+@pytest.fixture(params=[*AGENTS])
+def agent(request: pytest.FixtureRequest) -> Agent:
+    """Give each stock agent."""
+    return AGENTS[request.param]()
+
+
+@pytest.fixture
+async def stack(store: Store, tmp_path: Path, agent: Agent) -> AsyncGenerator[Stack]:
+    """Give a gateway that runs the agent."""
+    async with opened(store, tmp_path, agent) as stack:
+        yield stack
+
+
+def calls_of(agent: Agent, *calls: Call) -> str:
+    """Return the message with which an agent proposes calls; subagents do them."""
+    if not agent.subagents:
+        return json.dumps(calls)
+    tasks = [
+        {
+            "name": "task",
+            "args": {"description": json.dumps([one]), "subagent_type": kind},
+        }
+        for one, kind in zip(calls, agent.subagents, strict=False)
+    ]
+    return json.dumps(tasks)
+
+
+async def ended(stack: Stack) -> None:
+    """Wait until the thread has ended, and no call waits for its end."""
+
+    async def is_so() -> bool:
+        state = await stack.runner.probe("t1")
+        return state.is_finished and ItemState.HANDING_OVER not in await stack.states()
+
+    await eventually(is_so)
+
+
+async def waits(stack: Stack, count: int = 1) -> list[Item]:
+    """Wait until this many calls are put to people; return them."""
+
+    async def is_so() -> bool:
+        return len(await pending(stack)) == count
+
+    await eventually(is_so)
+    return await pending(stack)
+
+
+async def pending(stack: Stack) -> list[Item]:
+    """Return the calls that wait."""
+    return [item for item in await stack.items() if item.is_pending]
+
+
+async def test_an_approved_call_is_handed_over_and_runs_once(
+    stack: Stack, agent: Agent
+) -> None:
+    async with stack.working():
+        await stack.say(calls_of(agent, PAY))
+        [item] = await waits(stack)
+        assert (item.tool, item.args, item.handed_to) == ("pay", FULL, "agent shop")
+        [approval] = await stack.approvals()
+        assert [one.user for one in approval.principals] == ["U0DAN"]
+        await stack.decide(item)
+        await ended(stack)
+
+    assert agent.effects == [("pay", FULL)]
+    assert await stack.states() == [ItemState.HANDED_OVER]
+
+
+@pytest.mark.parametrize(
+    "decision",
+    [
+        Edit(args={"order": "8", "amount": 7}, reason="typo"),
+        Reject(reason="Too much."),
+        Respond(message="Ask Ada first."),
+    ],
+)
+async def test_every_other_decision_reaches_the_agent_in_its_own_words(
+    stack: Stack, agent: Agent, decision: Decision
+) -> None:
+    async with stack.working():
+        await stack.say(calls_of(agent, PAY))
+        [item] = await waits(stack)
+        await stack.decide(item, decision)
+        await ended(stack)
+
+    edited = [("pay", {"order": "8", "amount": 7.0})]
+    assert agent.effects == (edited if isinstance(decision, Edit) else [])
+    # Unchanged values keep their type.
+    assert not agent.effects or json.dumps(agent.effects[0][1]["amount"]) == "7.0"
+
+
+async def test_an_expired_call_is_refused_and_the_agent_goes_on(
+    stack: Stack, agent: Agent
+) -> None:
+    stack.policy = SHORT
+    async with stack.working():
+        await stack.say(calls_of(agent, PAY))
+        await ended(stack)
+
+    assert agent.effects == []
+    assert await stack.states() == [ItemState.EXPIRED]
+
+
+async def test_a_call_that_the_policy_lets_run_asks_nobody(
+    stack: Stack, agent: Agent
+) -> None:
+    async with stack.working():
+        await stack.say(calls_of(agent, {**PAY, "name": "mail"}))
+        await ended(stack)
+
+    assert agent.effects == [("mail", FULL)]
+    assert await stack.items() == []
+
+
+async def test_two_calls_are_decided_in_any_order_and_both_run_once(
+    stack: Stack, agent: Agent
+) -> None:
+    async with stack.working():
+        second: Call = {"name": "pay", "args": {"order": "9", "amount": 1.0}}
+        await stack.say(calls_of(agent, PAY, second))
+        first, last = await waits(stack, 2)
+        await stack.decide(last)
+        await stack.decide(first)
+        await ended(stack)
+
+    assert sorted(args["order"] for _, args in agent.effects) == ["7", "9"]
+    assert await stack.states() == [ItemState.HANDED_OVER] * 2
+
+
+async def test_a_new_message_ends_the_cards_of_the_question_it_drops(
+    stack: Stack, agent: Agent
+) -> None:
+    async with stack.working():
+        await stack.say(calls_of(agent, PAY))
+        [item] = await waits(stack)
+        await stack.say(calls_of(agent))
+
+        async def is_dropped() -> bool:
+            return await stack.states() == [ItemState.SUPERSEDED]
+
+        await eventually(is_dropped)
+        await stack.decide(item)
+
+    assert agent.effects == []
+
+
+async def test_a_decision_is_handed_over_after_a_restart(
+    store: Store, tmp_path: Path, agent: Agent, stack: Stack
+) -> None:
+    async with stack.working():
+        await stack.say(calls_of(agent, PAY))
+        [item] = await waits(stack)
+    await stack.decide(item)
+    async with opened(store, tmp_path, agent) as later, later.working():
+        await ended(later)
+
+    assert agent.effects == [("pay", FULL)]
+    assert await stack.states() == [ItemState.HANDED_OVER]

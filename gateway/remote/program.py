@@ -49,6 +49,7 @@ from keyturn.gateway.protocol.records import RunRef
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.resume import program_runs
 from keyturn.gateway.resume.advancer import Threads
+from keyturn.gateway.resume.hand_over import HandingGateway
 from keyturn.gateway.resume.program import Program
 from keyturn.gateway.resume.program_runs import BUSY_S, ProgramRuns, ThreadChanges
 from keyturn.gateway.resume.thread_state import (
@@ -142,7 +143,7 @@ class RemoteThreads(Threads):
 
     @property
     @override
-    def gateway(self) -> Gateway:
+    def gateway(self) -> HandingGateway:
         """See `Threads.gateway`."""
         return self._gateway
 

@@ -35,7 +35,6 @@ from keyturn.gateway.errors import (
 )
 from keyturn.gateway.failures import any_failure, log_failure
 from keyturn.gateway.protocol.http_api import OpenQuestion, PendingCall, RunFacts
-from keyturn.gateway.protocol.port import Gateway
 from keyturn.gateway.protocol.records import NotTaken, RunRef
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.resume.diagnosis import (
@@ -46,7 +45,12 @@ from keyturn.gateway.resume.diagnosis import (
     at_limit,
     is_final,
 )
-from keyturn.gateway.resume.hand_over import Decided, HandedItem, HandOver
+from keyturn.gateway.resume.hand_over import (
+    Decided,
+    HandedItem,
+    HandingGateway,
+    HandOver,
+)
 from keyturn.gateway.resume.langgraph_local import Runner
 from keyturn.gateway.resume.thread_state import (
     AnswerRefused,
@@ -99,7 +103,7 @@ class Threads:
 
     @property
     @abstractmethod
-    def gateway(self) -> Gateway:
+    def gateway(self) -> HandingGateway:
         """Return the agents' gateway."""
 
     async def answers(

@@ -106,11 +106,19 @@ class _Shown:
         ]
 
 
+class HandingGateway(Gateway, Protocol):
+    """A gateway that records how hand-overs end."""
+
+    async def hand_over(self, end: wire.HandOverEnd) -> bool:
+        """Record the end of a hand-over; return False when the claim is lost."""
+        ...
+
+
 class HandedCalls(Protocol):
     """A gateway's records of the calls that threads of this process hand over."""
 
     @property
-    def gateway(self) -> Gateway:
+    def gateway(self) -> HandingGateway:
         """Return the agents' gateway."""
         ...
 
@@ -254,7 +262,7 @@ class HandOver:
             await self._calls.withdraw(run, dropped)
 
     @property
-    def _gateway(self) -> Gateway:
+    def _gateway(self) -> HandingGateway:
         return self._calls.gateway
 
     async def _ask(self, run: RunRef, state: ThreadState) -> list[_Shown]:

@@ -20,11 +20,10 @@ from typing_extensions import override
 from keyturn.gateway.approvals.events import EventName
 from keyturn.gateway.errors import ThreadUnknown
 from keyturn.gateway.protocol.http_api import OpenQuestion
-from keyturn.gateway.protocol.port import Gateway
 from keyturn.gateway.protocol.records import ItemState, RunRef
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.resume.advancer import Threads
-from keyturn.gateway.resume.hand_over import HandedItem
+from keyturn.gateway.resume.hand_over import HandedItem, HandingGateway
 from keyturn.gateway.resume.thread_state import ThreadState, asked_items
 from keyturn.gateway.service.people.freezing import run_event
 from keyturn.gateway.service.run.agents import RunCalls
@@ -120,7 +119,7 @@ class StoreThreads(RunCalls, Threads):
 
     @property
     @override
-    def gateway(self) -> Gateway:
+    def gateway(self) -> HandingGateway:
         """See `Threads.gateway`."""
         return self._agents
 

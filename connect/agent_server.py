@@ -215,7 +215,7 @@ class AgentServer:
 
     async def send(
         self, at: Position, answers: Mapping[str, JsonValue], mark: Sent
-    ) -> Sent | NotSent:
+    ) -> Sent | Ending | NotSent:
         """Resume a thread in one run; see `Host.send`."""
         paused = await self._paused_run(at, mark.after)
         body = {
@@ -244,7 +244,9 @@ class AgentServer:
         none = Sent(at.thread, "", (), (), at.checkpoint, runs.newest)
         return isinstance(await self._run(at, body, none), Sent)
 
-    async def _run(self, at: Position, body: Body, mark: Sent) -> Sent | NotSent:
+    async def _run(
+        self, at: Position, body: Body, mark: Sent
+    ) -> Sent | Ending | NotSent:
         fixed = {
             "multitask_strategy": "reject",
             "if_not_exists": "reject",
@@ -258,9 +260,9 @@ class AgentServer:
                 case HTTPStatus.CONFLICT:
                     return NotSent()
                 case HTTPStatus.NOT_FOUND if await self._state(at.thread) is None:
-                    return NotSent("deleted")
+                    return Ending(Outcome.DELETED)
                 case _:
-                    return NotSent("refused", error.detail)
+                    return Ending(Outcome.FAILED, error.detail)
         return replace(mark, run=str(made.get("run_id")))
 
     async def ending(self, sent: Sent, question: str) -> Ending | None:
@@ -450,7 +452,7 @@ def resumed_settings(paused: Body) -> Body:
 def _position(thread: str, state: Body) -> Position:
     found = dict[str, Question]()
     for one in _interrupts(state):
-        schema = one.get("response_schema")
+        schema: Body | None = one.get("response_schema")
         if name := one.get("id"):
             # Parallel branches of one node may share an id and a value.
             found[str(name)] = Question(

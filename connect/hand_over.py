@@ -24,6 +24,7 @@ from pydantic import JsonValue, ValidationError
 
 from keyturn.connect.gate import Gate
 from keyturn.connect.host import (
+    PROBLEMS,
     Claim,
     Ending,
     Host,
@@ -152,8 +153,8 @@ class HandOver:
         ``looks_at_all`` also looks at open questions without news, and at those that
         only the gateway knows.
         """
-        changed, self._changed = self._changed, set()
         waiting = await self._host.waiting()
+        changed, self._changed = self._changed, set[str]()
         due = {one for one, at in waiting.items() if self._seen.get(one) != at}
         # Busy, or no longer asked; also without an event, all once in a while.
         due |= self._open.keys() - waiting.keys() | changed & self._open.keys()
@@ -218,7 +219,7 @@ class HandOver:
                 continue
             after = page.next
             found = {event.run.thread for event in page.events}
-            self._changed |= self._open.keys() if page.missed else found
+            self._changed |= {*self._open} if page.missed else found
             if self._changed & self._open.keys():
                 self._wake.set()
 
@@ -416,19 +417,19 @@ class HandOver:
         marks = tuple(one.mark for one in ready)
         sent = Sent(at.thread, "", marks, claims, at.checkpoint, newest)
         reply = await self._sent(at, answers, sent)
-        if isinstance(reply, NotSent) and not reply.problem:
+        if isinstance(reply, NotSent):
             return ready
         for one in ready:
-            if isinstance(reply, NotSent):
-                ending = Ending(Outcome(reply.problem), reply.detail)
-            else:
+            if isinstance(reply, Sent):
                 ending = await self._ended(reply, one)
+            else:
+                ending = reply
             await self._end(one, ending)
         return []
 
     async def _sent(
         self, at: Position, answers: Mapping[str, JsonValue], mark: Sent
-    ) -> Sent | NotSent:
+    ) -> Sent | Ending | NotSent:
         try:
             return await self._host.send(at, answers, mark)
         except HostUnavailable as error:
@@ -453,13 +454,13 @@ class HandOver:
 
     async def _end(self, one: _Work, ending: Ending) -> None:
         """Record the end of a hand-over, and withdraw what is not asked any more."""
-        ref, is_taken = one.one.ref, ending.outcome is Outcome.TAKEN
+        ref, problem = one.one.ref, PROBLEMS[ending.outcome]
         for claim in one.claims:
             end = wire.HandOverEnd(
                 item_id=claim.item_id,
                 fence=claim.fence,
-                taken=is_taken,
-                problem="" if is_taken else ending.outcome.value,
+                taken=not problem,
+                problem=problem,
                 detail=ending.detail[: wire.MAX_DETAIL],
             )
             await self._gate.hand_over(end)

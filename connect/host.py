@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from enum import StrEnum
+from enum import Enum, auto
 from typing import NamedTuple, Protocol
 
 from pydantic import JsonValue
@@ -22,13 +22,22 @@ class HostUnavailable(KeyturnError):
     """The host did not answer: it is not known whether it got the request."""
 
 
-class Outcome(StrEnum):
-    """What became of an answer that was sent."""
+class Outcome(Enum):
+    """What became of an answer."""
 
-    TAKEN = "taken"
-    ELSEWHERE = "answered_elsewhere"
-    DELETED = "deleted"
-    FAILED = "refused"
+    TAKEN = auto()
+    ELSEWHERE = auto()
+    DELETED = auto()
+    FAILED = auto()
+
+
+PROBLEMS: dict[Outcome, NotTaken] = {
+    Outcome.TAKEN: "",
+    Outcome.ELSEWHERE: "answered_elsewhere",
+    Outcome.DELETED: "deleted",
+    Outcome.FAILED: "refused",
+}
+"""Why an answer was not taken, in the words of the gateway."""
 
 
 class Ending(NamedTuple):
@@ -99,11 +108,8 @@ class Runs(NamedTuple):
     ours: tuple[Sent, ...]
 
 
-class NotSent(NamedTuple):
-    """No run was made. Without a problem the thread is busy: try again."""
-
-    problem: NotTaken = ""
-    detail: str = ""
+class NotSent:
+    """No run was made, because the thread is busy: try again."""
 
 
 class Host(Protocol):
@@ -134,7 +140,7 @@ class Host(Protocol):
 
     async def send(
         self, at: Position, answers: Mapping[str, JsonValue], mark: Sent
-    ) -> Sent | NotSent:
+    ) -> Sent | Ending | NotSent:
         """Resume a thread with answers by question id; ``mark`` has no run yet."""
         ...
 

@@ -19,7 +19,7 @@ from collections.abc import AsyncGenerator, Generator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import aiohttp
 import pytest
@@ -143,7 +143,7 @@ class DevServer:
 
 def _input(given: Any) -> Json:
     if isinstance(given, dict):
-        return given
+        return cast("Json", given)
     return {"messages": [{"role": "user", "content": json.dumps(given)}]}
 
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, NotRequired, TypedDict, cast
 
-from deepagents import create_deep_agent
-from langchain.agents import create_agent
+from deepagents import create_deep_agent  # pyright: ignore[reportUnknownVariableType] - its types are partial
+from langchain.agents import create_agent  # pyright: ignore[reportUnknownVariableType] - its overloads are partial
 from langchain.agents.middleware import HumanInTheLoopMiddleware
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage, ToolCall
@@ -79,7 +79,7 @@ class Script(BaseChatModel):
     def _generate(self, messages: list[BaseMessage], *_: Any, **__: Any) -> ChatResult:
         last = max(n for n, one in enumerate(messages) if one.type == "human")
         step = sum(one.type == "ai" for one in messages[last:])
-        steps = json.loads(messages[last].text)
+        steps: list[list[Any]] = json.loads(messages[last].text)
         calls = steps[step] if step < len(steps) else []
         message = AIMessage(
             "" if calls else "done",
@@ -119,7 +119,7 @@ failing = create_agent(
         HumanInTheLoopMiddleware(interrupt_on={"fail": True}, interrupt_mode="per_call")
     ],
 )
-deep = create_deep_agent(
+deep = cast("Any", create_deep_agent)(
     model=Script(),
     tools=[look],
     subagents=[
@@ -137,27 +137,29 @@ deep = create_deep_agent(
 
 def gated() -> Any:
     """Make an agent with Keyturn's middleware, for a gateway of the running test."""
-    given = json.loads(GATEWAY.read_text("utf-8")) if GATEWAY.exists() else NO_GATEWAY
+    given: dict[str, Any] = NO_GATEWAY
+    if GATEWAY.exists():
+        given = json.loads(GATEWAY.read_text("utf-8"))
     middleware = ApprovalMiddleware("a-gated", **given)
     return create_agent(Script(), [refund, look], middleware=[middleware])
 
 
-class Said(TypedDict, total=False):
+class Said(TypedDict):
     """State of the graphs below: what to ask, and what they were told."""
 
     ask: Any
-    said: list[Any]
+    said: NotRequired[list[Any]]
 
 
 def _graph(node: Any) -> Any:
-    graph = StateGraph(Said)
+    graph: Any = StateGraph(Said)
     graph.add_node("node", node)
     graph.add_edge(START, "node")
     graph.add_edge("node", END)
     return graph.compile()
 
 
-def _inbox(state: Said, config: RunnableConfig) -> Said:
+def _inbox(state: Said, config: RunnableConfig) -> dict[str, Any]:
     """Ask in the format of Agent Inbox, and pay what the answer says."""
     answer = interrupt([state["ask"]])[0]
     request = state["ask"]["action_request"]
@@ -168,7 +170,7 @@ def _inbox(state: Said, config: RunnableConfig) -> Said:
     return {"said": [answer]}
 
 
-def _camel(state: Said, config: RunnableConfig) -> Said:
+def _camel(state: Said, config: RunnableConfig) -> dict[str, Any]:
     """Ask as LangChain's JavaScript does."""
     request = state["ask"]
     answer = interrupt(
@@ -190,7 +192,7 @@ def _camel(state: Said, config: RunnableConfig) -> Said:
     return {"said": [decision]}
 
 
-def _plain(state: Said, config: RunnableConfig) -> Said:
+def _plain(state: Said, config: RunnableConfig) -> dict[str, Any]:
     """Ask each question in turn, in the same node."""
     said = list[Any]()
     for question in state["ask"]:

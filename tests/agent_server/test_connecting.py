@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import AsyncGenerator, Generator, Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -139,14 +139,14 @@ async def test_only_keyturn_answers_on_a_server_with_the_handlers_of_the_page(
     thread = await app.thread("stock", [[REFUND]])
     [one] = await app.questions(thread)
     approved = {"decisions": [{"type": "approve"}]}
-
-    for path, body in (
+    refused: list[tuple[str, Any]] = [
         (
             "runs",
             {"assistant_id": "stock", "command": {"resume": {one["id"]: approved}}},
         ),
         ("state", {"values": {"messages": []}, "as_node": "model"}),
-    ):
+    ]
+    for path, body in refused:
         url = f"{app.url}/threads/{thread}/{path}"
         async with app.session.post(url, json=body) as reply:
             assert (reply.status, (await reply.json())["detail"]) == (
@@ -238,9 +238,15 @@ class Counted(AgentServer):
         super().__init__(*given)
         self.paths = list[str]()
 
-    async def _ask(self, method: str, path: str, *given: Any) -> Any:
+    async def _ask(
+        self,
+        method: str,
+        path: str,
+        body: dict[str, Any] | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Any:
         self.paths.append(path)
-        return await super()._ask(method, path, *given)
+        return await super()._ask(method, path, body, headers)
 
 
 async def test_many_waiting_threads_cost_few_requests(

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from keyturn.connect.agent_server import AgentServer
 from keyturn.connect.hand_over import HandOver
 from keyturn.gateway.approvals.decisions import Approve, Decision, Edit, Reject
 from keyturn.gateway.approvals.lifecycle import FINAL
@@ -204,6 +205,13 @@ GIVEN: dict[str, Any] = {
 }
 
 
+def mortal(on: Bench, of: AgentServer, death: Death) -> HandOver:
+    """Return a connector that dies."""
+    host: Any = Mortal(of, death)
+    gate: Any = Mortal(on.gate, death)
+    return HandOver(host, gate, every_s=0.01)
+
+
 @pytest.mark.parametrize("seed", sample(range(200), 6))
 async def test_connectors_that_die_hand_a_decision_over_once(
     on: Bench, seed: int
@@ -217,7 +225,7 @@ async def test_connectors_that_die_hand_a_decision_over_once(
 
     while await on.server.questions(thread) or not {*await on.states(thread)} <= FINAL:
         death = Death(chance.randrange(50 if deaths < 10 else 1000))
-        dying = HandOver(Mortal(host, death), Mortal(on.gate, death), every_s=0.01)
+        dying = mortal(on, host, death)
         with suppress(asyncio.CancelledError):
             await dying.tick(looks_at_all=True)
         await dying.settled()

@@ -217,44 +217,36 @@ class AgentServer:
         self, at: Position, answers: Mapping[str, JsonValue], mark: Sent
     ) -> Sent | Ending | NotSent:
         """Resume a thread in one run; see `Host.send`."""
-        paused = await self._paused_run(at, mark.after)
-        body = {
-            **resumed_settings(paused),
-            "command": {"resume": dict(answers)},
+        return await self._run(at, {"command": {"resume": dict(answers)}}, mark)
+
+    async def ask_again(self, at: Position, mark: Sent) -> Sent | Ending | NotSent:
+        """Let a thread ask again; no model is called. See `Host.ask_again`.
+
+        An answer that the agent failed with stays in its checkpoint, and would be used
+        instead of every later one. A copy of the checkpoint is without it.
+        """
+        body: Body = {"input": None, "checkpoint_id": at.checkpoint}
+        return await self._run(at, body, mark)
+
+    async def _run(
+        self, at: Position, body: Body, mark: Sent
+    ) -> Sent | Ending | NotSent:
+        given = {
+            **resumed_settings(await self._paused_run(at, mark.after)),
+            **body,
             "metadata": {
                 _TURNS: [*mark.marks],
                 _CLAIMS: [f"{one.item_id} {one.fence}" for one in mark.claims],
                 _CHECKPOINT: mark.checkpoint,
                 _AFTER: mark.after,
             },
-        }
-        return await self._run(at, body, mark)
-
-    async def ask_again(self, at: Position) -> bool:
-        """Let a thread ask again: its questions get new ids, and no model is called.
-
-        An answer that the agent failed with stays in its checkpoint, and would be used
-        for every later one. A copy of the checkpoint is without it.
-        """
-        runs = await self.runs(at.thread)
-        paused = await self._paused_run(at, runs.newest)
-        body = {
-            **resumed_settings(paused), "input": None, "checkpoint_id": at.checkpoint,
-        }  # fmt: skip
-        none = Sent(at.thread, "", (), (), at.checkpoint, runs.newest)
-        return isinstance(await self._run(at, body, none), Sent)
-
-    async def _run(
-        self, at: Position, body: Body, mark: Sent
-    ) -> Sent | Ending | NotSent:
-        fixed = {
             "multitask_strategy": "reject",
             "if_not_exists": "reject",
             "durability": "sync",
         }
+        path = f"/threads/{quote(at.thread, safe='')}/runs"
         try:
-            path = f"/threads/{quote(at.thread, safe='')}/runs"
-            made = _object(await self._ask("POST", path, {**body, **fixed}))
+            made = _object(await self._ask("POST", path, given))
         except HostRefused as error:
             match error.status:
                 case HTTPStatus.CONFLICT:
@@ -262,7 +254,7 @@ class AgentServer:
                 case HTTPStatus.NOT_FOUND if await self._state(at.thread) is None:
                     return Ending(Outcome.DELETED)
                 case _:
-                    return Ending(Outcome.FAILED, error.detail)
+                    return Ending(Outcome.REFUSED, error.detail)
         return replace(mark, run=str(made.get("run_id")))
 
     async def ending(self, sent: Sent, question: str) -> Ending | None:

@@ -36,6 +36,7 @@ from keyturn.connect.host import (
     Sent,
     Waiting,
 )
+from keyturn.gateway.approvals.events import EventName
 from keyturn.gateway.clock import now_s
 from keyturn.gateway.dialects import dialects
 from keyturn.gateway.dialects.asked import Asked, Ended, NoWord, Question
@@ -219,6 +220,9 @@ class HandOver:
                 continue
             after = page.next
             found = {event.run.thread for event in page.events}
+            if any(event.name == EventName.ITEM_WANTED_AGAIN for event in page.events):
+                self._listed_s = float("-inf")
+                self._wake.set()
             self._changed |= {*self._open} if page.missed else found
             if self._changed & self._open.keys():
                 self._wake.set()
@@ -231,6 +235,7 @@ class HandOver:
             while cursor or is_first:
                 page = await self._gate.listing(agent=agent, cursor=cursor)
                 for approval in page.approvals:
+                    await self._ask_again(approval)
                     listed = _listed(approval, self._host.name)
                     if listed is None or approval.thread in self._tasks:
                         continue
@@ -240,6 +245,34 @@ class HandOver:
                         found.add(approval.thread)
                 cursor, is_first = page.next, False
         return found
+
+    async def _ask_again(self, approval: ApprovalView) -> None:
+        """Let an agent ask again, where a person wants it to."""
+        wanted = [
+            call
+            for call in approval.calls
+            if call.ask_again and call.handed_to == self._host.name
+        ]
+        if not wanted:
+            return
+        runs = await self._host.runs(approval.thread)
+        mark, detail = f"again {wanted[0].id}", ""
+        if not any(mark in it.marks for it in runs.ours):
+            at = await self._host.read(approval.thread)
+            if at is None:
+                detail = "The conversation was deleted."
+            elif approval.message_id not in _named(at.questions):
+                detail = "The question is not open any more."
+            else:
+                sent = Sent(at.thread, "", (mark,), (), at.checkpoint, runs.newest)
+                reply = await self._host.ask_again(at, sent)
+                if isinstance(reply, NotSent):
+                    return
+                detail = reply.detail if isinstance(reply, Ending) else ""
+        for call in wanted:
+            is_ok, item = not detail, call.id
+            report = wire.AskedAgain(item_id=item, ok=is_ok, detail=detail)
+            await self._gate.report_asked_again(report)
 
     async def _attend(self, thread: str, agent: str) -> None:
         """Bring one thread forward: ask, withdraw, hand over."""
@@ -455,6 +488,8 @@ class HandOver:
     async def _end(self, one: _Work, ending: Ending) -> None:
         """Record the end of a hand-over, and withdraw what is not asked any more."""
         ref, problem = one.one.ref, PROBLEMS[ending.outcome]
+        if problem == "failed" and one.one.asked and one.one.asked.checks_first:
+            problem = "refused"
         for claim in one.claims:
             end = wire.HandOverEnd(
                 item_id=claim.item_id,
@@ -540,7 +575,8 @@ def _refusal(call: Verdict, reason: str) -> wire.Answer:
 
 def _listed(approval: ApprovalView, host: str) -> _Open | None:
     """Return the open calls of an approval; None for calls of another program."""
-    if any(call.handed_to != host for call in approval.calls):
+    is_open = any(call.state is not ItemState.NOT_TAKEN for call in approval.calls)
+    if not is_open or any(call.handed_to != host for call in approval.calls):
         return None
     calls = [
         Verdict(

@@ -23,11 +23,15 @@ class HostUnavailable(KeyturnError):
 
 
 class Outcome(Enum):
-    """What became of an answer."""
+    """What became of an answer.
+
+    ``REFUSED``: nothing has begun. ``FAILED``: the agent failed with it, at any point.
+    """
 
     TAKEN = auto()
     ELSEWHERE = auto()
     DELETED = auto()
+    REFUSED = auto()
     FAILED = auto()
 
 
@@ -35,7 +39,8 @@ PROBLEMS: dict[Outcome, NotTaken] = {
     Outcome.TAKEN: "",
     Outcome.ELSEWHERE: "answered_elsewhere",
     Outcome.DELETED: "deleted",
-    Outcome.FAILED: "refused",
+    Outcome.REFUSED: "refused",
+    Outcome.FAILED: "failed",
 }
 """Why an answer was not taken, in the words of the gateway."""
 
@@ -142,6 +147,10 @@ class Host(Protocol):
         self, at: Position, answers: Mapping[str, JsonValue], mark: Sent
     ) -> Sent | Ending | NotSent:
         """Resume a thread with answers by question id; ``mark`` has no run yet."""
+        ...
+
+    async def ask_again(self, at: Position, mark: Sent) -> Sent | Ending | NotSent:
+        """Let a thread ask its questions again, with new ids; as `send`."""
         ...
 
     async def ending(self, sent: Sent, question: str) -> Ending | None:

@@ -258,6 +258,7 @@ NOT_TAKEN: dict[NotTaken, LiteralString] = {
     "answered_elsewhere": "it was answered elsewhere",
     "deleted": "the conversation was deleted",
     "refused": "the agent refused it",
+    "failed": "the agent broke off, perhaps after the call had begun",
 }
 """Why a decision was not taken, in words."""
 
@@ -272,6 +273,8 @@ def _in_words_of_hand_over(
     if reported is not None:
         ran: LiteralString = "it ran" if reported.ok else "it failed"
         tail = tail.replace("runs it by itself", "reports that " + ran)
+    if item.handed.problem == "failed":
+        tail = ", handed to {name}, which broke off {at}. The call may have begun."
     tail = tail.replace("{why}", NOT_TAKEN[item.handed.problem])
     return tail, {"name": handed_to(item)} if "{name}" in tail else {}
 

@@ -292,8 +292,8 @@ class Item(PolicyDecisionFields):
 
     @property
     def was_refused(self) -> bool:
-        """Return True if its program refused the decision, and may ask again."""
-        is_refused = self.handed.problem == "refused"
+        """Return True if its program refused or failed, and may ask again."""
+        is_refused = self.handed.problem in {"refused", "failed"}
         return self.state is ItemState.NOT_TAKEN and is_refused
 
     @property

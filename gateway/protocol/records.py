@@ -206,7 +206,7 @@ class Finding(StrEnum):
     SKIP = "skip"
 
 
-NotTaken = Literal["", "answered_elsewhere", "deleted", "refused"]
+NotTaken = Literal["", "answered_elsewhere", "deleted", "refused", "failed"]
 """Why another program did not take a decision that was handed to it; "" if it did."""
 
 

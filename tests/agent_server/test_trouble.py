@@ -12,6 +12,7 @@ import pytest
 
 from keyturn.connect.agent_server import AgentServer
 from keyturn.connect.hand_over import HandOver
+from keyturn.gateway.approvals.changes import Change
 from keyturn.gateway.approvals.decisions import Approve, Decision, Edit, Reject
 from keyturn.gateway.approvals.lifecycle import FINAL
 from keyturn.gateway.protocol.records import ItemState
@@ -19,6 +20,7 @@ from tests.agent_server.bench import Bench
 from tests.agent_server.mortal import Death, Meddled, Mortal
 from tests.agent_server.test_decisions import REFUND, inbox, paid, subagent
 from tests.levels import sample
+from tests.service.harness import ANA
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("agent_server")]
 
@@ -243,3 +245,71 @@ async def test_connectors_that_die_hand_a_decision_over_once(
     assert await on.states(thread) == [HANDED if amount else ItemState.REJECTED]
     assert len(await on.server.runs(thread)) == 2
     assert await on.server.questions(thread) == []
+
+
+async def wants_again(on: Bench, thread: str) -> None:
+    """Press *Ask again* on the card of a thread."""
+    [card] = await on.cards(thread)
+    changed = await on.people.reviews.ask_again(card.id, 0, ANA)
+    assert isinstance(changed, Change), changed
+
+
+async def test_a_bricked_thread_asks_again_and_pays_once(on: Bench) -> None:
+    thread = await on.asked("stock", [[REFUND]])
+    await resume(on, thread, {"decisions": []})
+    await on.decide(thread, Approve())
+    await on.tick(2)
+    models = len((await on.server.values(thread))["messages"])
+    await wants_again(on, thread)
+
+    await on.tick()
+    await on.server.ended(thread)
+    await on.tick()
+
+    first, second = await on.items(thread)
+    assert (first.state, second.state) == (NOT_TAKEN, PENDING)
+    assert first.handed.asked_again_ms
+    assert len((await on.server.values(thread))["messages"]) == models
+    await on.decide(thread, Approve())
+    await on.tick(3)
+    assert on.server.done(thread) == [paid(7.0)]
+    assert await on.states(thread) == [NOT_TAKEN, HANDED]
+
+
+async def test_a_tool_that_fails_is_not_called_refused_nor_run_again(
+    on: Bench,
+) -> None:
+    """It had begun: only people let it begin again."""
+    thread = await on.asked("failing", [[["fail", {"order": "A1"}]]])
+    await on.decide(thread, Approve())
+
+    await on.tick(4)
+
+    assert len(on.server.done(thread, "fail")) == 1
+    [item] = await on.items(thread)
+    assert item.handed.problem == "failed"
+    assert "the printer is on fire" in item.handed.detail
+    await wants_again(on, thread)
+    await on.tick()
+    await on.server.ended(thread)
+    await on.tick()
+    assert await on.states(thread) == [NOT_TAKEN, PENDING]
+    await on.decide(thread, Reject())
+    await on.tick(2)
+    assert len(on.server.done(thread, "fail")) == 1
+    assert await on.server.questions(thread) == []
+
+
+async def test_a_thread_that_is_gone_cannot_ask_again(on: Bench) -> None:
+    thread = await on.asked("stock", [[REFUND]])
+    await resume(on, thread, {"decisions": []})
+    await on.decide(thread, Approve())
+    await on.tick(2)
+    await on.server.forget()
+    await wants_again(on, thread)
+
+    await on.tick(2)
+
+    [item] = await on.items(thread)
+    assert item.handed.again_detail == "The conversation was deleted."
+    assert not item.is_to_be_asked_again

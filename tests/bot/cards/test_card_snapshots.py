@@ -248,6 +248,9 @@ CARDS: dict[str, Approval] = {
     "not_taken_refused": an_approval(
         handed(a_refund(), S.NOT_TAKEN, problem="refused", detail="KeyError: 'type'")
     ),
+    "not_taken_failed": an_approval(
+        handed(a_refund(), S.NOT_TAKEN, problem="failed", detail="KeyError: 'type'")
+    ),
     "not_taken_wanted_again": an_approval(
         handed(a_refund(), S.NOT_TAKEN, problem="refused", again_by=BEN)
     ),

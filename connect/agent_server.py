@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping
 from dataclasses import replace
 from http import HTTPStatus
 from typing import Any, NamedTuple, cast
@@ -54,6 +54,8 @@ PAGES = 10
 HISTORY_PAGE = 10
 """Checkpoints of one request; each has all values of its thread."""
 
+HISTORY_PAGES = 100
+
 MAX_BYTES = 64 * 1024 * 1024
 """Longest answer of a server: a thread's state may have long conversations."""
 
@@ -68,6 +70,8 @@ _PREFIXES = ("__", "langgraph_", "checkpoint")
 _IN_CONTEXT = "__context_provided__"
 _ACTIVE = {"pending", "running"}
 _KEY_REFUSED = {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}
+# An id that is none of this server is refused as invalid.
+_MISSING = {HTTPStatus.NOT_FOUND, HTTPStatus.UNPROCESSABLE_ENTITY}
 _LATER = {HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS}
 
 Body = dict[str, Any]
@@ -119,7 +123,7 @@ class AgentServer:
         self._graphs = {graph: it.agent for graph, it in settings.graphs.items()}
         self.agents = frozenset(self._graphs.values())
         self._headers = {"X-Api-Key": key} if (key := settings.read_key()) else {}
-        self._errors = dict[str, str]()
+        self._errors = dict[str, Waiting]()
 
     async def info(self) -> Info:
         """Return what the server is; also try whether the key may list threads.
@@ -151,48 +155,36 @@ class AgentServer:
 
         A thread whose answer was refused is in error, with its question still open.
         """
-        found = dict[str, Waiting]()
-        async for one in self._threads("interrupted"):
-            self._note(found, one)
-        seen = dict[str, str]()
-        async for one in self._threads("error"):
-            thread, stamp = str(one.get("thread_id")), str(one.get("updated_at"))
-            seen[thread] = stamp
-            self._note(found, one)
-            # The newest first, and the older ones do not change.
-            if self._errors.get(thread) == stamp:
-                seen = {**self._errors, **seen}
+        errors = dict[str, Waiting]()
+        async for thread, found in self._threads("error"):
+            # The newest change comes first, so all older ones are as before.
+            if self._errors.get(thread) == found:
                 break
-        self._errors = seen
-        return found
+            errors[thread] = found
+        self._errors = {**self._errors, **errors}
+        waiting = [it async for it in self._threads("interrupted")]
+        return {**self._errors, **dict(waiting)}
 
-    def _note(self, found: dict[str, Waiting], one: Body) -> None:
-        agent = self._graphs.get(str(_object(one.get("metadata")).get("graph_id")))
-        if agent is not None:
-            stamp = f"{one.get('status')} {one.get('updated_at')}"
-            found[str(one.get("thread_id"))] = Waiting(agent, stamp)
-
-    async def _threads(self, status: str) -> AsyncIterator[Body]:
-        """Yield all threads of a status, the newest change first."""
-        offset, page = 0, [Body()] * PAGE
-        while len(page) == PAGE:
-            page = _objects(
-                await self._done(
-                    "POST",
-                    "/threads/search",
-                    {
-                        "status": status,
-                        "limit": PAGE,
-                        "offset": offset,
-                        "sort_by": "updated_at",
-                        "sort_order": "desc",
-                        "select": ["thread_id", "updated_at", "status", "metadata"],
-                    },
-                )
-            )
+    async def _threads(self, status: str) -> AsyncIterator[tuple[str, Waiting]]:
+        """Yield the threads of our graphs in a status, the newest change first."""
+        body: Body = {
+            "status": status,
+            "limit": PAGE,
+            "offset": 0,
+            "sort_by": "updated_at",
+            "sort_order": "desc",
+            "select": ["thread_id", "updated_at", "metadata"],
+        }
+        while True:
+            page = _objects(await self._done("POST", "/threads/search", body))
             for one in page:
-                yield one
-            offset += PAGE
+                graph = str(_object(one.get("metadata")).get("graph_id"))
+                if (agent := self._graphs.get(graph)) is not None:
+                    stamp = f"{status} {one.get('updated_at')}"
+                    yield str(one.get("thread_id")), Waiting(agent, stamp)
+            if len(page) < PAGE:
+                return
+            body["offset"] += PAGE
 
     async def read(self, thread: str) -> Position | None:
         """Return where a thread is; see `Host.read`."""
@@ -201,17 +193,15 @@ class AgentServer:
 
     async def runs(self, thread: str) -> Runs:
         """Return what was sent to a thread before; see `Host.runs`."""
-        newest, ours, select = "", list[Sent](), "select=run_id&select=metadata"
-        for number in range(PAGES):
-            at = f"/runs?limit={PAGE}&offset={number * PAGE}&{select}"
-            page = await self._of(thread, "GET", at)
-            for one in _objects(page):
-                newest = newest or str(one.get("run_id"))
-                if (sent := _sent(thread, one)) is not None:
-                    ours.append(sent)
-            if page is None or len(_objects(page)) < PAGE:
+        found, select = list[Body](), "select=run_id&select=metadata"
+        for offset in range(0, PAGES * PAGE, PAGE):
+            at = f"/runs?limit={PAGE}&offset={offset}&{select}"
+            page = _objects(await self._of(thread, "GET", at))
+            found += page
+            if len(page) < PAGE:
                 break
-        return Runs(newest, tuple(ours))
+        ours = [sent for one in found if (sent := _sent(thread, one)) is not None]
+        return Runs(tuple(str(one.get("run_id")) for one in found), tuple(ours))
 
     async def send(
         self, at: Position, answers: Mapping[str, JsonValue], mark: Sent
@@ -261,8 +251,8 @@ class AgentServer:
         """Return how the answer to a question ended; see `Host.ending`."""
         run = _object(await self._of(sent.thread, "GET", f"/runs/{sent.run}"))
         state = await self._state(sent.thread)
-        if state is None:
-            return Ending(Outcome.DELETED)
+        if state is None or not run:
+            return Ending(Outcome.LOST, "It was deleted after the answer was sent.")
         if await self._has_answered(sent, state):
             return Ending(Outcome.TAKEN)
         at = _position(sent.thread, state)
@@ -283,36 +273,24 @@ class AgentServer:
             return True
         if _checkpoint(state) == sent.checkpoint:
             return False
-        body: Body = {"limit": HISTORY_PAGE, "metadata": {"run_id": sent.run}}
-        while True:
-            page = _objects(await self._of(sent.thread, "POST", "/history", body))
-            if any(
-                _parent(one) == sent.checkpoint and _run_of(one) == sent.run
-                for one in page
-            ):
-                return True
-            if len(page) < HISTORY_PAGE:
-                return False
-            body["before"] = _object(page[-1].get("checkpoint"))
+        before = ""
+        for _ in range(HISTORY_PAGES):
+            at = f"/history?limit={HISTORY_PAGE}{before}"
+            page = _objects(await self._of(sent.thread, "GET", at))
+            for one in page:
+                if _parent(one) == sent.checkpoint and _run_of(one) == sent.run:
+                    return True
+                if _checkpoint(one) == sent.checkpoint:
+                    return False
+            if not page:
+                break
+            before = f"&before={_checkpoint(page[-1])}"
+        return False
 
     async def _is_next(self, sent: Sent) -> bool:
         """Return whether no run came between the question and our answer."""
-        select = "select=run_id"
-        before = ""
-        for number in range(PAGES):
-            at = f"/runs?limit={PAGE}&offset={number * PAGE}&{select}"
-            ids = [
-                str(one.get("run_id"))
-                for one in _objects(await self._of(sent.thread, "GET", at))
-            ]
-            if before == sent.run:
-                return ids[:1] == [sent.after]
-            if sent.run in ids[:-1]:
-                return ids[ids.index(sent.run) + 1] == sent.after
-            before = ids[-1] if ids else ""
-            if len(ids) < PAGE:
-                break
-        return before == sent.run and not sent.after
+        ids = [*(await self.runs(sent.thread)).ids, ""]
+        return sent.run in ids and ids[ids.index(sent.run) + 1] == sent.after
 
     async def _paused_run(self, at: Position, newest: str) -> Body:
         """Return the run that asked, or else the newest one."""
@@ -331,20 +309,21 @@ class AgentServer:
     ) -> JsonValue:
         """Ask about a thread; None when there is no such thread or run."""
         path = f"/threads/{quote(thread, safe='')}{path}"
-        try:
-            return await self._ask(method, path, body)
-        except HostRefused as error:
-            # An id that is none of this server is refused as invalid.
-            if error.status in {HTTPStatus.NOT_FOUND, HTTPStatus.UNPROCESSABLE_ENTITY}:
-                return None
-            raise HostUnavailable(self._refusal(error)) from error
+        return await self._done(method, path, body, _MISSING)
 
     async def _done(
-        self, method: str, path: str, body: Body | None = None
+        self,
+        method: str,
+        path: str,
+        body: Body | None = None,
+        missing: Collection[int] = (),
     ) -> JsonValue:
+        """Send a request; return None if its status is one of ``missing``."""
         try:
             return await self._ask(method, path, body)
         except HostRefused as error:
+            if error.status in missing:
+                return None
             raise HostUnavailable(self._refusal(error)) from error
 
     def _refusal(self, error: HostRefused) -> str:

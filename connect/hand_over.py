@@ -487,9 +487,10 @@ class HandOver:
 
     async def _end(self, one: _Work, ending: Ending) -> None:
         """Record the end of a hand-over, and withdraw what is not asked any more."""
-        ref, problem = one.one.ref, PROBLEMS[ending.outcome]
-        if problem == "failed" and one.one.asked and one.one.asked.checks_first:
-            problem = "refused"
+        ref, outcome, asked = one.one.ref, ending.outcome, one.one.asked
+        if outcome is Outcome.FAILED and asked and asked.checks_first:
+            outcome = Outcome.REFUSED
+        problem = PROBLEMS[outcome]
         for claim in one.claims:
             end = wire.HandOverEnd(
                 item_id=claim.item_id,

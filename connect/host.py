@@ -26,6 +26,7 @@ class Outcome(Enum):
     """What became of an answer.
 
     ``REFUSED``: nothing has begun. ``FAILED``: the agent failed with it, at any point.
+    ``LOST``: it was sent, and then its run or thread was deleted.
     """
 
     TAKEN = auto()
@@ -33,6 +34,7 @@ class Outcome(Enum):
     DELETED = auto()
     REFUSED = auto()
     FAILED = auto()
+    LOST = auto()
 
 
 PROBLEMS: dict[Outcome, NotTaken] = {
@@ -41,6 +43,7 @@ PROBLEMS: dict[Outcome, NotTaken] = {
     Outcome.DELETED: "deleted",
     Outcome.REFUSED: "refused",
     Outcome.FAILED: "failed",
+    Outcome.LOST: "failed",
 }
 """Why an answer was not taken, in the words of the gateway."""
 
@@ -107,10 +110,15 @@ class Sent:
 
 
 class Runs(NamedTuple):
-    """The runs of a thread: the id of the newest, and those with our marks."""
+    """The runs of a thread, newest first: their ids, and those with our marks."""
 
-    newest: str
+    ids: tuple[str, ...]
     ours: tuple[Sent, ...]
+
+    @property
+    def newest(self) -> str:
+        """Return the id of the newest run; "" without one."""
+        return self.ids[0] if self.ids else ""
 
 
 class NotSent:

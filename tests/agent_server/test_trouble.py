@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from keyturn.gateway.approvals.lifecycle import FINAL
 from keyturn.gateway.protocol.records import ItemState
 from tests.agent_server.bench import Bench
 from tests.agent_server.mortal import Death, Meddled, Mortal
-from tests.agent_server.test_decisions import REFUND, inbox, paid, subagent
+from tests.agent_server.test_decisions import LOOK, REFUND, inbox, paid, subagent
 from tests.levels import sample
 from tests.service.harness import ANA
 
@@ -313,3 +314,27 @@ async def test_a_thread_that_is_gone_cannot_ask_again(on: Bench) -> None:
     [item] = await on.items(thread)
     assert item.handed.again_detail == "The conversation was deleted."
     assert not item.is_to_be_asked_again
+
+
+async def test_a_thread_deleted_with_its_answer_may_have_run(on: Bench) -> None:
+    thread = await on.asked("stock", [[REFUND]])
+    await on.decide(thread, Approve())
+    on.loop = on.connector(Meddled(on.host, "ending", on.server.forget))
+
+    await on.tick()
+
+    assert await on.states(thread) == [NOT_TAKEN]
+    assert await problem(on, thread) == "failed"
+
+
+async def test_a_run_of_many_steps_is_found_to_have_answered(on: Bench) -> None:
+    """Its checkpoints are on several pages when a connector looks."""
+    thread = await on.asked("stock", [[REFUND], *[[LOOK]] * 9])
+    await on.decide(thread, Approve())
+    ended = partial(on.server.ended, thread)
+    on.loop = on.connector(Meddled(on.host, "ending", ended))
+
+    await on.tick()
+
+    assert len(on.server.done(thread, "look")) == 9
+    assert await on.states(thread) == [HANDED]

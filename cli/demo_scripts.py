@@ -29,6 +29,7 @@ from keyturn.cli.demo_stack import (
     SENIOR,
     DemoStack,
 )
+from keyturn.cli.demo_stock import stock
 from keyturn.cli.samples import quiet_policy
 from keyturn.gateway.approvals.events import Event, EventName
 from keyturn.gateway.approvals.record import Approval
@@ -481,7 +482,7 @@ SCRIPTS: dict[str, Callable[[DemoContext], Awaitable[None]]] = {
     script.__name__: script
     for script in (
         *(approve, edit, reject, respond, inquiry, expire, multi, escalate, outage),
-        *(batch, digest, direct, hook, queue, question, shared, similar, tamper),
+        *(batch, digest, direct, hook, queue, question, shared, similar, stock, tamper),
     )
 }
 

@@ -35,6 +35,9 @@ REVIEWER = "U0ANA"
 SENIOR = "U0CHLOE"
 FIRST_REQUEST = "@keyturn refund order 78291"
 
+STOCK_REQUEST = "@keyturn crm cancel order 78304"
+"""To the agent that asks with LangChain's own middleware."""
+
 QUEUED = tuple(f"@keyturn refund order {79001 + n}" for n in range(20))
 """Requests of as many customers, each in a separate thread."""
 
@@ -50,6 +53,7 @@ SUGGESTIONS = tuple(
         ("look up an order (needs nobody)", "@keyturn look up order 78377"),
         ("refund 56 recalled lamps at once", "@keyturn refund every recalled lamp"),
         ("move an order (the agent asks)", "@keyturn move order 78304"),
+        ("let a stock agent ask", STOCK_REQUEST),
         ("fill the queue (20 refunds)", "\n".join(QUEUED)),
     )
 )

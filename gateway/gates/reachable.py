@@ -79,12 +79,14 @@ class Reachable:
 
     Attributes:
         tools: the tools, each place once.
+        known: those tools themselves.
         gated: the tool nodes behind a gate, each with its gate.
         unseen: places of functions, and of graphs on other servers, that cannot be
             analysed.
     """
 
     tools: list[ReachableTool] = field(default_factory=list[ReachableTool])
+    known: list[BaseTool] = field(default_factory=list[BaseTool])
     gated: list[tuple[ToolNode, Gate]] = field(
         default_factory=list[tuple[ToolNode, Gate]]
     )
@@ -136,6 +138,7 @@ class Reachable:
             # grant.
             is_handoff = not gate and _root(tool) in _HANDOFFS
             is_safe = is_guarded(tool) or is_handoff
+            self.known.append(tool)
             # Listed at each place, but analysed once.
             self.tools.append(
                 ReachableTool(

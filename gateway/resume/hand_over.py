@@ -268,6 +268,7 @@ class HandOver:
     async def _ask(self, run: RunRef, state: ThreadState) -> list[_Shown]:
         """Open a turn for each question that a dialect knows; repeating it is safe."""
         shown: list[_Shown] = []
+        schemas = state.schemas or {}
         for one in state.pending if state.hands_over else ():
             asked = None if question_of(one) else dialects.read(question(one))
             if asked is None:
@@ -279,6 +280,9 @@ class HandOver:
                 thread=run.thread,
                 handed_to=f"agent {run.agent}",
             )
+            tools = {call.tool for call in turn.calls} & schemas.keys()
+            known = {tool: schemas[tool] for tool in tools}
+            turn = turn.with_(schemas={**known, **turn.schemas})
             shown.append(_Shown(one, turn.ref, await self._gateway.submit(turn)))
         return shown
 

@@ -25,6 +25,7 @@ from pydantic import JsonValue
 
 from keyturn.gateway.arguments import is_a
 from keyturn.gateway.errors import GraphError
+from keyturn.gateway.gates.tool_schemas import schemas_of
 from keyturn.gateway.protocol.run_context import excepting
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.resume.fence_tables import fenced_graph
@@ -74,7 +75,7 @@ class Runner:
         ungated: Collection[str] = (),
         hands_over: bool = False,
     ) -> None:
-        self.hands_over = hands_over
+        self._schemas = schemas_of(graph) if hands_over else None
         self._graph = fenced_graph(graph)
         self._agent = agent
         self._ungated = ungated
@@ -99,7 +100,7 @@ class Runner:
     async def probe(self, thread: str) -> ThreadState:
         """Read the state of a thread."""
         state = state_of(await self._snapshot(thread))
-        return replace(state, hands_over=self.hands_over)
+        return replace(state, schemas=self._schemas)
 
     async def values(self, thread: str) -> dict[str, Any]:
         """Return the thread's whole state.

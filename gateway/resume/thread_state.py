@@ -57,7 +57,8 @@ class ThreadState:
         checkpoint: id of the checkpoint that was read.
         taken: key of the last input that started the thread.
         final_message: text of the agent's last message in this turn.
-        hands_over: questions of other libraries are put to people.
+        schemas: JSON Schemas of the tools whose questions in other libraries' formats
+            are put to people; None: such questions are not put to people.
         handed: of these, the questions to the gateway that people have not decided.
     """
 
@@ -68,13 +69,18 @@ class ThreadState:
     checkpoint: str = ""
     taken: str = ""
     final_message: str = ""
-    hands_over: bool = False
+    schemas: Mapping[str, JsonObject] | None = None
     handed: tuple[OpenQuestion, ...] = ()
 
     @property
     def is_finished(self) -> bool:
         """Return True if no work and no question is left; ``next`` is unreliable."""
         return self.exists and not self.has_tasks and not self.pending
+
+    @property
+    def hands_over(self) -> bool:
+        """Return True if questions of other libraries are put to people."""
+        return self.schemas is not None
 
     @property
     def asks_people(self) -> bool:

@@ -37,6 +37,7 @@ STORIES = {
     "direct": ["copy.posted", "item.voted", "item.executed", "copy.updated"],
     "outage": ["item.executed", "run.waiting", "run.resumed"],
     "hook": ["item.authorized", "item.handed_over"],
+    "stock": ["item.handed_over", "agent.said", "card.handed_over", "item.rejected"],
 }
 CROWDS = {"queue": ["queue.counted"], "shared": ["card.counted"]}
 """Stories of many threads, which end with a count."""

@@ -25,7 +25,6 @@ from pydantic import JsonValue
 
 from keyturn.gateway.arguments import is_a
 from keyturn.gateway.errors import GraphError
-from keyturn.gateway.gates.tool_schemas import schemas_of
 from keyturn.gateway.protocol.run_context import excepting
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.resume.fence_tables import fenced_graph
@@ -35,6 +34,7 @@ from keyturn.gateway.resume.thread_state import (
     PendingInterrupt,
     ThreadState,
 )
+from keyturn.gateway.resume.tool_schemas import schemas_of
 
 logger = logging.getLogger(__name__)
 

@@ -6,7 +6,9 @@ the code: an approval of one call, which needs one or two people.
 Time is not in it. An effect of time is a separate open operation, called at the
 earliest moment when it may happen. ``late`` is the moment after which no decision
 counts, and ``expire`` the write that ends the wait, which a withdrawal may precede.
-``owner_lost`` ends the claim of an executor without heartbeats.
+``owner_lost`` ends the claim of an executor without heartbeats. The call of a key with
+an ``h`` runs in another program: its decision is handed over, and an ended claim leaves
+no doubt, but may be made again.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from tests.linearizability.history import Operation, Value
 REFUSED: Final = "refused"
 CLAIMED: Final = "claimed"
 _LATE: Final = "late"
+_HANDING: Final = "handing_over"
 _CLOSES: Final = {"reject": "rejected", "respond": "answered"}
 _SHOWN: Final = {_LATE: "pending"}
 
@@ -122,8 +125,10 @@ def _refusal(
 
 
 def _withdraw(state: State, _: Operation) -> tuple[Value, State]:
-    # An authorized call that did not begin ends as well; a begun one does not.
-    if state.status not in {"pending", _LATE, "authorized"}:
+    # An authorized call that did not begin ends as well, and so does a hand-over that
+    # broke off; a begun call does not.
+    is_left = state.status == _HANDING and not state.owner
+    if state.status not in {"pending", _LATE, "authorized"} and not is_left:
         return None, state
     # The votes stay; the decision ends with the authorization.
     return None, replace(state, status="withdrawn", decision=())
@@ -144,22 +149,25 @@ def _expire(state: State, _: Operation) -> tuple[Value, State]:
 def _claim(state: State, operation: Operation) -> tuple[Value, State]:
     (owner,) = operation.given
     assert isinstance(owner, str)
+    output: Value
     match state.status:
-        case "authorized":
-            state = replace(
-                state, status="executing", owner=owner, fence=state.fence + 1
-            )
-            return (CLAIMED, state.fence, state.action), state
-        case "executing" if state.owner == owner:
-            return (CLAIMED, state.fence, state.action), state
-        case "executing":
-            return "busy", state
+        case "authorized" | "handing_over" if not state.owner:
+            status = _HANDING if operation.key[1:2] == "h" else "executing"
+            state = replace(state, status=status, owner=owner, fence=state.fence + 1)
+            output = (CLAIMED, state.fence, state.action)
+        case "executing" | "handing_over" if state.owner == owner:
+            output = (CLAIMED, state.fence, state.action)
+        case "executing" | "handing_over":
+            output = "busy"
+        case "handed_over" | "not_taken":
+            output = ("handed_over", state.status == "handed_over")
         case "executed" | "failed":
-            return ("done", state.result), state
+            output = ("done", state.result)
         case "in_doubt":
-            return "in_doubt", state
+            output = "in_doubt"
         case status:
-            return (REFUSED, _SHOWN.get(status, status)), state
+            output = (REFUSED, _SHOWN.get(status, status))
+    return output, state
 
 
 def _finish(state: State, operation: Operation) -> tuple[Value, State]:
@@ -172,17 +180,29 @@ def _finish(state: State, operation: Operation) -> tuple[Value, State]:
     return state.status == "executed", state
 
 
+def _hand_over(state: State, operation: Operation) -> tuple[Value, State]:
+    fence, is_taken = operation.given
+    end = "handed_over" if is_taken else "not_taken"
+    if state.fence != fence:
+        return False, state
+    if state.status == _HANDING:
+        return True, replace(state, status=end, owner="")
+    return state.status == end, state
+
+
 def _release(state: State, operation: Operation) -> tuple[Value, State]:
     (fence,) = operation.given
-    if state.status != "executing" or state.fence != fence:
+    if state.status not in {"executing", _HANDING} or state.fence != fence:
         return None, state
     return None, replace(state, status="authorized", owner="")
 
 
 def _owner_lost(state: State, operation: Operation) -> tuple[Value, State]:
     (owner,) = operation.given
-    if state.status != "executing" or state.owner != owner:
+    if state.status not in {"executing", _HANDING} or state.owner != owner:
         return None, state
+    if state.status == _HANDING:
+        return None, replace(state, owner="")
     return None, replace(state, status="in_doubt")
 
 
@@ -198,6 +218,7 @@ _STEPS: dict[str, Callable[[State, Operation], tuple[Value, State]]] = {
     "expire": _expire,
     "claim": _claim,
     "finish": _finish,
+    "hand_over": _hand_over,
     "release": _release,
     "owner_lost": _owner_lost,
     "read": _read,

@@ -32,6 +32,8 @@ from keyturn.gateway.protocol.wire import (
     ClaimReply,
     ClaimRequest,
     Done,
+    HandedOver,
+    HandOverEnd,
     InDoubt,
     ProposedCall,
     Refused,
@@ -87,7 +89,7 @@ class Client:
 
     An operation without an acknowledgement stays open in the history. The key of an
     approval begins with the number of people that it needs; an ``s`` after it marks a
-    short time.
+    short time, and an ``h`` a call that another program runs.
     """
 
     def __init__(self, store: Store, recorder: Recorder, name: str) -> None:
@@ -102,7 +104,8 @@ class Client:
         action = int(key.partition("-")[2])
         tool = _TOOLS[key[0]] + ("_soon" if key[1] == "s" else "")
         call = ProposedCall(tool=tool, args={"n": action}, tool_call_id="c")
-        turn = Turn(ref=_ref(key), calls=(call,))
+        handed_to = "crm" if key[1] == "h" else ""
+        turn = Turn(ref=_ref(key), calls=(call,), handed_to=handed_to)
 
         async def ask() -> str:
             (verdict,) = await self._agents.submit(turn)
@@ -179,6 +182,18 @@ class Client:
             *(key, "finish", fence, owner),
         )
 
+    async def hand_over(
+        self, key: str, item: str, fence: int, *, is_taken: bool
+    ) -> None:
+        """Report whether the other program took the decision."""
+        problem = "" if is_taken else "deleted"
+        end = HandOverEnd(item_id=item, fence=fence, taken=is_taken, problem=problem)
+        await self._recorded(
+            lambda: self._agents.hand_over(end),
+            lambda was_kept: was_kept,
+            *(key, "hand_over", fence, is_taken),
+        )
+
     async def release(self, key: str, item: str, fence: int) -> None:
         """Give the claim back unused."""
         work = self._agents.release(item, fence)
@@ -228,6 +243,8 @@ def claim_reply(reply: ClaimReply) -> Value:
             return "done", reply.result.summary
         case InDoubt():
             return "in_doubt"
+        case HandedOver():
+            return "handed_over", reply.taken
         case Refused():
             return REFUSED, reply.state
         case _:

@@ -109,7 +109,10 @@ async def _claim(used: _Use) -> None:
         return
     owner, fence = claimed
     [end] = used.dice.choices(("finish", "release", "fall silent"), (6, 2, 1))
-    if end == "finish":
+    if end == "finish" and used.key[1] == "h":
+        is_taken = bool(used.dice.randrange(2))
+        await used.client.hand_over(used.key, used.item, fence, is_taken=is_taken)
+    elif end == "finish":
         await used.client.finish(used.key, used.item, owner, fence)
     elif end == "release":
         await used.client.release(used.key, used.item, fence)

@@ -26,7 +26,7 @@ def keys(seed: int) -> Iterator[str]:
     """Return keys of approvals: most need one person and have time."""
     dice = random.Random(seed)  # noqa: S311 - no secret
     for number in itertools.count(1):
-        yield f"{dice.choice('1112')}{dice.choice('lllls')}-{number}"
+        yield f"{dice.choice('1112')}{dice.choice('lllshh')}-{number}"
 
 
 async def record(

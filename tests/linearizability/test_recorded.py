@@ -27,4 +27,7 @@ async def test_what_four_processes_do_at_once_could_have_been_done_one_by_one(
     assert not told, "\n".join(told[:3])
     names = Counter(one.name for one in history)
     assert sum(names.values()) > OPERATIONS / 2
-    assert min(names[each] for each in ("decide", "claim", "finish", "read")) > 0
+    assert (
+        min(names[each] for each in ("decide", "claim", "finish", "hand_over", "read"))
+        > 0
+    )

@@ -161,6 +161,30 @@ def test_of_two_people_one_does_not_suffice() -> None:
     assert not is_linearizable(ASKED, APPROVED, key="2")
 
 
+HANDED = "1h-1"
+TAKEN, MISSED = (1, True), (1, False)
+SILENT: Row = (6, None, "owner_lost", ("w1",), None)
+
+
+def test_a_hand_over_leaves_no_doubt_and_has_one_end() -> None:
+    """An ended claim may be made again; an end counts under its fence, once."""
+    asked = (ASKED, APPROVED, STARTED)
+    again: Row = (8, 9, "claim", ("w2",), ("claimed", 2, 7))
+    late: Row = (10, 11, "hand_over", TAKEN, False)
+    end: Row = (6, 7, "hand_over", TAKEN, True)
+    told: Row = (10, 11, "claim", ("w2",), ("handed_over", True))
+
+    assert is_linearizable(*asked, SILENT, again, late, key=HANDED)
+    assert is_linearizable(*asked, SILENT, (8, 9, *end[2:]), told, key=HANDED)
+    assert is_linearizable(*asked, end, (8, 9, "hand_over", MISSED, False), key=HANDED)
+    assert not is_linearizable(*asked, again, key=HANDED)
+    assert not is_linearizable(*asked, end, again, key=HANDED)
+    assert not is_linearizable(
+        *asked, SILENT, (8, 9, "claim", ("w2",), "in_doubt"), key=HANDED
+    )
+    assert not is_linearizable(*asked, SILENT, again, key="1l-1")
+
+
 def test_objects_are_checked_apart_and_the_wrong_one_is_named() -> None:
     fine = history(ASKED, APPROVED, key="1l-1")
     wrong = history(ASKED, APPROVED, (4, 5, "read", (), UNDECIDED), key="1l-2")

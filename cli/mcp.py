@@ -8,9 +8,18 @@ The gateway's URL and an API key are in KEYTURN_GATEWAY and KEYTURN_API_KEY
 ('keyturn api-keys create NAME --agent mcp'). In the policy, a tool is named
 UPSTREAM__TOOL, such as billing__refund. docs/mcp.md has the settings of each client.
 
+The entry for Claude Desktop and Cursor ("mcpServers") and VS Code ("servers"):
+  "billing": {
+    "type": "stdio",
+    "command": "keyturn",
+    "args": ["mcp", "--upstream", "billing=npx -y @acme/billing-mcp"],
+    "env": {"KEYTURN_GATEWAY": "https://…", "KEYTURN_API_KEY": "tk_…"}
+  }
+
 Examples:
   keyturn mcp --upstream billing='npx -y @acme/billing-mcp'   for a client on stdio
-  claude mcp add billing -- keyturn mcp --upstream billing='npx -y @acme/billing-mcp'
+  keyturn mcp --upstream crm=https://… --listen 127.0.0.1:8790   at a URL
+  claude mcp add billing -- keyturn mcp --upstream billing='npx -y …'
 """
 
 from __future__ import annotations
@@ -18,16 +27,18 @@ from __future__ import annotations
 import asyncio
 import re
 import shlex
-from collections.abc import Mapping
-from typing import Annotated
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Annotated, TypeVar
 
 import typer
-from pydantic import TypeAdapter, ValidationError
+from pydantic import JsonValue, TypeAdapter, ValidationError
 
+from keyturn.cli import console
 from keyturn.cli.command_context import CommandContext, command_context
+from keyturn.cli.console import AsJson
 from keyturn.connect.gate import HttpGate
 from keyturn.connect.mcp.people import signed_in, tokens_of
-from keyturn.connect.mcp.server import HOLD_S, Holds
+from keyturn.connect.mcp.server import HOLD_S, GateServer, Holds
 from keyturn.connect.mcp.serving import (
     GateOptions,
     http_app,
@@ -46,6 +57,8 @@ from keyturn.gateway.logs import LogSettings, write_logs
 from keyturn.gateway.protocol.records import Person
 from keyturn.gateway.service_settings import Address, ListenAddress, PeopleSettings
 from keyturn.gateway.setting_forms import is_safe_url, parse_duration
+
+T = TypeVar("T")
 
 group = typer.Typer(rich_markup_mode=None, invoke_without_command=True)
 
@@ -130,6 +143,100 @@ def mcp(
         return
     people = command.settings().api.people
     asyncio.run(_serve_http(options, gate, people, _address(listen), url))
+
+
+@group.command()
+def check(
+    ctx: typer.Context,
+    *,
+    upstream: Upstreams = None,
+    header: Headers = None,
+    agent: Agent = "mcp",
+    json: AsJson = False,
+) -> None:
+    """List the tools of the servers, and whether their definitions are approved.
+
+    The exit code is 1 if one is not approved. Nobody is asked.
+
+    Examples:
+      keyturn mcp check --upstream billing='npx -y @acme/billing-mcp'
+    """
+    rows = _with_gate(ctx, upstream, header, agent, _listed)
+    if json:
+        console.as_json(rows)
+    for row in rows if not json else ():
+        say = console.good if row["definition"] == "approved" else console.bad
+        decides = "people decide" if row["needs_people"] else "as the policy says"
+        say(f"{row['tool']}: {decides}; its definition is {row['definition']}")
+    if any(row["definition"] != "approved" for row in rows):
+        raise typer.Exit(1)
+
+
+@group.command()
+def trust(
+    ctx: typer.Context,
+    server: Annotated[str, typer.Argument(help="The name of an upstream.")],
+    tool: Annotated[str, typer.Argument(help="Only this tool.")] = "",
+    *,
+    upstream: Upstreams = None,
+    header: Headers = None,
+    agent: Agent = "mcp",
+) -> None:
+    """Ask people to approve the definitions of a server's tools, and wait for them.
+
+    They are asked on a card in Slack, also about definitions that they refused before.
+    This command cannot approve anything itself.
+
+    Examples:
+      keyturn mcp trust billing --upstream billing='npx -y @acme/billing-mcp'
+      keyturn mcp trust billing refund --upstream billing='…'   one tool
+    """
+
+    async def asked(gate: GateServer, _: HttpGate) -> str:
+        if server not in gate.upstreams:
+            raise SettingsError(f"No --upstream is named {server!r}.")
+        console.note(f"People are asked about the tools of {server} in Slack.")
+        return await gate.definitions.ask(server, tool, again=True)
+
+    if problem := _with_gate(ctx, upstream, header, agent, asked):
+        raise SettingsError(problem)
+    console.good(f"The definitions of {server} are approved.")
+
+
+async def _listed(server: GateServer, gate: HttpGate) -> list[dict[str, JsonValue]]:
+    gated = (await gate.note(server.agent)).gated_tools
+    return [
+        {"tool": tool, "needs_people": tool in gated, "definition": state}
+        for name in server.upstreams
+        for each, state in (await server.definitions.states(name)).items()
+        for tool in [f"{name}__{each}"]
+    ]
+
+
+def _with_gate(
+    ctx: typer.Context,
+    upstreams: list[str] | None,
+    headers: list[str] | None,
+    agent: str,
+    ask: Callable[[GateServer, HttpGate], Awaitable[T]],
+) -> T:
+    """Start a gate that serves no client, and ask it."""
+    command = command_context(ctx)
+    gate = connected_gate(command)
+    options = GateOptions(
+        upstreams=upstream_specs(command, upstreams, headers),
+        agent=agent_name(agent),
+        api_key=command.env.get(KEY_VARIABLE, ""),
+        env=command.env,
+    )
+
+    async def asked() -> T:
+        async with running(options, gate) as server:
+            found = await ask(server, gate)
+        await gate.aclose()
+        return found
+
+    return asyncio.run(asked())
 
 
 async def _serve_stdio(options: GateOptions, gate: HttpGate) -> None:

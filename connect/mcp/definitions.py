@@ -75,18 +75,14 @@ class Definitions:
         for name, one in upstreams.items():
             one.changed = partial(self._stale, name)
 
-    async def approved(self, server: str, *, asks: bool = True) -> list[types.Tool]:
-        """Return the tools of a server that are approved, with their approved text.
-
-        Args:
-            server: its name.
-            asks: ask people about the others.
+    async def approved(self, server: str) -> list[types.Tool]:
+        """Return the approved tools of a server; ask people about the others.
 
         Raises:
             KeyturnError: the server or the gateway does not answer.
         """
         found = await self._read(server, is_fresh=True)
-        if asks and self._news(found):
+        if self._news(found):
             self._ask(server, found)
         kept = found.approved or {}
         return [
@@ -95,15 +91,16 @@ class Definitions:
             if name in kept
         ]
 
-    async def news(self, server: str) -> tuple[JsonObject, JsonObject]:
-        """Return the definitions that are not approved, and those they replace.
+    async def states(self, server: str) -> dict[str, str]:
+        """Return whether each tool of a server is approved, new or changed.
 
         Raises:
             KeyturnError: the server or the gateway does not answer.
         """
         found = await self._read(server, is_fresh=True)
         news, kept = self._news(found), found.approved or {}
-        return {**news}, {name: kept[name] for name in news if name in kept}
+        known = {name: "changed" if name in kept else "new" for name in news}
+        return {name: known.get(name, "approved") for name in found.current or {}}
 
     async def is_still(self, call: Call) -> bool:
         """Return whether a call's tool is defined as it was at the proposal.
@@ -145,11 +142,12 @@ class Definitions:
             found.news.set()
             self._changed()
 
-    async def ask(self, server: str, *, again: bool = False) -> str:
-        """Ask people about all new definitions of a server; wait for them.
+    async def ask(self, server: str, tool: str = "", *, again: bool = False) -> str:
+        """Ask people about the new definitions of a server; wait for them.
 
         Args:
             server: its name.
+            tool: only this tool; "" for all.
             again: ask also about what they refused before.
 
         Returns:
@@ -159,7 +157,7 @@ class Definitions:
             KeyturnError: the server or the gateway does not answer.
         """
         found = await self._read(server)
-        while args := self._asked_at_once(server, found):
+        while args := self._asked_at_once(server, found, tool):
             problem = await self._decided(found, args, again=again)
             if problem:
                 return problem
@@ -209,7 +207,7 @@ class Definitions:
         return {name: one for name, one in current.items() if kept.get(name) != one}
 
     def _asked_at_once(
-        self, server: str, found: _Server
+        self, server: str, found: _Server, tool: str
     ) -> DefinitionsToApprove | None:
         """Return as many new definitions as fit on a card; None without any."""
         tools, replaces = dict[str, JsonObject](), dict[str, JsonObject]()
@@ -220,7 +218,7 @@ class Definitions:
                 size = sum(len(digest.canonical(it)) for it in (one, before or {}))
             except BadJson:
                 continue  # it cannot be shown exactly, so it stays unapproved
-            if size > room:
+            if size > room or tool not in {"", name}:
                 continue
             room -= size
             tools[name] = one

@@ -101,6 +101,7 @@ class GateServer:
     """Answers the requests of MCP clients.
 
     Args:
+        agent: the agent in whose name calls are proposed.
         passage: the way of calls.
         calls: the calls of this gate.
         upstreams: names of the servers.
@@ -113,6 +114,7 @@ class GateServer:
     def __init__(
         self,
         *,
+        agent: str,
         passage: Passage,
         calls: Calls,
         upstreams: Collection[str],
@@ -121,9 +123,10 @@ class GateServer:
         holds: Holds,
         caller: Callable[[Context], Caller],
     ) -> None:
+        self.agent, self.upstreams = agent, upstreams
         self._passage, self.calls = passage, calls
-        self._upstreams, self._holds, self._caller = upstreams, holds, caller
-        self._definitions, self._bus = definitions, InMemorySubscriptionBus()
+        self._holds, self._caller = holds, caller
+        self.definitions, self._bus = definitions, InMemorySubscriptionBus()
         self._sessions = dict[str, ServerSession]()
         self.server = Server[Any](
             "keyturn",
@@ -147,9 +150,9 @@ class GateServer:
         if ctx.protocol_version not in MODERN_PROTOCOL_VERSIONS:
             self._remember(ctx)
         found = [_WAIT_TOOL]
-        for name in self._upstreams:
+        for name in self.upstreams:
             try:
-                tools = await self._definitions.approved(name)
+                tools = await self.definitions.approved(name)
             except KeyturnError as error:
                 logger.warning("mcp.unlisted upstream=%s %s", name, error)
                 continue
@@ -182,7 +185,7 @@ class GateServer:
 
     def shown_name(self, upstream: str, tool: str) -> str:
         """Return the name by which clients call a tool; "" if it cannot have one."""
-        if len(self._upstreams) > 1:
+        if len(self.upstreams) > 1:
             tool = f"{upstream}__{tool}"
         return tool if _TOOL.fullmatch(tool) and tool != WAIT else ""
 
@@ -269,10 +272,10 @@ class GateServer:
     def _wanted(self, ctx: Context, params: types.CallToolRequestParams) -> Call | None:
         """Return the call of a request as a new one; None for an unknown tool."""
         args = strict_json.accept_object(params.arguments or {})
-        upstream, tool = next(iter(self._upstreams), ""), params.name
-        if len(self._upstreams) > 1:
+        upstream, tool = next(iter(self.upstreams), ""), params.name
+        if len(self.upstreams) > 1:
             upstream, _, tool = params.name.partition("__")
-        if upstream not in self._upstreams or not tool:
+        if upstream not in self.upstreams or not tool:
             return None
         caller, name = self._caller(ctx), f"{upstream}__{tool}"
         return Call(

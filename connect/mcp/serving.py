@@ -79,6 +79,7 @@ async def running(
     passage = Passage(gate, options.agent, upstreams, calls, definitions)
     configured = Caller(person=options.requester)
     server = GateServer(
+        agent=options.agent,
         passage=passage,
         calls=calls,
         upstreams=tuple(upstreams),

@@ -123,12 +123,12 @@ class World:
             yield server
         await gate.aclose()
 
-    async def trust(self, *tools: dict[str, Any]) -> None:
+    async def trust(self, *tools: dict[str, Any], agent: str = "coder") -> None:
         """Have definitions approved already."""
         found = [types.Tool.model_validate(one) for one in tools or TOOLS]
         kept = {one.name: document(one) for one in found}
         people = self.people
-        await people.store.definitions.approve(people.keys, "coder", "billing", kept)
+        await people.store.definitions.approve(people.keys, agent, "billing", kept)
 
     async def pending(self) -> list[str]:
         """Return the ids of the waiting calls, oldest first."""

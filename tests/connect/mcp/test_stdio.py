@@ -16,11 +16,13 @@ import pytest
 from mcp import Client
 from mcp.client.stdio import StdioServerParameters
 
-from keyturn.gateway.approvals.decisions import Approve
+from keyturn.gateway.approvals.decisions import Approve, Reject
 from keyturn.gateway.protocol.records import ItemState
 from tests.connect.mcp.conftest import World, until
+from tests.connect.mcp.upstream import LOOK, PAY
 
 ARGS = {"to": "ada", "amount": 5}
+NEW = {**LOOK, "name": "new"}
 pytestmark = pytest.mark.slow
 
 
@@ -136,3 +138,39 @@ async def test_a_call_under_way_is_recorded_when_the_client_ends(world: World) -
         assert await asyncio.wait_for(raw.process.wait(), 30) == 0
     assert (await world.people.item(item_id)).state is ItemState.EXECUTED
     assert len(world.script.calls()) == 1
+
+
+async def test_check_and_trust_tell_what_is_approved(world: World) -> None:
+    async def run(*words: str) -> tuple[int, str]:
+        start = [sys.executable, "-m", "keyturn", "mcp", words[0]]
+        upstream = f"billing={shlex.join(world.script.command)}"
+        process = await asyncio.create_subprocess_exec(
+            *start, "--upstream", upstream, "--agent", "coder", *words[1:],
+            stdout=PIPE, stderr=PIPE, env=environment(world),
+        )  # fmt: skip
+        said = b"".join(await asyncio.wait_for(process.communicate(), 60)).decode()
+        assert process.returncode is not None
+        return process.returncode, said
+
+    world.script.put(tools=[{**PAY, "description": "Pay more."}, LOOK, NEW])
+    code, said = await run("check")
+    assert code == 1
+    assert "billing__pay: people decide; its definition is changed" in said
+    assert "billing__look_up: as the policy says; its definition is approved" in said
+    assert "billing__new: as the policy says; its definition is new" in said
+    assert await world.cards() == 0
+
+    asking = asyncio.create_task(run("trust", "billing"))
+    await world.decide(Reject(reason="no"))
+    code, said = await asking
+    assert code == 2
+    assert "did not approve the definition of this tool: no" in said
+
+    # They are asked again, and about one tool only.
+    asking = asyncio.create_task(run("trust", "billing", "pay"))
+    await world.decide(Approve())
+    assert (await asking)[0] == 0
+    people = world.people
+    kept = await people.store.definitions.read(people.keys, "coder", "billing")
+    assert kept.tools["pay"]["description"] == "Pay more."
+    assert "new" not in kept.tools

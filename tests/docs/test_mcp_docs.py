@@ -29,11 +29,8 @@ from tests.docs.test_readme import ROOT, blocks
 __all__ = ["world"]  # a fixture
 
 PAGE = (ROOT / "docs" / "mcp.md").read_text(encoding="utf-8")
-ONE_LINE = PAGE.replace("\
-", " ")
-COMMANDS = re.findall(r"keyturn mcp ([^`
-]*--upstream[^`
-]*)", ONE_LINE)
+ONE_LINE = PAGE.replace("\\\n", " ")
+COMMANDS = re.findall(r"keyturn mcp ([^`\n]*--upstream[^`\n]*)", ONE_LINE)
 
 
 def test_the_policy_is_good() -> None:

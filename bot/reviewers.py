@@ -189,10 +189,11 @@ class Reviewers:
     async def _found(
         self, user: str, groups: list[str], user_team: str, *, fresh: bool
     ) -> Reviewer:
-        account, members = await asyncio.gather(
+        account, found = await asyncio.gather(
             self.account(user, fresh=fresh),
-            self._lookup_groups(groups, fresh=fresh),
+            asyncio.gather(*(self.group(one, fresh=fresh) for one in groups)),
         )
+        members = dict(zip(groups, found, strict=True))
         if self._unknown is not None and any(
             isinstance(one, NoAnswer) for one in (account, *members.values())
         ):
@@ -236,14 +237,6 @@ class Reviewers:
             # again.
             retry_in_s=max(waits, default=0),
         )
-
-    async def _lookup_groups(
-        self, groups: list[str], *, fresh: bool
-    ) -> dict[str, Snapshot[frozenset[str]] | NoAnswer]:
-        found = await asyncio.gather(
-            *(self.group(group, fresh=fresh) for group in groups)
-        )
-        return dict(zip(groups, found, strict=True))
 
     def _kind(self, known: Account, user_team: str) -> AccountKind:
         # In an organization (Enterprise Grid) people act from other workspaces of it;

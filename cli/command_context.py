@@ -12,8 +12,9 @@ import typer
 from keyturn.cli.console import read_text
 from keyturn.cli.global_options import GlobalOptions
 from keyturn.gateway.config import DEFAULT_FILE, Settings
+from keyturn.gateway.documents import Document
 from keyturn.gateway.logs import write_logs
-from keyturn.gateway.policy.load import LoadedPolicy, load_with_lines
+from keyturn.gateway.policy.load import load_with_lines
 from keyturn.gateway.policy.rules import Policy
 
 InsecureDev = Annotated[
@@ -47,9 +48,9 @@ class CommandContext(GlobalOptions):
             PolicyError: names the line of each mistake.
             SettingsError: when it cannot be read.
         """
-        return self.loaded_policy(file).policy
+        return self.loaded_policy(file)[0]
 
-    def loaded_policy(self, file: Path | None = None) -> LoadedPolicy:
+    def loaded_policy(self, file: Path | None = None) -> tuple[Policy, Document]:
         """Load a policy like `policy`, with the document that has its line numbers."""
         if file is not None:
             name = "<stdin>" if str(file) == "-" else str(file)

@@ -136,13 +136,13 @@ class Scheduler:
         self.looked_at = now
         begun = {entry.delayed_by for entry in self.queue if entry.is_busy}
         for entry in self.queue.waiting():
-            urgency = entry.urgency
             if (due_at := entry.due_at) > now:
                 soonest = min(soonest, due_at - now)
                 continue
             # Entries come most urgent first: a less urgent one must not overtake the
             # first one without a free slot.
-            if not self._has_slot(urgency):
+            slots = AT_ONCE if entry.urgency is Urgency.NEW_CARD else AT_ONCE - RESERVED
+            if len(self.running) >= slots:
                 break
             if call := entry.delayed_by:
                 # Otherwise two tasks would count on the same token.
@@ -165,10 +165,6 @@ class Scheduler:
             _, late = await asyncio.wait(self.running, timeout=grace_s)
             for task in late:
                 task.cancel()
-
-    def _has_slot(self, urgency: Urgency) -> bool:
-        is_card = urgency is Urgency.NEW_CARD
-        return len(self.running) < (AT_ONCE if is_card else AT_ONCE - RESERVED)
 
     def _start(self, entry: QueueEntry) -> None:
         entry.is_busy = True

@@ -33,8 +33,8 @@ from keyturn.bot.listeners.targets import (
     NOT_BOUND,
     Target,
     bind_view,
+    click_on,
     closing_reply,
-    displayed,
     find_binding,
     find_moved,
     log_outcome,
@@ -324,7 +324,7 @@ async def decide_batch(
     items = [target.approval.items[index] for index in decided]
     reviewer, voters = await ctx.deciders_of(*interaction.who, *items)
     reviewer = reviewer.with_(gesture=interaction.gesture)
-    click = target.click(interaction.digest, displayed(ctx, target))
+    click = click_on(ctx, target, interaction)
     outcome = await ctx.service.decide_card(
         target.approval, click, partition, reviewer, voters=voters
     )

@@ -14,7 +14,7 @@ import hashlib
 import json
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import cast
 
@@ -214,10 +214,10 @@ def _content(view: Block) -> str:
     return hashlib.sha256(json.dumps(compared, sort_keys=True).encode()).hexdigest()
 
 
-_FILTERS: dict[Action, Callable[[HomeFilter, str], HomeFilter]] = {
-    Action.FILTER_TOOL: lambda chosen, value: chosen.with_(tool=name_in(value)),
-    Action.FILTER_AGENT: lambda chosen, value: chosen.with_(agent=name_in(value)),
-    Action.FILTER_TIER: lambda chosen, value: chosen.with_(tier=name_in(value)),
+_FILTERS: dict[Action, str] = {
+    Action.FILTER_TOOL: "tool",
+    Action.FILTER_AGENT: "agent",
+    Action.FILTER_TIER: "tier",
 }
 _MOST_OF_A_MARK = 200
 _TURNS = (Action.HOME_BACK, Action.HOME_NEXT)
@@ -263,10 +263,9 @@ def _used(chosen: HomeFilter, action: str, value: str) -> HomeFilter:
     if action in _TURNS:
         is_first = value == FIRST or len(value) > _MOST_OF_A_MARK
         return chosen.with_(after="" if is_first else value)
-    if action in {str(each) for each in _FILTERS}:
-        after = _FILTERS[Action(action)](chosen, value)
+    if action in _FILTERS:
         # Another filter has other pages.
-        return after.with_(after="")
+        return chosen.with_(**{_FILTERS[Action(action)]: name_in(value)}, after="")
     return chosen
 
 

@@ -114,17 +114,6 @@ class Target:
         """Return the hash of its item, or the digest of the batch as a whole."""
         return self.approval.digest if self.index is None else self.item.action_hash
 
-    def click(self, request_digest: str, display_digest: str = "") -> Click:
-        """Return the gateway's record of the click."""
-        return Click(
-            approval=self.approval.id,
-            index=self.index or 0,
-            version=self.approval.version,
-            action_hash=self.action_hash,
-            request_digest=request_digest,
-            display_digest=display_digest,
-        )
-
 
 async def verify_click(ctx: ListenerContext, clicked: Clicked, purpose: str) -> Target:
     """Return the target of a button on a card or in a modal.
@@ -234,7 +223,11 @@ async def verify_seal(ctx: ListenerContext, sealed: Sealed, *purposes: str) -> T
     # be checked. Nothing is decided, and the sentence describes the newest card.
     if sealed.version != approval.version:
         raise UserFacingError(
-            _explained_state(approval, sealed.index, sealed.version, now_ms)
+            outcome_text(
+                explain_state(
+                    approval, sealed.index, seen_version=sealed.version, now_ms=now_ms
+                )
+            )
         )
     accepted, team = ctx.config.seal_keys, ctx.team
     # Every accepted key and purpose: after a key change, older cards still work until
@@ -284,7 +277,7 @@ async def decide(
         await refuse_seeded(ctx, target.loaded, interaction, target.purpose)
     reviewer, voters = await ctx.deciders_of(*interaction.who, target.item)
     outcome = await ctx.service.decide(
-        target.click(interaction.digest, displayed(ctx, target)),
+        click_on(ctx, target, interaction),
         decision,
         reviewer.with_(gesture=interaction.gesture),
         voters=voters,
@@ -294,9 +287,18 @@ async def decide(
     return outcome
 
 
-def displayed(ctx: ListenerContext, target: Target) -> str:
-    """Return the digest of the target's card in its last displayed state."""
-    return ctx.service.store.cards.display_of(target.approval.id)
+def click_on(
+    ctx: ListenerContext, target: Target, interaction: Clicked | Submitted
+) -> Click:
+    """Return the gateway's record of a click or a submitted form."""
+    return Click(
+        approval=target.approval.id,
+        index=target.index or 0,
+        version=target.approval.version,
+        action_hash=target.action_hash,
+        request_digest=interaction.digest,
+        display_digest=ctx.service.store.cards.display_of(target.approval.id),
+    )
 
 
 async def require_permission(
@@ -311,8 +313,9 @@ async def require_permission(
     """
     approval, item = target.approval, target.item
     if not item.is_pending or is_late(approval, item, target.now_ms):
-        version, now_ms = approval.version, target.now_ms
-        raise UserFacingError(_explained_state(approval, item.index, version, now_ms))
+        seen, now_ms = approval.version, target.now_ms
+        state = explain_state(approval, item.index, seen_version=seen, now_ms=now_ms)
+        raise UserFacingError(outcome_text(state))
     reviewer = await ctx.reviewer_of(*who, item)
     policy_now = await ctx.service.preview(approval, item.index, item.args)
     # Both: the current policy may require other people than the call's record, and the
@@ -370,13 +373,6 @@ def log_outcome(
         index,
         reviewer.user,
     )
-
-
-def _explained_state(
-    approval: Approval, index: int | None, seen_version: int, now_ms: int
-) -> UserText:
-    state = explain_state(approval, index, seen_version=seen_version, now_ms=now_ms)
-    return outcome_text(state)
 
 
 async def open_view(

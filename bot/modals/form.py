@@ -380,7 +380,8 @@ def _date(_: Field, text: str) -> str:
 
 def _moment(field: Field, text: str) -> str:
     try:
-        return moment_text(int(text), _like(field))
+        like = field.original if isinstance(field.original, str) else None
+        return moment_text(int(text), like)
     except (ValueError, OverflowError):
         raise BadInput("Please choose a day and a time.") from None
 
@@ -388,10 +389,6 @@ def _moment(field: Field, text: str) -> str:
 def _lines(_: Field, text: str) -> JsonValue:
     lines = text.replace("\r\n", "\n").split("\n")
     return [line.strip() for line in lines if line.strip()]
-
-
-def _like(field: Field) -> str | None:
-    return field.original if isinstance(field.original, str) else None
 
 
 def _json(_: Field, text: str) -> JsonValue:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from itertools import islice
-from typing import NamedTuple
 
 from pydantic import JsonValue
 
@@ -37,20 +36,15 @@ class BadPolicy(PolicyError):
         super().__init__(f"{problems[0].text}{others}", problems[0].location)
 
 
-class LoadedPolicy(NamedTuple):
-    """A policy, with its document for the line numbers."""
-
-    policy: Policy
-    document: Document
-
-
 def load_policy(text: str, source: str, *, under: str = "") -> Policy:
     """Load a policy from YAML; see `load_with_lines`."""
-    return load_with_lines(text, source, under=under).policy
+    return load_with_lines(text, source, under=under)[0]
 
 
-def load_with_lines(text: str, source: str, *, under: str = "") -> LoadedPolicy:
-    """Load a policy from YAML, with its document.
+def load_with_lines(
+    text: str, source: str, *, under: str = ""
+) -> tuple[Policy, Document]:
+    """Load a policy from YAML, with its document for the line numbers.
 
     Args:
         text: the YAML.
@@ -76,7 +70,7 @@ def load_with_lines(text: str, source: str, *, under: str = "") -> LoadedPolicy:
         problems = tuple(dict.fromkeys(document.problem(*one) for one in found))
         if problems:
             raise BadPolicy(problems)
-    return LoadedPolicy(policy, document)
+    return policy, document
 
 
 def _check_json(document: Document) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Literal
+from typing import Literal, cast
 
 from keyturn.gateway.approvals.events import (
     Event,
@@ -70,15 +70,13 @@ class ApiKeyStore:
         Raises:
             StoreUnavailable: when the store does not answer.
         """
-        stored, time = await self._conn.transaction(
-            ["HGET", self._name, key_id], ["TIME"]
-        )
-        if not isinstance(stored, bytes):
+        stored, now = await self._stored(key_id)
+        if stored is None:
             return None
         key = await self._read(key_id, stored)
         if key is None or await self._was_revoked(key, stored):
             return None
-        return FoundKey(key, _time(milliseconds(time)))
+        return FoundKey(key, now)
 
     async def all(self) -> tuple[ApiKey, ...]:
         """Return all keys, oldest first; drops those that ended long ago.
@@ -136,10 +134,8 @@ class ApiKeyStore:
             StoreUnavailable: when the result is unknown.
         """
         while True:
-            stored, time = await self._conn.transaction(
-                ["HGET", self._name, key_id], ["TIME"]
-            )
-            if not isinstance(stored, bytes):
+            stored, now = await self._stored(key_id)
+            if stored is None:
                 return None
             key = await self._read(key_id, stored)
             if key is None:
@@ -147,11 +143,18 @@ class ApiKeyStore:
                 return "removed"
             if key.revoked_at is not None:
                 return None
-            ended = key.with_(revoked_at=_time(milliseconds(time)))
+            ended = key.with_(revoked_at=now)
             event = self._event(EventName.API_KEY_REVOKED, key, by)
             body = sealed(self._seals, ended)
             if await self._write(key_id, stored, body, event):
                 return ended
+
+    async def _stored(self, key_id: str) -> tuple[bytes | None, datetime]:
+        """Return a stored key, or None, and the store's time."""
+        stored, time = await self._conn.transaction(
+            ["HGET", self._name, key_id], ["TIME"]
+        )
+        return cast("bytes | None", stored), _time(milliseconds(time))
 
     async def _rows(self) -> list[tuple[str, bytes]]:
         reply = await self._conn.command("HGETALL", self._name)

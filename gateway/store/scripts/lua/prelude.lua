@@ -23,13 +23,9 @@ local function from_hex(text)
   end))
 end
 
--- The member of an approval in sorted sets is the random half of its id, raw. A pending
--- approval is in half a dozen sets, so results are cached for the rest of the script.
-local LISTED = {}
+-- The member of an approval in sorted sets is the random half of its id, raw.
 local function listed(id)
-  local found = LISTED[id] or from_hex(string.match(id, '[^_]*$'))
-  LISTED[id] = found
-  return found
+  return from_hex(string.match(id, '[^_]*$'))
 end
 
 -- Write an event to the outbox or to the audit log: a text and its seal, after a

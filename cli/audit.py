@@ -117,7 +117,8 @@ def print_proofs(found: Sequence[Proven], *, tenant: str, is_json: bool) -> int:
         return len(ours)
     for one in ours:
         # A tool reads the entry and its proof; the other lines are comments for it.
-        typer.echo(f"# entry {one.index}: {_name_of(one)}")
+        name = one.event.name if one.event else "not written by Keyturn"
+        typer.echo(f"# entry {one.index}: {name}")
         typer.echo(ascii_text(one.leaf.text.decode()))
         for name, hidden in _shown(one):
             shown = console.printable(hidden.value)
@@ -136,10 +137,6 @@ def ascii_text(text: str) -> str:
 
 def _shown(one: Proven) -> list[tuple[str, Hidden]]:
     return [row for row in one.leaf.openings.items() if row[0] != SEAL]
-
-
-def _name_of(one: Proven) -> str:
-    return one.event.name if one.event else "not written by Keyturn"
 
 
 def _proof_row(one: Proven) -> JsonObject:

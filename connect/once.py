@@ -140,6 +140,8 @@ class Told(Generic[R]):
         notice: words before the value or the text: the edit with its author, reason
             and both versions of the arguments, and the notes of reviewers; or "".
         is_error: the call did not run, failed, or its outcome is unknown.
+        kind: the same in one word. ``refused`` is by the policy or the gateway;
+            ``closed`` is by reviewers, or because nobody decided.
         edit: the reviewers' edit.
         answer: the decision that ended the call without running it.
     """
@@ -150,6 +152,7 @@ class Told(Generic[R]):
     is_error: bool = False
     edit: EditRecord | None = None
     answer: Answer | None = None
+    kind: Literal["ran", "failed", "refused", "closed", "unknown"] = "ran"
 
     def in_words(self, write: Callable[[R], str]) -> str:
         """Return all of it as one text; ``write`` converts the value."""
@@ -317,11 +320,12 @@ def _told(
         case NotRun():
             return _refused(end.reason)
         case CutOff():
-            return Told(text=texts.CUT_OFF, is_error=True)
+            return Told(text=texts.CUT_OFF, is_error=True, kind="unknown")
         case Reconciled():
             told: Told[R] = Told(
                 text=texts.reconciled_text(end.finding),
                 is_error=end.finding.type != "executed",
+                kind="ran" if end.finding.type == "executed" else "unknown",
             )
             notes = [""]
         case Ran() | RanBefore():
@@ -345,25 +349,32 @@ def _ran(end: Ran[Value[R] | _Failed]) -> Told[R]:
     if isinstance(end.result, Value):
         return Told(end.result, is_error=not end.ok)
     kind = end.failure or FailureKind.RAISED
-    return Told(text=texts.failure_text(kind, end.result.text), is_error=True)
+    text = texts.failure_text(kind, end.result.text)
+    return Told(text=text, is_error=True, kind="failed")
 
 
 def _before(end: RanBefore, work: Work[R]) -> Told[R]:
     result = end.result
     if result.failure is not None:
         text = texts.failure_text(result.failure, result.summary)
-        return Told(text=text, is_error=True)
+        return Told(text=text, is_error=True, kind="failed")
     try:
         return Told(Value(work.recall(result.payload)), is_error=not result.ok)
     except LookupError:
-        return Told(text=texts.lost_result_text(result), is_error=not result.ok)
+        text = texts.lost_result_text(result)
+        return Told(
+            text=text,
+            is_error=not result.ok,
+            kind="ran" if result.ok else "unknown",
+        )
 
 
 def _closed(answer: Answer) -> Told[Any]:
     text = edits.defuse(texts.ended_text(answer))
     is_error = answer.type is not AnswerKind.RESPOND
-    return Told(text=text, is_error=is_error, answer=answer)
+    return Told(text=text, is_error=is_error, answer=answer, kind="closed")
 
 
 def _refused(reason: str) -> Told[Any]:
-    return Told(text=edits.defuse(texts.denial_text(reason)), is_error=True)
+    text = edits.defuse(texts.denial_text(reason))
+    return Told(text=text, is_error=True, kind="refused")

@@ -23,9 +23,6 @@ SUBMIT, DECIDED, WITHDRAW = "keyturn_submit", "keyturn_decided", "keyturn_withdr
 DECISION, WAITING = "keyturn_decision", "keyturn_waiting"
 """The Update that wakes a workflow, and the query of its open calls."""
 
-MOST_EARLY = 100
-"""How many Updates are kept that came before their calls were known."""
-
 HEARTBEAT = timedelta(seconds=30)
 """After this long without a sign of life, an attempt counts as dead."""
 
@@ -53,14 +50,12 @@ class Held:
     """A call in progress; ``item_id`` is empty until the gateway knows it.
 
     ``in_doubt`` is True while people find out whether an interrupted attempt ran.
-    ``note`` is the text of its approvers.
     """
 
     call: Call
     item_id: str = ""
     action_hash: str = ""
     in_doubt: bool = False
-    note: str = ""
 
 
 @dataclass(frozen=True)
@@ -68,7 +63,7 @@ class Outcome:
     """The end of a call.
 
     Attributes:
-        kind: ``ran``, ``failed``, ``denied``, ``reject``, ``respond``, ``expired``,
+        kind: ``ran``, ``failed``, ``refused``, ``reject``, ``respond``, ``expired``,
             ``superseded``, ``withdrawn``, ``lapsed``, or ``unknown`` for a call that
             was interrupted and not run again.
         text: for a model: what people decided or changed, and the result.
@@ -245,8 +240,8 @@ class Gated:
         # A refused Update leaves no event in the history.
         calls = self._keyturn
         held = next((it for it in calls.open.values() if it.item_id == item_id), None)
-        is_early = calls.submitting and len(calls.knocked) < MOST_EARLY
-        if item_id in calls.knocked or (held is None and not is_early):
+        # While a call is submitted, any item may be its.
+        if item_id in calls.knocked or not (held or calls.submitting):
             raise ValueError("The gateway is asked already, or this call is not open.")
         if state in {"executed", "failed"} and not (held and held.in_doubt):
             raise ValueError("The activity itself reports this end.")

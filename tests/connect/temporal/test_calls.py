@@ -9,8 +9,8 @@ import pytest
 from temporalio.client import WorkflowFailureError
 from temporalio.exceptions import ActivityError, ApplicationError
 
+from keyturn.connect.once import permit
 from keyturn.connect.temporal import Call, Outcome
-from keyturn.connect.temporal.plugin import current_claim
 from keyturn.gateway.approvals.decisions import (
     Approve,
     Decision,
@@ -96,7 +96,7 @@ async def test_the_policy_denies_or_lets_run_without_people(world: World) -> Non
     assert ran == Outcome(
         "ran", '{"order": "o1", "total": 7.5}', {"order": "o1", "total": 7.5}
     )
-    assert refused.kind == "denied"
+    assert refused.kind == "refused"
 
 
 async def test_three_calls_at_once_are_decided_in_any_order(world: World) -> None:
@@ -183,11 +183,11 @@ async def test_the_requester_is_asked_for_and_remembered(world: World) -> None:
     assert asked[0].args == {"amount": 7}
 
 
-async def test_a_tool_knows_its_claim(world: World) -> None:
+async def test_a_tool_knows_its_permit(world: World) -> None:
     keys: list[str] = []
 
     def process_refund(amount: float) -> None:
-        keys.append(current_claim().idempotency_key)
+        keys.append(permit().idempotency_key)
 
     async with world.worker(process_refund):
         handle = await world.start(Refund.run, TOOL, {"amount": 7})

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from aiohttp import web
+from temporalio import activity
 from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
 from temporalio.client import WorkflowFailureError
 from temporalio.exceptions import CancelledError
 
 from keyturn.connect.gate import HttpGate
+from keyturn.connect.temporal import gated
 from keyturn.gateway.approvals.decisions import Approve, Reconcile
 from keyturn.gateway.protocol.records import Finding, ItemState
 from tests.api.api_stack import serving
@@ -151,14 +154,20 @@ async def test_a_workflow_cancelled_while_it_asks_leaves_no_card(world: World) -
     assert item.state is ItemState.WITHDRAWN
 
 
+@pytest.mark.usefixtures("only_dev")
 async def test_an_effect_that_began_is_recorded_although_its_workflow_is_cancelled(
-    world: World,
+    world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    begun, go_on = asyncio.Event(), asyncio.Event()
+    monkeypatch.setattr(gated, "HEARTBEAT", timedelta(seconds=1))
+    begun = asyncio.Event()
 
     async def process_refund(amount: float) -> str:
         begun.set()
-        await go_on.wait()
+
+        async def is_cancelled() -> bool:
+            return activity.is_cancelled()
+
+        await eventually(is_cancelled)
         world.paid.append(amount)
         return "paid"
 
@@ -168,7 +177,6 @@ async def test_an_effect_that_began_is_recorded_although_its_workflow_is_cancell
         await asyncio.wait_for(begun.wait(), 30)
         await handle.cancel()
         await cancelled(handle)
-        go_on.set()
         await world.reaches(held.item_id, ItemState.EXECUTED)
 
     assert world.paid == [7]

@@ -141,6 +141,7 @@ async def test_arguments_that_do_not_fit_run_nothing(world: World) -> None:
     assert (await world.people.item(held.item_id)).state is ItemState.FAILED
 
 
+@pytest.mark.usefixtures("only_dev")
 async def test_the_same_key_is_the_same_call(world: World) -> None:
     async with world.worker():
         handle = await world.start(SameKey.run, 7, 7)

@@ -125,7 +125,7 @@ _STATUS_LINES: dict[ItemState, tuple[LiteralString, LiteralString]] = {
         "📤 *Approved*",
         ". Handed {at} to {name}, which runs it by itself.",
     ),
-    _S.NOT_TAKEN: ("⚠️ *Approved*", ", but not taken by {name} {at}: {why}."),
+    _S.NOT_TAKEN: ("⚠️ *Approved*", ", but not taken {at} by {name}: {why}."),
 }
 """Text of each state before and after the names of the people who caused it."""
 

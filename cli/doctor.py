@@ -363,7 +363,9 @@ async def _agents(setup: _Setup) -> AsyncGenerator[Check]:
         work = _graph(setup.settings, agent, setup.policy, graphs, name)
         yield await _run_check(f"agent {name}", work)
     # If a graph cannot be loaded, its tools are unknown.
-    if setup.policy and len(graphs) == len(setup.settings.agents):
+    is_whole = len(graphs) == len(setup.settings.agents)
+    # The tools of agents on a server are unknown, too.
+    if setup.policy and is_whole and not setup.settings.servers:
         unknown = unknown_names(setup.policy, graphs)
         if unknown:
             yield Check("policy", State.SKIPPED, unknown)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+import itertools
+from collections.abc import AsyncGenerator, Iterable
 
 from keyturn.cli.reviewer_checks import Check, State
 from keyturn.connect.agent_server import AgentServer, Info
+from keyturn.connect.hand_over import is_known
 from keyturn.gateway.client.outgoing import outgoing
 from keyturn.gateway.config import Settings
 from keyturn.gateway.errors import KeyturnError
@@ -19,22 +21,43 @@ _IDENTITY = (
     "not of the user who began the conversation; see docs/agent-server.md."
 )
 
+_UNKNOWN = (
+    "the thread {thread} asks in a form that Keyturn does not know, so nobody is asked "
+    "and nothing is sent; answer it on the page of the server."
+)
+_READ = 20
+
 
 async def check_servers(settings: Settings) -> AsyncGenerator[Check]:
     """Yield the checks of each Agent Server in the settings."""
     async with outgoing(timeout_s=10.0) as session:
         for name, server in settings.servers.items():
             title = f"server {name}"
+            host = AgentServer(name, server, session)
             try:
-                found = await AgentServer(name, server, session).info()
+                found, waiting = await host.info(), await host.waiting()
+                unknown = await _unknown(host, waiting)
             except KeyturnError as error:
                 yield Check(title, State.BAD, str(error))
                 continue
             problem = _problem(found, server)
             state = State.BAD if problem else State.GOOD
-            yield Check(title, state, problem or _described(found, server))
+            text = f"{_described(found, server)}; {len(waiting)} threads may wait"
+            yield Check(title, state, problem or text)
+            for thread in unknown:
+                yield Check(title, State.SKIPPED, _UNKNOWN.format(thread=thread))
             if found.has_auth:
                 yield Check(title, State.SKIPPED, _IDENTITY)
+
+
+async def _unknown(host: AgentServer, waiting: Iterable[str]) -> list[str]:
+    """Return the first waiting threads whose question people cannot be asked."""
+    found = list[str]()
+    for thread in itertools.islice(waiting, _READ):
+        at = await host.read(thread)
+        if at is not None and not all(map(is_known, at.questions)):
+            found.append(thread)
+    return found
 
 
 def _problem(found: Info, server: ServerSettings) -> str:

@@ -39,7 +39,7 @@ from keyturn.connect.host import (
 from keyturn.gateway.approvals.events import EventName
 from keyturn.gateway.clock import now_s
 from keyturn.gateway.dialects import dialects
-from keyturn.gateway.dialects.asked import Asked, Ended, NoWord, Question
+from keyturn.gateway.dialects.asked import Ended, NoWord, Question
 from keyturn.gateway.errors import BadJson, KeyturnError, NotAllowed
 from keyturn.gateway.failures import any_failure, log_failure
 from keyturn.gateway.protocol import digest, http_api, wire
@@ -71,14 +71,13 @@ TRIES = 5
 class _Open:
     """A question that people are asked, or its calls as the gateway lists them.
 
-    ``asked`` is None for a listed one, and for a question of a gated agent, whose calls
-    have been submitted by its middleware: ``ours`` then names the call.
+    ``question`` is None for listed calls. ``ours`` names the call of a gated agent,
+    whose middleware has submitted it.
     """
 
     ref: TurnRef
     verdicts: tuple[Verdict, ...] = ()
     question: Question | None = None
-    asked: Asked | None = None
     ours: http_api.OpenQuestion | None = None
 
     @property
@@ -307,13 +306,15 @@ class HandOver:
         if asked is None:
             logger.warning("question.unknown thread=%s question=%s", thread, name)
             return None
-        turn = dialects.turn_of(question, asked, agent=agent, thread=thread)
+        turn = dialects.turn_of(
+            question, asked, agent=agent, thread=thread, handed_to=self._host.name
+        )
         try:
-            verdicts = await self._gate.submit(turn.with_(handed_to=self._host.name))
+            verdicts = await self._gate.submit(turn)
         except (NotAllowed, BadJson) as error:
             logger.warning("question.refused thread=%s error=%s", thread, error)
             return None
-        return _Open(turn.ref, verdicts, question, asked)
+        return _Open(turn.ref, verdicts, question)
 
     async def _decided(self, one: _Open) -> _Work | None:
         """Return the decisions on a question; None while one of them is missing."""
@@ -430,10 +431,10 @@ class HandOver:
 
     def _is_complete(self, one: _Work) -> bool:
         """Write the answer to a question; False when its format has no word for it."""
-        question, asked = one.one.question, one.one.asked
+        question = one.one.question
         if one.ends is None or question is None:
             return False
-        if asked is None:
+        if one.one.ours:
             return True
         try:
             one.answer = dialects.answer(question, one.ends)
@@ -487,8 +488,8 @@ class HandOver:
 
     async def _end(self, one: _Work, ending: Ending) -> None:
         """Record the end of a hand-over, and withdraw what is not asked any more."""
-        ref, outcome, asked = one.one.ref, ending.outcome, one.one.asked
-        if outcome is Outcome.FAILED and asked and asked.checks_first:
+        ref, outcome, question = one.one.ref, ending.outcome, one.one.question
+        if outcome is Outcome.FAILED and question and dialects.is_batched(question):
             outcome = Outcome.REFUSED
         problem = PROBLEMS[outcome]
         for claim in one.claims:
@@ -527,6 +528,11 @@ def _named(questions: Iterable[Question]) -> dict[str, Question]:
         with suppress(BadJson):
             found[dialects.message_id(one)] = one
     return found
+
+
+def is_known(question: Question) -> bool:
+    """Return whether people can be asked this question."""
+    return _of_keyturn(question) is not None or dialects.read(question) is not None
 
 
 def _of_keyturn(question: Question) -> http_api.OpenQuestion | None:

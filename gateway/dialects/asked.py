@@ -59,8 +59,6 @@ class Asked:
         says: text for people above the calls, in the agent's words.
         schemas: JSON Schema of the arguments, by tool, where the question has it.
         handed_over: the agent runs the calls by itself.
-        checks_first: the agent checks an answer before any call begins, so an answer
-            that it fails with has run nothing.
     """
 
     calls: tuple[ProposedCall, ...]
@@ -70,7 +68,6 @@ class Asked:
     says: str = ""
     schemas: dict[str, JsonObject] = field(default_factory=dict[str, JsonObject])
     handed_over: bool = True
-    checks_first: bool = False
 
 
 def proposed(

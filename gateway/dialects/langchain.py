@@ -72,7 +72,7 @@ def read_batched(question: Question, value: JsonValue) -> Asked:
     calls = tuple(
         _proposed(question, place, one, words) for place, one in enumerate(requests)
     )
-    return Asked(calls, tells_edits=spelling.tells_edits, checks_first=True)
+    return Asked(calls, tells_edits=spelling.tells_edits)
 
 
 def answer_batched(

@@ -13,6 +13,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
+from keyturn.agent.scripted_model import scripted
 from keyturn.cli.reviewer_checks import State
 from keyturn.cli.server_checks import check_servers
 from keyturn.connect import agent_server
@@ -42,6 +43,11 @@ PAGE = (ROOT / "docs" / "agent-server.md").read_text(encoding="utf-8")
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("agent_server")]
 
 
+def refund(order: str) -> str:
+    """Pay an order back."""
+    return order
+
+
 async def checks(tmp_path: Path, **server: Any) -> list[tuple[State, str]]:
     given = ServerSettings.model_validate(server)
     settings = Settings.model_construct(servers={"crm": given}, folder=tmp_path)
@@ -56,7 +62,42 @@ async def test_the_doctor_shows_version_and_graphs(
     [(state, text)] = await checks(tmp_path, url=server.url, graphs=graphs)
 
     assert state is State.GOOD
-    assert text.endswith("graphs: stock as billing, plain")
+    assert text.endswith("graphs: stock as billing, plain; 0 threads may wait")
+
+
+async def test_the_doctor_names_a_thread_that_nobody_is_asked_about(
+    on: Bench, tmp_path: Path
+) -> None:
+    """Its question only resembles a format, so nothing is guessed."""
+    half = {"action_requests": [{"name": "refund", "args": {}}]}
+    thread = await on.asked("plain", {"ask": [half]})
+    known = await on.asked("plain", {"ask": ["Which account?"]})
+    graphs = {"plain": {"agent": "plain"}}
+
+    [(_, text), *unknown] = await checks(tmp_path, url=on.server.url, graphs=graphs)
+
+    assert text.endswith("2 threads may wait")
+    [(state, named)] = unknown
+    assert state is State.SKIPPED
+    assert thread in named
+    assert known not in named
+    assert await on.items(thread) == []
+
+
+async def test_the_doctor_refuses_an_old_langgraph(tmp_path: Path) -> None:
+    async def answer(request: web.Request) -> web.Response:
+        is_about = request.path == "/info"
+        old = {"version": "0.2.1", "langgraph_py_version": "0.5.4"}
+        return web.json_response(old if is_about else [{"graph_id": "x"}])
+
+    app = web.Application()
+    app.router.add_route("*", "/{tail:.*}", answer)
+    async with TestServer(app) as other:
+        given = {"url": str(other.make_url("")), "graphs": {"x": {"agent": "x"}}}
+        [(state, text)] = await checks(tmp_path, **given)
+
+    assert state is State.BAD
+    assert text == "it runs LangGraph 0.5; Keyturn needs 0.6 or newer."
 
 
 async def test_the_doctor_names_a_missing_graph(
@@ -155,6 +196,16 @@ async def test_only_keyturn_answers_on_a_server_with_the_handlers_of_the_page(
             )
     assert app.done(thread) == []
     assert await app.questions(thread) == [one]
+
+
+def test_the_agent_of_the_page_is_an_agent() -> None:
+    names: dict[str, Any] = {"model": scripted([]), "refund": refund}
+    names["look_up_order"] = refund
+
+    exec(blocks("python", PAGE)[0], names)  # noqa: S102 - of our page
+
+    assert names["asks"].interrupt_on["refund"]
+    assert "HumanInTheLoopMiddleware.after_model" in names["billing"].nodes
 
 
 def test_the_settings_of_the_page_are_settings(tmp_path: Path) -> None:

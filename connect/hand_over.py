@@ -247,15 +247,12 @@ class HandOver:
 
     async def _ask_again(self, approval: ApprovalView) -> None:
         """Let an agent ask again, where a person wants it to."""
-        wanted = [
-            call
-            for call in approval.calls
-            if call.ask_again and call.handed_to == self._host.name
-        ]
+        ours = [it for it in approval.calls if it.handed_to == self._host.name]
+        wanted = [it.id for it in ours if it.ask_again]
         if not wanted:
             return
         runs = await self._host.runs(approval.thread)
-        mark, detail = f"again {wanted[0].id}", ""
+        mark, detail = f"again {wanted[0]}", ""
         if not any(mark in it.marks for it in runs.ours):
             at = await self._host.read(approval.thread)
             if at is None:
@@ -268,9 +265,8 @@ class HandOver:
                 if isinstance(reply, NotSent):
                     return
                 detail = reply.detail if isinstance(reply, Ending) else ""
-        for call in wanted:
-            is_ok, item = not detail, call.id
-            report = wire.AskedAgain(item_id=item, ok=is_ok, detail=detail)
+        for item in wanted:
+            report = wire.AskedAgain(item_id=item, ok=not detail, detail=detail)
             await self._gate.report_asked_again(report)
 
     async def _attend(self, thread: str, agent: str) -> None:

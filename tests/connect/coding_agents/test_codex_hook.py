@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from keyturn.connect.codex_hook import NoAnswer, ask
 from keyturn.gateway.approvals.decisions import Approve, Reject
 from tests.connect.coding_agents.conftest import Hooks
 
@@ -90,11 +91,22 @@ async def test_an_answer_that_codex_would_ignore_blocks_the_call(
         return web.Response(status=status, text=text, headers={"Location": "/x"})
 
     async with answering(handler) as url:
+        with pytest.raises(NoAnswer) as caught:
+            await asyncio.to_thread(ask, b"{}", url, "tk_x")
+
+    # Without a reason, Codex runs the call.
+    assert str(caught.value).strip()
+
+
+async def test_a_failure_ends_with_two_and_a_reason() -> None:
+    async def handler(_: web.Request) -> web.Response:
+        return web.Response(status=500)
+
+    async with answering(handler) as url:
         code, out, err = await ran(url, {})
 
     assert (code, out) == (2, "")
-    # Without a reason, Codex runs the call.
-    assert err.strip()
+    assert "500" in err
     assert "Traceback" not in err
 
 

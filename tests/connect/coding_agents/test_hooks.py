@@ -142,11 +142,16 @@ async def test_a_rejection_reaches_the_same_call_again(hooks: Hooks) -> None:
     assert len(await hooks.opened()) == 1
 
 
-async def test_the_same_call_after_its_answer_is_a_new_call(hooks: Hooks) -> None:
+@pytest.mark.parametrize("later_s", [0, 120])
+async def test_the_same_call_after_its_answer_is_a_new_call(
+    hooks: Hooks, later_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first = await hooks.asking()
     await hooks.decide(Approve())
     await first
 
+    clock = hooks.people.store.conn.clock
+    monkeypatch.setattr(clock, "now_s", _later(clock.now_s, later_s))
     await hooks.ask(wait_s=0)
 
     assert len(await hooks.opened()) == 2
@@ -224,8 +229,8 @@ def _hold_once(hold: Any) -> Any:
     return only_at_first
 
 
-def _later(now_s: Any) -> Any:
-    return lambda *_: now_s() + 120
+def _later(now_s: Any, by_s: float = 120) -> Any:
+    return lambda *_: now_s() + by_s
 
 
 async def test_nothing_is_handed_to_a_caller_that_has_gone(
@@ -245,7 +250,9 @@ async def test_nothing_is_handed_to_a_caller_that_has_gone(
     with pytest.raises(asyncio.CancelledError):
         await asked
     await hooks.decide(Approve())
-    await left.wait()
+    # Long before the end of its wait.
+    async with asyncio.timeout(20):
+        await left.wait()
 
     assert (await hooks.ask())["permissionDecision"] == "allow"
 
@@ -335,6 +342,21 @@ async def test_every_failure_of_the_gateway_is_a_denial(
     assert answer["permissionDecision"] == "deny"
     assert answer["permissionDecisionReason"]
     assert await hooks.state() != "handed_over"
+
+
+async def test_a_call_is_not_allowed_if_the_hand_over_is_not_recorded(
+    hooks: Hooks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = hooks.body()
+    await hooks.ask(body, wait_s=0)
+    await hooks.decide(Approve())
+
+    async def lost(*_: object) -> bool:
+        return False
+
+    monkeypatch.setattr(type(hooks.stack.api.tenant.port), "hand_over", lost)
+
+    assert (await hooks.ask(body, wait_s=0))["permissionDecision"] == "deny"
 
 
 async def test_a_body_that_is_too_large_is_no_answer(hooks: Hooks) -> None:

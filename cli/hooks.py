@@ -65,11 +65,22 @@ def claude_code(
 
 
 @group.command()
-def codex(*, policy: AsPolicy = False) -> None:
+def codex(
+    *,
+    managed: Annotated[
+        bool,
+        typer.Option(
+            "--managed", help="For requirements.toml, whose hooks need no trust."
+        ),
+    ] = False,
+    policy: AsPolicy = False,
+) -> None:
     """Print the settings of Codex, or a policy for it.
 
     Examples:
-      keyturn hooks codex >> ~/.codex/config.toml  ask about every call
+      keyturn hooks codex --managed > /etc/codex/requirements.toml  ask about every call
+      keyturn hooks codex >> ~/.codex/config.toml  the same once /hooks has trusted it
       keyturn hooks codex --policy > policy.yml    ask about all but reading
     """
-    typer.echo(quiet_policy() if policy else codex_settings(), nl=False)
+    shown = quiet_policy() if policy else codex_settings(is_managed=managed)
+    typer.echo(shown, nl=False)

@@ -1,7 +1,7 @@
-"""Settings of coding agents that ask Keyturn, and the ways in which they fail open.
+"""Settings of coding agents that ask Keyturn, and a check for settings that fail open.
 
-Claude Code runs a call if its hook fails, unless the settings say otherwise. Each
-problem below was seen to let a call run that nobody had approved.
+Claude Code runs a call if its hook fails, except with the setting ``onFailure: block``.
+With each problem below, the real program ran a call without asking the gateway.
 """
 
 from __future__ import annotations
@@ -58,9 +58,13 @@ def claude_settings(
     return {"hooks": hooks}
 
 
-def codex_settings() -> str:
-    """Return the settings of Codex, as a part of its ``config.toml``."""
-    return (
+def codex_settings(*, is_managed: bool = False) -> str:
+    """Return the settings of Codex, as a part of its ``config.toml``.
+
+    Codex runs a hook there only after its user has trusted it. ``is_managed`` is for
+    its file ``requirements.toml``, whose hooks need no trust: no other hooks run.
+    """
+    return ("allow_managed_hooks_only = true\n\n" if is_managed else "") + (
         "[[hooks.PreToolUse]]\n"
         "[[hooks.PreToolUse.hooks]]\n"
         'type = "command"\n'
@@ -71,7 +75,7 @@ def codex_settings() -> str:
 
 
 def problems(settings: JsonObject) -> list[str]:
-    """Return the ways in which a call runs without being asked about, as sentences."""
+    """Return a sentence for each mistake with which calls run unasked."""
     hooks = _hooks(settings)
     if settings.get("disableAllHooks"):
         return ["'disableAllHooks' is set, so no hook runs: remove it."]

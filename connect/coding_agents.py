@@ -50,7 +50,7 @@ class CodingAgent:
     Attributes:
         path: its name in the URL and in threads.
         name: its name for people.
-        takes_edits: it runs changed arguments, and tells its model.
+        takes_edits: it runs changed arguments and informs its model.
         defers: it can end its run until people have decided.
     """
 

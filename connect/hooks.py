@@ -5,10 +5,10 @@ API key names the agent. Each call is a turn in a separate thread, so that paral
 calls do not supersede each other. The coding agent runs the call by itself: the
 decision is handed over, and a later hook may report how the call ended.
 
-A hook must not wait for more than a minute, and people take longer. A held call is then
-denied, and the model is told to make it again; the same call of the same session joins
-the earlier one (`LeftCalls`). A failure of the gateway is a denial with status 200,
-because coding agents run a call if its hook fails.
+A hook can wait for a minute, and people may take longer. The held call is then denied,
+with the advice to make it again. The same call of the same session joins the earlier
+one (`LeftCalls`). A failure of the gateway is a denial with status 200, because coding
+agents run a call if its hook fails.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class _Asked:
 
     @property
     def place(self) -> str:
-        """Return what is equal for the same call of the same session."""
+        """Return a text that is equal for the same call of the same session."""
         call = self.call
         content: JsonValue = [call.tool_name, call.tool_input, call.cwd]
         hashed = digest.tagged_hash(_CONTENT, digest.canonical(content))
@@ -138,7 +138,7 @@ class _Held:
 
     @property
     def question(self) -> http_api.AnswersQuestion:
-        """Return the question what people decided."""
+        """Return the question about people's decision."""
         item, action = self.verdict.item_id, self.verdict.action_hash
         asked = http_api.OpenQuestion(
             kind="keyturn.approval", item_id=item, action_hash=action

@@ -1,10 +1,10 @@
-"""Remember held calls whose caller has left, so that the same call again joins them.
+"""Store held calls whose callers have left, so that the same call again joins them.
 
-A caller of a coding agent waits for a minute at most, and people take longer. The call
-that its model makes next has another id, and is the same call only if nobody waits for
-the earlier one and nobody has its answer. So an earlier call is listed by the place of
-its session and its content, with the time until which its caller waits. Only its id is
-stored: joining it is a repeated submission, which the gateway compares with the first.
+A coding agent waits for a minute at most, and people may take longer. Its model then
+makes the same call under another id. That call joins the earlier one only if the
+earlier one has no caller and its answer was not collected. So each held call is listed
+under its session and content, with the end of its caller's wait. Only its id is stored:
+joining is a repeated submission, and the gateway compares it with the first.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class LeftCalls:
         self._keys = store.keys_of_tenant(tenant)
 
     async def earlier(self, place: str, session: str, call: str) -> str:
-        """Return the id of the call that this call continues, or its own id.
+        """Return the id of the call to submit: an earlier same call, or this one.
 
         A call that continues an earlier one is its only caller from now on.
 
@@ -88,7 +88,7 @@ class LeftCalls:
         await self._conn.command("ZREM", self._keys.left_calls(place), call)
 
     async def joined(self, session: str, call: str) -> str:
-        """Return the id of the call that this call has joined, or its own id."""
+        """Return the id of the joined earlier call; for other calls, the same id."""
         found = await self._conn.command(
             "GET", self._keys.joined_call(f"{session} {call}")
         )

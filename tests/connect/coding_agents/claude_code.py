@@ -50,7 +50,7 @@ def program(folder: Path) -> str | None:
 
 @dataclass
 class ClaudeCode:
-    """A client with a home of its own and a folder to work in.
+    """A client with a separate home and a folder to work in.
 
     Attributes:
         program: path of the client.

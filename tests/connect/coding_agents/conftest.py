@@ -41,6 +41,11 @@ tools:
 GATED = "billing"
 
 
+def is_opened(event: Event) -> bool:
+    """Return whether a call was put to people."""
+    return event.name is EventName.APPROVAL_OPENED
+
+
 @dataclass
 class Hooks:
     """The hooks of a gateway, and its people."""
@@ -92,12 +97,7 @@ class Hooks:
         self, body: Any = None, **more: Any
     ) -> asyncio.Task[dict[str, Any]]:
         """Send a request in a task, and return when its call waits for people."""
-        feed = self.stack.api.tenant.events
-
-        def is_opened(event: Event) -> bool:
-            return event.name is EventName.APPROVAL_OPENED
-
-        async with feed.following(is_opened) as follower:
+        async with self.stack.api.tenant.events.following(is_opened) as follower:
             task = asyncio.create_task(self.ask(body, **more))
             await follower.next(10.0)
         return task
@@ -110,6 +110,17 @@ class Hooks:
     async def decide(self, decision: Decision, at: int = -1) -> None:
         """Decide a call as Ana: the newest one, or by its place."""
         await self.people.decide((await self.opened())[at], decision)
+
+    async def deciding(self, ends: list[Decision | str]) -> None:
+        """Decide each call when it waits for people."""
+        async with self.stack.api.tenant.events.following(is_opened) as follower:
+            done = 0
+            while done < len(ends):
+                if len(await self.opened()) == done:
+                    await follower.wait(60)
+                    continue
+                await self.end(ends[done], done)
+                done += 1
 
     async def end(self, end: Decision | str, at: int = -1) -> None:
         """Decide a call, or let it expire."""

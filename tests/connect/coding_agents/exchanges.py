@@ -8,6 +8,7 @@ the recorded requests, and compares the answers.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -109,6 +110,29 @@ CASES = {
     ),
     "quiet": Case([[("Read", {"file_path": "notes.txt"})]], told=["the notes"]),
 }
+
+
+CODEX_WRITE: Call = ("exec_command", {"cmd": f"echo one > {FILE}"})
+CODEX_CASES = {
+    "codex_approve": Case([[CODEX_WRITE]], made="one\n", **APPROVED),
+    "codex_reject": Case(
+        [[CODEX_WRITE]],
+        [Reject(reason="not on Friday")],
+        told=["not on Friday"],
+        states=["rejected"],
+    ),
+}
+
+
+def keep(name: str, exchanges: list[dict[str, Any]], home: Path) -> None:
+    """Write the exchanges of a case without this machine's folders, if asked to."""
+    if not os.environ.get("KEYTURN_RECORD"):
+        return
+    for one in exchanges:
+        one["request"]["transcript_path"] = "/home/dan/transcript.jsonl"
+    text = json.dumps(exchanges, indent=1).replace(str(home), "/home/dan")
+    FOLDER.mkdir(exist_ok=True)
+    (FOLDER / f"{name}.json").write_text(f"{text}\n")
 
 
 def record(api: Api) -> list[dict[str, Any]]:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import os
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -14,17 +12,16 @@ import pytest
 
 from keyturn.connect.claude_settings import claude_settings
 from keyturn.gateway.approvals.decisions import Approve
-from keyturn.gateway.approvals.events import Event, EventName
+from keyturn.gateway.approvals.events import EventName
 from tests.connect.coding_agents import claude_code
 from tests.connect.coding_agents.claude_code import ClaudeCode
 from tests.connect.coding_agents.conftest import Hooks
 from tests.connect.coding_agents.exchanges import (
     CASES,
     FILE,
-    FOLDER,
     WRITE,
     Case,
-    End,
+    keep,
     record,
 )
 from tests.connect.coding_agents.fake_model import Call, playing
@@ -51,22 +48,6 @@ async def connected(
         yield ClaudeCode(client, home, model, settings, hooks.key)
 
 
-async def deciding(hooks: Hooks, ends: list[End]) -> None:
-    """Decide each call when it waits for people."""
-
-    def is_opened(event: Event) -> bool:
-        return event.name is EventName.APPROVAL_OPENED
-
-    async with hooks.stack.api.tenant.events.following(is_opened) as follower:
-        done = 0
-        while done < len(ends):
-            if len(await hooks.opened()) == done:
-                await follower.wait(60)
-                continue
-            await hooks.end(ends[done], done)
-            done += 1
-
-
 @pytest.mark.parametrize("name", CASES)
 async def test_the_client_does_what_people_decide(
     hooks: Hooks, client: str, tmp_path: Path, name: str
@@ -77,7 +58,7 @@ async def test_the_client_does_what_people_decide(
         claude.settings |= {"permissions": case.permissions}
         claude.work.mkdir()
         (claude.work / "notes.txt").write_text("the notes")
-        decisions = asyncio.create_task(deciding(hooks, [*case.ends]))
+        decisions = asyncio.create_task(hooks.deciding([*case.ends]))
         result = await claude.run()
         await decisions
 
@@ -87,17 +68,7 @@ async def test_the_client_does_what_people_decide(
     for text in case.told:
         assert text in claude.model.told()
     await check_records(hooks, case)
-    if os.environ.get("KEYTURN_RECORD"):
-        FOLDER.mkdir(exist_ok=True)
-        text = json.dumps(_anonymous(exchanges, str(tmp_path)), indent=1)
-        (FOLDER / f"{name}.json").write_text(f"{text}\n")
-
-
-def _anonymous(exchanges: list[dict[str, Any]], home: str) -> Any:
-    """Return exchanges without this machine's folders."""
-    for one in exchanges:
-        one["request"]["transcript_path"] = "/home/dan/.claude/transcript.jsonl"
-    return json.loads(json.dumps(exchanges).replace(home, "/home/dan"))
+    keep(name, exchanges, tmp_path)
 
 
 async def check_records(hooks: Hooks, case: Case) -> None:

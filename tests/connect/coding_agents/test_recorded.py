@@ -7,27 +7,30 @@ import json
 import pytest
 
 from tests.connect.coding_agents.conftest import Hooks
-from tests.connect.coding_agents.exchanges import CASES, FOLDER
+from tests.connect.coding_agents.exchanges import CASES, CODEX_CASES, FOLDER
+
+PLAYED = CASES | CODEX_CASES
 
 
 def test_every_case_is_recorded() -> None:
-    assert {file.stem for file in FOLDER.glob("*.json")} == {*CASES}
+    assert {file.stem for file in FOLDER.glob("*.json")} == {*PLAYED}
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", PLAYED)
 async def test_the_recorded_requests_get_the_recorded_answers(
     hooks: Hooks, name: str
 ) -> None:
-    ends = iter(CASES[name].ends)
+    case = PLAYED[name]
+    ends, of = iter(case.ends), "codex" if name in CODEX_CASES else "claude-code"
     for at, exchange in enumerate(json.loads((FOLDER / f"{name}.json").read_text())):
         request, reply = exchange["request"], exchange["reply"]
         wanted = reply.get("hookSpecificOutput", reply)
-        if request["hook_event_name"] == "PreToolUse" and wanted:
-            asked = await hooks.asking(request)
+        if request["hook_event_name"] == "PreToolUse" and case.ends:
+            asked = await hooks.asking(request, of=of)
             await hooks.end(next(ends))
             assert await asked == wanted, at
         else:
-            assert await hooks.ask(request) == wanted, at
+            assert await hooks.ask(request, of=of) == wanted, at
 
-    found = [(await hooks.approval(at)).items[0] for at in range(len(CASES[name].ends))]
-    assert [item.state.value for item in found] == [*CASES[name].states]
+    states = [await hooks.state(at) for at in range(len(case.ends))]
+    assert states == [*case.states]

@@ -133,9 +133,15 @@ def test_the_settings_name_the_key_and_never_contain_it() -> None:
     assert "tk_" not in text
 
 
-def test_the_settings_of_codex_block_even_without_the_program() -> None:
-    [group] = tomllib.loads(codex_settings())["hooks"]["PreToolUse"]
+@pytest.mark.parametrize("is_managed", [True, False])
+def test_the_settings_of_codex_block_even_without_the_program(
+    *, is_managed: bool
+) -> None:
+    settings = tomllib.loads(codex_settings(is_managed=is_managed))
+    [group] = settings.pop("hooks")["PreToolUse"]
     [hook] = group["hooks"]
+
+    assert settings == ({"allow_managed_hooks_only": True} if is_managed else {})
 
     assert "matcher" not in group
     assert hook["command"].endswith("|| exit 2")

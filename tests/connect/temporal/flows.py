@@ -88,4 +88,17 @@ class Renewed(Gated, agent="support"):
         self.renew = True
 
 
+@workflow.defn
+class Proposals(Gated, agent="adapter"):
+    """Makes calls at once, maybe under the names of an earlier workflow."""
+
+    @workflow.run
+    async def run(
+        self, calls: list[tuple[str, dict[str, Any]]], carry: Carry | None = None
+    ) -> list[str]:
+        self.continue_from(carry)
+        made = (self.gated(tool, args) for tool, args in calls)
+        return [outcome.text for outcome in await asyncio.gather(*made)]
+
+
 CURRENT = (Refund, Refunds, SameKey, Eager, Hasty, Renewed)

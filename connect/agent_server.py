@@ -333,8 +333,8 @@ class AgentServer:
                 "a valid one into its 'key_file', and allow it to read all threads."
             )
         return (
-            f"{self.name} at {self._url!r} refused a request ({error.status}: "
-            f"{error.detail}); is it an Agent Server of LangGraph?"
+            f"{self.name} at {self._url!r} refused a request ({error.status}); is it "
+            "an Agent Server of LangGraph?"
         )
 
     async def _ask(

@@ -200,11 +200,9 @@ class HandOver:
         self._tasks[thread] = asyncio.create_task(attend())
 
     async def _pause(self) -> None:
-        try:
+        with suppress(TimeoutError):
             async with asyncio.timeout(self._every_s):
                 await self._wake.wait()
-        except TimeoutError:
-            return
         self._wake.clear()
 
     async def _follow(self) -> None:
@@ -308,7 +306,7 @@ class HandOver:
         try:
             verdicts = await self._gate.submit(turn)
         except (NotAllowed, BadJson) as error:
-            logger.warning("question.refused thread=%s error=%s", thread, error)
+            log_failure(logger, error, "question.refused thread=%s", thread)
             return None
         return _Open(turn.ref, verdicts, question)
 
@@ -401,6 +399,7 @@ class HandOver:
                 return True
             case wire.HandedOver():
                 # Handed over before, and open again: only people may repeat it.
+                logger.warning("question.open_again question=%s", one.one.name)
                 self._forget(one)
             case _:
                 pass
@@ -434,8 +433,9 @@ class HandOver:
             return True
         try:
             one.answer = dialects.answer(question, one.ends)
-        except NoWord as error:
-            logger.warning("question.unanswered name=%s error=%s", one.one.name, error)
+        except NoWord:
+            # Without its text, which may quote a person.
+            logger.warning("question.unanswered question=%s", one.one.name)
             self._forget(one)
             return False
         return True

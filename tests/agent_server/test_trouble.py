@@ -338,3 +338,22 @@ async def test_a_run_of_many_steps_is_found_to_have_answered(on: Bench) -> None:
 
     assert len(on.server.done(thread, "look")) == 9
     assert await on.states(thread) == [HANDED]
+
+
+async def test_no_argument_and_no_error_of_a_tool_reaches_a_log(
+    on: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("DEBUG")
+    failed = await on.asked("failing", [[["fail", {"order": "order-78291"}]]])
+    await on.decide(failed, Approve(reason="words-of-a-person"))
+    silent = await on.asked("plain", {"ask": [{"question": "order-78291?"}]})
+    [card] = await on.cards(silent)
+    await on.people.overdue(card.id)
+    await on.people.sweeper.sweep()
+
+    await on.tick(3)
+
+    assert "answer.failed" in caplog.text
+    assert "question.unanswered" in caplog.text
+    for secret in ("order-78291", "words-of-a-person", "on fire"):
+        assert secret not in caplog.text

@@ -32,7 +32,13 @@ from keyturn.gateway.protocol.port import check_gateway
 from keyturn.gateway.protocol.records import Person, RunRef, Tier
 from keyturn.gateway.protocol.schema_validation import checkable
 from keyturn.gateway.protocol.strict_json import JsonObject
-from keyturn.gateway.protocol.wire import ProposedCall, Turn, Verdict, VerdictKind
+from keyturn.gateway.protocol.wire import (
+    APPROVAL_INTERRUPT,
+    ProposedCall,
+    Turn,
+    Verdict,
+    VerdictKind,
+)
 
 R = TypeVar("R")
 
@@ -152,11 +158,36 @@ async def decided(gate: Gate, run: RunRef, questions: Iterable[OpenQuestion]) ->
         KeyRefused: when the gateway refuses the API key of this process.
         NotAllowed: when it refuses the question.
     """
-    left, patience = {*questions}, Patience()
+    left: list[OpenQuestion] = [*questions]
+    patience = Patience()
     while left:
         asked = AnswersQuestion(run=run, questions=tuple(left), wait_s=POLL_S)
         found = await patience.ask(partial(gate.answers, asked))
-        left -= {one.question for one in found}
+        answered = [one.question for one in found]
+        left = [one for one in left if one not in answered]
+
+
+async def decided_on(
+    gate: Gate, run: RunRef, verdict: Verdict, *, wait: bool = True
+) -> bool:
+    """Return True if people have decided on a call, or need not; wait until then.
+
+    Args:
+        gate: the gateway.
+        run: the run of the call.
+        verdict: the gateway's verdict on the call.
+        wait: False only looks.
+    """
+    if verdict.kind is not VerdictKind.HOLD:
+        return True
+    one = OpenQuestion(
+        kind=APPROVAL_INTERRUPT,
+        item_id=verdict.item_id,
+        action_hash=verdict.action_hash,
+    )
+    if wait:
+        await decided(gate, run, [one])
+    return wait or bool(await gate.answers(AnswersQuestion(run=run, questions=(one,))))
 
 
 def schema_of(schema: object) -> JsonObject | None:

@@ -186,10 +186,10 @@ class KeyturnApproval(AbstractCapability[Any]):
         )
 
     def _refuse_native(self, tools: Sequence[object]) -> None:
-        kinds = [str(getattr(one, "kind", type(one).__name__)) for one in tools]
+        names = [str(getattr(one, "unique_id", type(one).__name__)) for one in tools]
         self._refuse(
             # It only finds tools, which are gated.
-            [kind for kind in kinds if kind != "tool_search"],
+            [name for name in names if name != "tool_search"],
             "runs at the model's provider, where no gate can hold it; use a tool of "
             "this program, or a local MCP toolset",
         )
@@ -441,7 +441,7 @@ def _to_model(told: Told[ToolReturn[Any]], item_id: str) -> ToolReturn[Any]:
     if told.notice:
         is_text = isinstance(shown, str)
         shown = f"{told.notice}\n\n{shown}" if is_text else [told.notice, shown]
-    metadata: Any = returned.metadata
-    if metadata is None or isinstance(metadata, dict):
-        metadata = {**(metadata or {}), METADATA: data}
+    metadata: Any = returned.metadata or {}
+    if isinstance(metadata, dict):
+        metadata = {**cast("dict[str, Any]", metadata), METADATA: data}
     return replace(returned, return_value=shown, metadata=metadata)

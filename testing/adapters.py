@@ -168,8 +168,8 @@ class Desk:
             found = [call for one in page.approvals for call in one.calls]
             waiting = [call for call in found if call.state is ItemState.PENDING]
             if len(waiting) >= calls:
-                in_order = sorted(waiting, key=lambda call: str(call.args["amount"]))
-                return [call.id for call in in_order]
+                waiting.sort(key=lambda call: str(call.args.get("amount")))
+                return [call.id for call in waiting]
             await self._event()
 
     async def reaches(self, item_id: str, *states: ItemState) -> Item:
@@ -177,6 +177,11 @@ class Desk:
         while (item := await self.item(item_id)).state not in states:
             await self._event()
         return item
+
+    async def reopened(self, item_id: str) -> None:
+        """Wait until a decided call is back with people."""
+        while (item := await self.item(item_id)).revoked is None or not item.is_pending:
+            await self._event()
 
     async def item(self, item_id: str) -> Item:
         """Return the record of a call."""

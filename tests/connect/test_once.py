@@ -264,7 +264,7 @@ async def test_an_edit_that_the_tool_reads_differently_goes_back_to_people(
     gate: Gate, people: ServiceHarness, bank: Bank
 ) -> None:
     def reads(args: JsonObject) -> Reading | None:
-        rounded = {"amount": round(float(str(args["amount"])))}
+        rounded: JsonObject = {"amount": round(float(str(args["amount"])))}
         return None if rounded == args else Reading(args=rounded)
 
     call = await held(gate, {"amount": 899}, reading=reads)

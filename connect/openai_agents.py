@@ -1,0 +1,345 @@
+"""OpenAI Agents SDK: put people before the tools of an agent.
+
+    agent = gate_tools(agent, "billing")
+    result = await Runner.run(agent, "Refund order 61003.")
+
+The agent is copied, with its tools and the agents that it hands off to. A call is
+proposed when the SDK starts it, and runs with exactly the authorized arguments. By
+default it waits where it is. With ``durable=True`` the run pauses instead, and
+continues after `decided`. What a program approves in a `RunState` means nothing: such a
+call still waits for people.
+
+The SDK starts each call by itself, so each call is a turn in its own lane.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import weakref
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NoReturn, cast
+
+from agents import (
+    Agent,
+    FunctionTool,
+    Handoff,
+    RunContextWrapper,
+    RunState,
+    Tool,
+    ToolOutputFileContent,
+    ToolOutputImage,
+    ToolOutputText,
+    ToolSearchTool,
+)
+from agents.items import ToolApprovalItem
+from agents.tool_context import ToolContext
+from pydantic_core import to_jsonable_python
+
+from keyturn.connect.asking import Asker, decided_on, schema_of
+from keyturn.connect.gate import Gate
+from keyturn.connect.kept_values import defused
+from keyturn.connect.once import Told, Work
+from keyturn.gateway.client.claiming import HeldCall
+from keyturn.gateway.errors import BadJson, SettingsError
+from keyturn.gateway.protocol import strict_json
+from keyturn.gateway.protocol.records import Person
+from keyturn.gateway.protocol.wire import ProposedCall, Turn, TurnRef, Verdict
+
+Context = RunContextWrapper[Any]
+
+_OUTPUTS = (ToolOutputText, ToolOutputImage, ToolOutputFileContent)
+_KINDS = {"text", "image", "file"}
+_RAISES: dict[str, Any] = {
+    # Private to the SDK: a failure as a text would be recorded as a success.
+    "_failure_error_function": None,
+    "_use_default_failure_error_function": False,
+}
+
+
+def gate_tools(  # noqa: PLR0913 - one keyword for each option
+    agent: Agent[Any],
+    name: str,
+    *,
+    gateway: Gate | str | None = None,
+    api_key: str | None = None,
+    durable: bool = False,
+    limit_s: float = math.inf,
+    thread: Callable[[Context], str] | None = None,
+    requester: Callable[[Context], Person | None] | None = None,
+    ungated: Collection[str] = (),
+) -> Agent[Any]:
+    """Return a copy of an agent whose calls are held for people, as the policy demands.
+
+    Args:
+        agent: the agent; it is not changed.
+        name: the agent's name in policy and cards, also of those it hands off to.
+        gateway: the gateway, or its URL; None is that of the environment.
+        api_key: the key for a gateway at a URL; None is that of the environment.
+        durable: pause the run instead of waiting; see `decided`.
+        limit_s: how long a call waits for people; then it is withdrawn.
+        thread: returns the conversation of a run, the same for a saved state. By
+            default each call is a thread, named by its id, which has to be unique.
+        requester: returns the person who asked for a run; they cannot approve its
+            calls.
+        ungated: names of tools and MCP servers that run without the gateway.
+
+    Raises:
+        SettingsError: when an argument cannot be used, or an agent has something that
+            acts past the gate: a hosted tool, an MCP server, a stored prompt, an agent
+            as a tool that is not gated, or a tool that asks for approval by itself.
+    """
+    asker = Asker.of(name, gateway, api_key, ungated=ungated, limit_s=limit_s)
+    return _Gates(asker, thread, requester, durable=durable).agent(agent)
+
+
+async def decided(state: RunState[Any, Any]) -> RunState[Any, Any]:
+    """Wait until people have decided on the calls that a durable run has paused for.
+
+    The state then continues in `Runner.run`, in any process and as often as needed:
+    each call runs once. Calls of other tools stay for the program.
+    """
+    context = cast("Context", getattr(state, "_context", None))
+    for item in state.get_interruptions():
+        gated = _gated_tool(item)
+        if gated is not None:
+            call_id, arguments = (_of(item, name) for name in ("call_id", "arguments"))
+            turn = gated.turn(context, call_id, arguments)
+            verdict = await gated.verdict(context, turn)
+            await decided_on(gated.gates.asker.gate, turn.ref.run_ref, verdict)
+            state.approve(item)
+    return state
+
+
+def _gated_tool(item: ToolApprovalItem) -> _Gated | None:
+    tools = cast("Sequence[Tool]", getattr(item.agent, "tools", ()))
+    found = (it for it in tools if getattr(it, "name", None) == item.tool_name)
+    invoke = getattr(next(found, None), "on_invoke_tool", None)
+    return invoke if isinstance(invoke, _Gated) else None
+
+
+def _of(item: ToolApprovalItem, name: str) -> str:
+    raw: object = item.raw_item
+    if isinstance(raw, dict):
+        return str(cast("dict[str, object]", raw)[name])
+    return str(getattr(raw, name))
+
+
+class _Gates:
+    """Copies agents, each once, so that they may hand off to each other."""
+
+    def __init__(
+        self,
+        asker: Asker,
+        thread: Callable[[Context], str] | None,
+        requester: Callable[[Context], Person | None] | None,
+        *,
+        durable: bool,
+    ) -> None:
+        self.asker, self.thread, self.requester = asker, thread, requester
+        self._durable = durable
+        # With the originals, so that no other object gets their ids.
+        self._copies = dict[int, tuple[Agent[Any], Agent[Any]]]()
+
+    def agent(self, agent: Agent[Any]) -> Agent[Any]:
+        """Return the gated copy of an agent."""
+        known = self._copies.get(id(agent))
+        if known is not None:
+            return known[1]
+        self._check(agent)
+        copy = agent.clone(tools=[self._tool(one) for one in agent.tools], handoffs=[])
+        self._copies[id(agent)] = self._copies[id(copy)] = (agent, copy)
+        copy.handoffs = [self._handoff(one) for one in agent.handoffs]
+        return copy
+
+    def _check(self, agent: Agent[Any]) -> None:
+        for server in agent.mcp_servers:
+            if server.name not in self.asker.ungated:
+                self._refuse(
+                    f"MCP server {server.name!r}",
+                    agent,
+                    "put it behind `keyturn mcp`, which holds its calls",
+                )
+        if agent.prompt is not None:
+            self._refuse(
+                "stored prompt", agent, "it may add tools; write its text and tools"
+            )
+
+    def _tool(self, tool: Tool) -> Tool:
+        if tool.name in self.asker.ungated or isinstance(tool, ToolSearchTool):
+            return tool
+        if not isinstance(tool, FunctionTool):
+            what = f"{type(tool).__name__} {tool.name!r}"
+            self._refuse(what, None, "use a function tool, which runs in this program")
+        if isinstance(tool.on_invoke_tool, _Gated):
+            return tool
+        inner = cast("Agent[Any] | None", getattr(tool, "_agent_instance", None))
+        if inner is not None:
+            self._check_inner(inner, tool.name, set())
+            return tool
+        if tool.needs_approval is not False:
+            self._refuse(
+                f"tool {tool.name!r}",
+                None,
+                "remove needs_approval=, so that people are asked once",
+            )
+        if tool.output_json_schema is not None:
+            self._refuse(
+                f"tool {tool.name!r}",
+                None,
+                "remove its output schema, which a refusal does not fit",
+            )
+        plain = replace(tool, timeout_seconds=None, **_RAISES)
+        gated = _Gated(self, plain, tool.timeout_seconds)
+        return replace(
+            tool,
+            on_invoke_tool=gated,
+            needs_approval=gated.waits if self._durable else False,
+            timeout_seconds=None,
+        )
+
+    def _check_inner(self, agent: Agent[Any], name: str, seen: set[int]) -> None:
+        """Refuse an agent as a tool that has calls of its own past the gate."""
+        if id(agent) in seen:
+            return
+        seen.add(id(agent))
+        self._check(agent)
+        for tool in agent.tools:
+            inner = cast("Agent[Any] | None", getattr(tool, "_agent_instance", None))
+            is_gated = isinstance(getattr(tool, "on_invoke_tool", None), _Gated)
+            if inner is not None:
+                self._check_inner(inner, name, seen)
+            elif not (is_gated or tool.name in self.asker.ungated):
+                self._refuse(
+                    f"tool {tool.name!r} of {agent.name!r}",
+                    None,
+                    f"give gate_tools() that agent before .as_tool() makes {name!r}",
+                )
+        for one in agent.handoffs:
+            is_gated = isinstance(one, Handoff) and isinstance(
+                one.on_invoke_handoff, _GatedHandoff
+            )
+            if isinstance(one, Agent):
+                self._check_inner(one, name, seen)
+            elif not is_gated:
+                self._refuse(
+                    f"handoff of {agent.name!r}",
+                    None,
+                    f"give gate_tools() that agent before .as_tool() makes {name!r}",
+                )
+
+    def _handoff(
+        self, given: Agent[Any] | Handoff[Any, Any]
+    ) -> Agent[Any] | Handoff[Any, Any]:
+        if isinstance(given, Agent):
+            return self.agent(given)
+        copy = replace(
+            given, on_invoke_handoff=_GatedHandoff(self, given.on_invoke_handoff)
+        )
+        ref = cast("Any", getattr(given, "_agent_ref", None))
+        target = ref and ref()
+        if target is not None:
+            # By it, a saved state finds the agents.
+            setattr(copy, "_agent_ref", weakref.ref(self.agent(target)))  # noqa: B010
+        return copy
+
+    def _refuse(self, what: str, agent: Agent[Any] | None, advice: str) -> NoReturn:
+        owner = f" of {agent.name!r}" if agent else ""
+        raise SettingsError(
+            f"The {what}{owner} acts past the gate of {self.asker.agent!r}: {advice}, "
+            "or list its name in ungated= to run it without approvals."
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class _GatedHandoff:
+    """Hands off to the gated copy of an agent."""
+
+    gates: _Gates
+    invoke: Callable[[Context, str], Awaitable[Agent[Any]]]
+
+    async def __call__(self, context: Context, text: str) -> Agent[Any]:
+        return self.gates.agent(await self.invoke(context, text))
+
+
+@dataclass(frozen=True, eq=False)
+class _Gated:
+    """Invokes a tool once its call is authorized."""
+
+    gates: _Gates
+    tool: FunctionTool
+    timeout_s: float | None
+
+    async def __call__(self, context: ToolContext[Any], text: str) -> object:
+        turn = self.turn(context, context.tool_call_id, text)
+        verdict = await self.verdict(context, turn)
+
+        async def run(args: object, _permit: object) -> object:
+            context.tool_arguments = json.dumps(args)
+            # Not around the wait for people.
+            async with asyncio.timeout(self.timeout_s):
+                returned = await self.tool.on_invoke_tool(
+                    context, context.tool_arguments
+                )
+            return _as_output(returned)
+
+        held = HeldCall(turn.ref, verdict, turn.calls[0].args)
+        return _to_model(await self.gates.asker.run(held, Work(run)))
+
+    async def waits(self, context: Context, args: dict[str, Any], call_id: str) -> bool:
+        """Return True if people have not decided on a call yet."""
+        turn = self.turn(context, call_id, json.dumps(args))
+        verdict = await self.verdict(context, turn)
+        gate = self.gates.asker.gate
+        return not await decided_on(gate, turn.ref.run_ref, verdict, wait=False)
+
+    def turn(self, context: Context, call_id: str, text: str) -> Turn:
+        """Return the turn of one call."""
+        try:
+            args, problem = strict_json.parse_object(text or "{}"), ""
+        except BadJson as error:
+            args, problem = {}, str(error)
+        call = ProposedCall(
+            tool=self.tool.name, args=args, tool_call_id=call_id, problem=problem
+        )
+        thread = self.gates.thread(context) if self.gates.thread else call_id
+        ref = TurnRef(
+            agent=self.gates.asker.agent,
+            thread=thread,
+            ns=call_id.replace("|", "/"),
+            message_id=call_id,
+        )
+        schema = schema_of(self.tool.params_json_schema)
+        schemas = {} if schema is None else {self.tool.name: schema}
+        return Turn(ref=ref, calls=(call,), schemas=schemas)
+
+    async def verdict(self, context: Context, turn: Turn) -> Verdict:
+        """Propose the call, also again."""
+        requester = self.gates.requester and self.gates.requester(context)
+        return await self.gates.asker.verdict(turn, turn.calls[0], requester)
+
+
+def _as_output(returned: object) -> object:
+    """Return what the SDK would make of a tool's return value, as plain data."""
+    if isinstance(returned, str):
+        return returned
+    is_list = isinstance(returned, list)
+    parts = cast("list[object]", returned) if is_list else [returned]
+    if all(_is_part(one) for one in parts):
+        return [to_jsonable_python(one, exclude_none=True) for one in parts]
+    return str(returned)
+
+
+def _is_part(value: object) -> bool:
+    if isinstance(value, dict):
+        return cast("dict[str, object]", value).get("type") in _KINDS
+    return isinstance(value, _OUTPUTS)
+
+
+def _to_model(told: Told[object]) -> object:
+    if told.value is None or isinstance(told.value.is_, str):
+        return told.in_words(str)
+    notice = [{"type": "text", "text": told.notice}] if told.notice else []
+    return [*notice, *cast("list[object]", defused(told.value.is_))]

@@ -7,6 +7,7 @@ did to ``effects``.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypedDict, cast
@@ -22,6 +23,7 @@ from langgraph.pregel import Pregel
 from langgraph.types import interrupt
 
 from keyturn.agent.scripted_model import ScriptedModel
+from tests.resume import sample_tools
 
 Graph = Pregel[Any, Any, Any, Any]
 Effect = tuple[str, dict[str, Any]]
@@ -55,12 +57,19 @@ def called(messages: Sequence[BaseMessage]) -> AIMessage:
     return AIMessage("", tool_calls=rows)
 
 
+def record(effects: list[Effect], name: str, args: dict[str, Any]) -> None:
+    """Note an effect, also in the ledger that outlives a process."""
+    effects.append((name, args))
+    if sample_tools.LEDGER in os.environ:
+        sample_tools.note(json.dumps([name, args]))
+
+
 def tools(names: Sequence[str], effects: list[Effect]) -> list[BaseTool]:
     """Return tools that record the arguments with which they ran."""
 
     def of(name: str) -> BaseTool:
         def run(order: str, amount: float = 1.0) -> str:
-            effects.append((name, {"order": order, "amount": amount}))
+            record(effects, name, {"order": order, "amount": amount})
             return f"{name} ran with {order} and {amount}"
 
         return StructuredTool.from_function(run, name=name, description=name)
@@ -146,11 +155,11 @@ def inbox(rules: Mapping[str, Sequence[str]], *, as_list: bool) -> Agent:
     def respond(call: Call, response: dict[str, Any], effects: list[Effect]) -> str:
         match response["type"]:
             case "accept" if "approve" in rules[call["name"]]:
-                effects.append((call["name"], call["args"]))
+                record(effects, call["name"], call["args"])
                 return "ran"
             case "edit" if "edit" in rules[call["name"]]:
                 assert response["args"]["action"] == call["name"]
-                effects.append((call["name"], response["args"]["args"]))
+                record(effects, call["name"], response["args"]["args"])
                 return "ran"
             case "ignore" if "reject" in rules[call["name"]]:
                 assert response["args"] is None
@@ -184,7 +193,7 @@ def javascript(rules: Mapping[str, Sequence[str]]) -> Agent:
             assert isinstance(edited["args"], dict)
         if kind in {"approve", "edit"}:
             args = said["editedAction"]["args"] if kind == "edit" else call["args"]
-            effects.append((call["name"], args))
+            record(effects, call["name"], args)
             return "ran"
         assert isinstance(said.get("message", ""), str)
         return str(said.get("message", ""))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import itertools
 import json
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -18,22 +20,18 @@ from keyturn.gateway.resume.graphs import attached
 from keyturn.gateway.resume.langgraph_local import Runner
 from keyturn.gateway.store.store import Store
 from tests.conftest import eventually
-from tests.dialects import sample_agents
-from tests.dialects.sample_agents import KINDS, Agent, Call
+from tests.dialects.sample_agents import Agent, Call
+from tests.forked import Forked
+from tests.levels import sample
+from tests.resume import sample_tools, stock_process
 from tests.resume.resume_stack import POLICY, Stack
+from tests.resume.stock_process import AGENTS, POINTS
 
 RULES = load_policy(
     POLICY.replace("tools:", "tools:\n  pay: {tier: approve}\n  mail: {tier: auto}"),
     "policy.yml",
 )
 SHORT = load_policy(POLICY.replace("expires_in: 1h", "expires_in: 1s"), "policy.yml")
-ALL = {"pay": KINDS, "mail": KINDS}
-AGENTS: dict[str, Callable[[], Agent]] = {
-    "batched": lambda: sample_agents.langchain(ALL),
-    "per call": lambda: sample_agents.langchain(ALL, mode="per_call"),
-    "deepagents": lambda: sample_agents.deep_agent(ALL),
-    "Agent Inbox": lambda: sample_agents.inbox(ALL, as_list=True),
-}
 PAY: Call = {"name": "pay", "args": {"order": "7", "amount": 7.0}}
 FULL = {"order": "7", "amount": 7.0}
 
@@ -205,4 +203,36 @@ async def test_a_decision_is_handed_over_after_a_restart(
         await ended(later)
 
     assert agent.effects == [("pay", FULL)]
+    assert await stack.states() == [ItemState.HANDED_OVER]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("agent", "point"), sample(itertools.product(AGENTS, POINTS), 7), indirect=["agent"]
+)
+async def test_a_process_killed_at_any_point_of_a_hand_over_runs_the_call_once(
+    store: Store,
+    tmp_path: Path,
+    agent: Agent,
+    point: str,
+    request: pytest.FixtureRequest,
+) -> None:
+    name = request.node.callspec.params["agent"]
+    async with opened(store, tmp_path, agent) as stack:
+        await stack.say(calls_of(agent, PAY))
+        process = Forked(
+            stock_process.__name__, store.conn.url, str(tmp_path), name, point,
+            cwd=tmp_path,
+        )  # fmt: skip
+        if point != "asked":
+            [item] = await waits(stack)
+            await stack.decide(item)
+        await asyncio.to_thread(process.wait, 60)
+        async with stack.working():
+            if point == "asked":
+                [item] = await waits(stack)
+                await stack.decide(item)
+            await ended(stack)
+
+    assert [json.loads(line) for line in sample_tools.ledger()] == [["pay", FULL]]
     assert await stack.states() == [ItemState.HANDED_OVER]

@@ -347,7 +347,7 @@ def ask_again(
     wanted = item.with_(handed=handed, lapses_at_ms=now_ms + _AGAIN_MS)
     event = approval_event(approval, EventName.ITEM_WANTED_AGAIN, item)
     told = by_person(event, reviewer, item.requirement.roles)
-    return Change(following(approval, wanted), (told,))
+    return Change(following(approval, wanted), (told,), resumes=True)
 
 
 def add_report(

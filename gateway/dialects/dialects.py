@@ -85,11 +85,6 @@ def answer(question: Question, ends: Sequence[Ended]) -> JsonValue:
     return _DIALECTS[_format(value)].answer(question, value, ends)
 
 
-def is_batched(question: Question) -> bool:
-    """Return True if no call runs in the step that gets the answer."""
-    return _format(cast("JsonValue", question.value)) == "batched"
-
-
 def turn_of(
     question: Question, asked: Asked, *, agent: str, thread: str, handed_to: str = ""
 ) -> Turn:

@@ -190,6 +190,14 @@ def reachable(graph: object) -> Reachable:
     return found
 
 
+def holds_tools(graph: object, name: str) -> bool:
+    """Return True if a node of a graph runs tools."""
+    node = cast("Any", graph).nodes.get(name)
+    return node is not None and any(
+        isinstance(it, ToolNode) for it in _parts(node.bound)
+    )
+
+
 def gate_of(node: ToolNode) -> Gate | None:
     """Return the middleware that gates a tool node; None for none."""
     return cast("Gate | None", middleware_behind(_handlers(node), Gate))

@@ -354,12 +354,6 @@ class Advancer:
             await self._hand_over.release(ready)
             raise _stuck(run)
         sent.update(names)
-        if any(one.is_taken for one in ready):
-            # It has the answer, so only the rest of its work is done again.
-            await self._hand_over.release(ready)
-            key = state.taken
-            await self._step(run, runner, lambda: runner.nudge(run.thread, key=key))
-            return
         answers = {one.question.id: one.value for one in ready}
         try:
             refused = await self._answer(run, runner, answers, state, names)

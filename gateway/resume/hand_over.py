@@ -45,8 +45,17 @@ Found = Mapping[OpenQuestion, JsonObject]
 class StoppedInside(GraphError):
     """A graph stopped with an error while it worked on a decision.
 
-    The call may have run, so the step is not tried again by itself.
+    A call may have run, so the decision is not sent again.
     """
+
+
+CANNOT_ASK_AGAIN = (
+    "This agent cannot ask again by itself. Send it a message: it then drops this "
+    "question."
+)
+"""LangGraph would run an open question with the answer that it has, and one that is
+asked anew together with the other calls of its step, which may have run.
+"""
 
 
 @dataclass(frozen=True)
@@ -71,14 +80,12 @@ class Decided:
         name: of its turn; also the mark of the checkpoints that follow its answer.
         value: the answer.
         claims: id and fence of the calls claimed for this answer.
-        is_taken: the graph took the answer before, and stopped inside.
     """
 
     question: PendingInterrupt
     name: str
     value: JsonValue = None
     claims: list[tuple[str, int]] = field(default_factory=list[tuple[str, int]])
-    is_taken: bool = False
 
 
 @dataclass(frozen=True)
@@ -111,6 +118,10 @@ class HandingGateway(Gateway, Protocol):
 
     async def hand_over(self, end: wire.HandOverEnd) -> bool:
         """Record the end of a hand-over; return False when the claim is lost."""
+        ...
+
+    async def report_asked_again(self, report: wire.AskedAgain) -> bool:
+        """Record whether the agent asked again; False if nobody wants that."""
         ...
 
 
@@ -160,11 +171,12 @@ class HandOver:
         shown = await self._ask(run, state)
         if not shown:
             return []
-        await self._take_back(run, state)
+        begun = await self._take_back(run, state)
         ready: list[Decided] = []
         for one, ends in await self._decided(run, shown):
+            is_begun = one.ref.message_id in begun
             try:
-                decided = await self._claim(one, ends)
+                decided = await self._claim(one, ends, is_begun=is_begun)
             except NoWord:
                 continue  # `unanswerable` returns it
             if decided is None:
@@ -222,7 +234,7 @@ class HandOver:
         self,
         run: RunRef,
         runner: Runner,
-        ready: Iterable[Decided],
+        ready: Sequence[Decided],
         error: Exception,
     ) -> None:
         """Record what became of decisions when the step that got them failed.
@@ -231,21 +243,18 @@ class HandOver:
             StoppedInside: the graph failed while it worked on one of them.
         """
         asked = names_of((await runner.probe(run.thread)).pending)
-        is_inside = False
+        inside = [one for one in ready if one.name in asked]
         for one in ready:
-            if one.name not in asked:
-                await self.end(one)  # it failed later
-            elif dialects.is_batched(question(one.question)):
-                # No call runs in the node that asks, so it refused the answer.
-                await self.end(one, "refused", f"{type(error).__name__}: {error}")
-            else:
-                is_inside = True
-                await self.end(one)
-        if is_inside:
+            # Without its question, it failed later.
+            problem: NotTaken = "failed" if one in inside else ""
+            detail = f"{type(error).__name__}: {error}" if one in inside else ""
+            await self.end(one, problem, detail)
+        if inside or await runner.stopped_in_tools(run.thread):
             raise StoppedInside(
                 f"The agent {run.agent!r} stopped with {type(error).__name__} while it "
                 f"worked on a decision in its thread {run.thread!r}. A call may have "
-                "run, so it is not tried again by itself; look, and then retry the run."
+                "run, so the decision is not sent again; look, and then send the agent "
+                "a message."
             ) from error
 
     async def settle(self, run: RunRef, runner: Runner, state: ThreadState) -> None:
@@ -294,8 +303,12 @@ class HandOver:
         found = {asked: answer for asked, (answer, _) in answers.items()}
         return [(one, ends) for one in shown if (ends := one.ends(found)) is not None]
 
-    async def _claim(self, shown: _Shown, ends: list[Ended]) -> Decided | None:
+    async def _claim(
+        self, shown: _Shown, ends: list[Ended], *, is_begun: bool
+    ) -> Decided | None:
         """Claim the approved calls of a question; None if it is not to be answered.
+
+        ``is_begun``: a dead process may have sent the answer.
 
         Raises:
             NoWord: the format cannot say what became of a call.
@@ -309,22 +322,26 @@ class HandOver:
             match await self._granted(shown.ref, call):
                 case wire.Claimed(fence=fence):
                     decided.claims.append((call.item_id, fence))
-                case wire.Refused(reason=reason):
+                case wire.Refused(reason=reason) if not is_begun:
                     ends[place] = _denied(call, reason)
                 case reply:
-                    # It went back to people, or was handed over before.
+                    # It went back to people, was handed over before, or may have been.
                     await self.release([decided])
                     if isinstance(reply, wire.Busy):
                         raise ThreadUnavailable("Another process hands it over.")
-                    decided.is_taken = (
-                        isinstance(reply, wire.HandedOver) and reply.taken
-                    )
-                    return decided if decided.is_taken else None
+                    if isinstance(reply, wire.HandedOver):
+                        await self._refuse_to_ask_again(call.item_id)
+                    return None
         decided.value = _value(shown.question, ends)
         if decided.value is None:
             await self.release([decided])
             raise NoWord("A refusal has no word in the format of its question.")
         return decided
+
+    async def _refuse_to_ask_again(self, item_id: str) -> None:
+        """Tell people who want it that the agent does not ask again."""
+        report = wire.AskedAgain(item_id=item_id, ok=False, detail=CANNOT_ASK_AGAIN)
+        await self._gateway.report_asked_again(report)
 
     async def _granted(self, ref: wire.TurnRef, call: wire.Verdict) -> wire.ClaimReply:
         return await self._gateway.claim(
@@ -337,12 +354,14 @@ class HandOver:
             )
         )
 
-    async def _take_back(self, run: RunRef, state: ThreadState) -> None:
-        """Free the calls that a dead process claimed for a question that is open."""
-        asked = names_of(state.pending)
+    async def _take_back(self, run: RunRef, state: ThreadState) -> set[str]:
+        """Free the calls that a dead process claimed; return their open questions."""
+        asked, begun = names_of(state.pending), set[str]()
         for one in await self._calls.handed(run):
             if one.state is ItemState.HANDING_OVER and one.name in asked:
+                begun.add(one.name)
                 await self._gateway.release(one.id, one.fence, has_begun=False)
+        return begun
 
     async def _end(
         self, item_id: str, fence: int, problem: NotTaken, detail: str = ""

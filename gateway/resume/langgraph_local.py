@@ -25,6 +25,7 @@ from pydantic import JsonValue
 
 from keyturn.gateway.arguments import is_a
 from keyturn.gateway.errors import GraphError
+from keyturn.gateway.gates.reachable import holds_tools
 from keyturn.gateway.protocol.run_context import excepting
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.resume.fence_tables import fenced_graph
@@ -130,6 +131,12 @@ class Runner:
     async def has_taken_answer(self, thread: str, name: str) -> bool:
         """Return True if a step that got the answer to this question saved anything."""
         return await self._has_checkpoint(thread, _answer_key(name), name)
+
+    async def stopped_in_tools(self, thread: str) -> bool:
+        """Return True if the last step of a thread failed while tools ran."""
+        tasks = (await self._snapshot(thread)).tasks
+        failed = [one.name for one in tasks if one.error is not None]
+        return any(holds_tools(self._graph, name) for name in failed)
 
     async def _has_checkpoint(self, thread: str, key: str, value: str) -> bool:
         found = self._saver.alist(_config(thread), filter={key: value}, limit=1)

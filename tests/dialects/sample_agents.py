@@ -28,6 +28,8 @@ from tests.resume import sample_tools
 Graph = Pregel[Any, Any, Any, Any]
 Effect = tuple[str, dict[str, Any]]
 Call = dict[str, Any]
+FAILS = "fails"
+"""An order with which every tool of these agents raises."""
 SUBAGENTS = ("billing", "mailing")
 KINDS = ("approve", "edit", "reject", "respond")
 
@@ -59,6 +61,9 @@ def called(messages: Sequence[BaseMessage]) -> AIMessage:
 
 def record(effects: list[Effect], name: str, args: dict[str, Any]) -> None:
     """Note an effect, also in the ledger that outlives a process."""
+    if args["order"] == FAILS:
+        sample_tools.note("tried")
+        raise RuntimeError("the bank is closed")
     effects.append((name, args))
     if sample_tools.LEDGER in os.environ:
         sample_tools.note(json.dumps([name, args]))

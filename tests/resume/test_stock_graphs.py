@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from keyturn.gateway.approvals.decisions import Decision, Edit, Reject, Respond
+from keyturn.gateway.approvals.events import EventName
 from keyturn.gateway.approvals.record import Item
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.records import ItemState
@@ -20,11 +21,11 @@ from keyturn.gateway.resume.graphs import attached
 from keyturn.gateway.resume.langgraph_local import Runner
 from keyturn.gateway.store.store import Store
 from tests.conftest import eventually
-from tests.dialects.sample_agents import Agent, Call
+from tests.dialects.sample_agents import FAILS, Agent, Call
 from tests.forked import Forked
 from tests.levels import sample
 from tests.resume import sample_tools, stock_process
-from tests.resume.resume_stack import POLICY, Stack
+from tests.resume.resume_stack import ANA, GIVING_UP, POLICY, Stack
 from tests.resume.stock_process import AGENTS, POINTS
 
 RULES = load_policy(
@@ -204,6 +205,42 @@ async def test_a_decision_is_handed_over_after_a_restart(
 
     assert agent.effects == [("pay", FULL)]
     assert await stack.states() == [ItemState.HANDED_OVER]
+
+
+async def test_an_agent_that_fails_inside_a_decision_gets_it_once(
+    stack: Stack, agent: Agent
+) -> None:
+    async with stack.working(retries=GIVING_UP):
+        await stack.say(calls_of(agent, {"name": "pay", "args": {"order": FAILS}}))
+        [item] = await waits(stack)
+        await stack.decide(item)
+
+        async def is_parked() -> bool:
+            return bool(await stack.events(EventName.RUN_PARKED))
+
+        await eventually(is_parked)
+        [item] = await stack.items()
+        is_open = bool((await stack.runner.probe("t1")).pending)
+        # Its question is gone if another step of the agent runs the call.
+        handed, missed = ItemState.HANDED_OVER, ItemState.NOT_TAKEN
+        assert item.state is (missed if is_open else handed)
+        await stack.idle()
+        assert sample_tools.ledger() == ["tried"]
+        if not is_open:
+            return
+        assert item.handed.problem == "failed"
+        assert "the bank is closed" in item.handed.detail
+
+        approval_id = item.id.rpartition(".")[0]
+        await stack.reviews.ask_again(approval_id, 0, ANA)
+
+        async def is_answered() -> bool:
+            [now] = await stack.items()
+            return bool(now.handed.again_detail)
+
+        await eventually(is_answered)
+        [now] = await stack.items()
+        assert now.handed.again_detail.startswith("This agent cannot ask again")
 
 
 @pytest.mark.slow

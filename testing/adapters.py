@@ -293,7 +293,8 @@ async def a_rejected_call_does_not_run(desk: Desk, driver: Driver) -> None:
     [told] = await run.told()
 
     assert desk.bank.paid == []
-    assert "did not run" in told
+    # A host that runs the calls has its own sentence.
+    assert "did not run" in told or "rejected" in told
     assert "a duplicate" in told
 
 

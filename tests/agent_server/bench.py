@@ -19,7 +19,17 @@ from keyturn.gateway.store.store import Store
 from tests.agent_server.dev_server import DevServer
 from tests.service.harness import ANA, ServiceHarness
 
-GRAPHS = ("stock", "per_call", "deep", "inbox", "camel", "plain", "failing", "gated")
+GRAPHS = (
+    "stock",
+    "per_call",
+    "deep",
+    "inbox",
+    "camel",
+    "plain",
+    "failing",
+    "gated",
+    "promised",
+)
 """Graphs of the server, from ``graphs.py``; the agent of one is ``a-`` and its name."""
 
 WITHIN_S = 60.0

@@ -112,6 +112,26 @@ per_call = create_agent(
     TOOLS,
     middleware=[HumanInTheLoopMiddleware(interrupt_on=ASK, interrupt_mode="per_call")],
 )
+
+
+@tool
+def pay(amount: int, to: str, config: RunnableConfig) -> str:
+    """Pay an amount to somebody."""
+    effect("pay", config, amount=amount, to=to)
+    return f"paid {amount} to {to}"
+
+
+@tool
+def wipe(amount: int, to: str, config: RunnableConfig) -> str:
+    """Delete an account."""
+    return effect("wipe", config, amount=amount, to=to)
+
+
+promised = create_agent(
+    Script(),
+    [pay, wipe],
+    middleware=[HumanInTheLoopMiddleware(interrupt_on={"pay": True, "wipe": True})],
+)
 failing = create_agent(
     Script(),
     [fail],

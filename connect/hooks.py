@@ -234,7 +234,7 @@ class Hooks:
         id_ = asked.call.tool_use_id
         call = await self._left.earlier(asked.place, asked.session, id_)
         allow = None if asked.of.takes_edits else _WITHOUT_EDITS
-        where = f"In {asked.call.cwd}" if asked.call.cwd else ""
+        where = f"Folder: {asked.call.cwd}" if asked.call.cwd else ""
         proposed = wire.ProposedCall(
             tool=asked.call.tool_name,
             args=asked.call.tool_input,

@@ -21,6 +21,7 @@ from tests.connect.coding_agents.exchanges import (
     FILE,
     WRITE,
     Case,
+    bash,
     keep,
     record,
 )
@@ -180,3 +181,22 @@ roles: {support: {users: [U0ANA]}}
 tools:
   Read: {tier: auto}
 """
+
+
+async def test_of_two_deferred_calls_none_runs_before_its_approval(
+    hooks: Hooks, client: str, tmp_path: Path
+) -> None:
+    """Claude Code reports and resumes only one of them; the other one is lost."""
+    calls = [bash(f"echo {n} >> {FILE}") for n in range(2)]
+    async with connected(hooks, client, tmp_path, calls, defers=True) as claude:
+        hook = claude.settings["hooks"]["PreToolUse"][0]["hooks"][0]
+        hook["headers"]["Keyturn-Hook-Wait"] = "5"
+        first = await claude.run()
+        assert not (claude.work / FILE).exists()
+        for at in range(2):
+            await hooks.decide(Approve(), at)
+
+        await claude.run("--resume", first["session_id"], prompt="Go on.")
+
+    assert (claude.work / FILE).read_text() == "1\n"
+    assert [await hooks.state(at) for at in range(2)] == ["authorized", "handed_over"]

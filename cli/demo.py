@@ -87,6 +87,7 @@ def demo(
       keyturn demo --script similar      one form allows more of the same calls
       keyturn demo --script hook         a coding agent asks by its hooks
       keyturn demo --script stock        an agent asks with LangChain's own middleware
+      keyturn demo --script mcp          an MCP client asks; the server wants a receipt
       keyturn demo --script outage       the model is unreachable after the approval
       keyturn demo --script tamper       an approval forged in the store is detected
     """

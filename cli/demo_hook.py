@@ -50,6 +50,16 @@ async def hook(context: DemoContext) -> None:
 
 async def _headers(context: DemoContext) -> dict[str, str]:
     """Return the headers of a hook, with a new API key."""
+    return {
+        "Authorization": f"Bearer {await demo_key(context, AGENT)}",
+        REQUESTER_HEADER: REQUESTER,
+        # Held calls are answered at once.
+        WAIT_HEADER: "5",
+    }
+
+
+async def demo_key(context: DemoContext, agent: str) -> str:
+    """Make an API key for an agent of the demo."""
     settings, store = context.demo.settings, context.demo.stack.keyturn.store
     keys = api_key_store(settings, store)
     now = await keys.now()
@@ -57,17 +67,12 @@ async def _headers(context: DemoContext) -> dict[str, str]:
         api_key_seals(settings),
         name="demo",
         tenant=settings.tenant,
-        agents=[AGENT],
+        agents=[agent],
         now=now,
         expires_at=now + timedelta(hours=1),
     )
     await keys.add(made.kept, "demo")
-    return {
-        "Authorization": f"Bearer {made.text}",
-        REQUESTER_HEADER: REQUESTER,
-        # Held calls are answered at once.
-        WAIT_HEADER: "5",
-    }
+    return made.text
 
 
 async def _asked(

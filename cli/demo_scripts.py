@@ -21,6 +21,7 @@ from keyturn.cli.demo_context import (
     expect,
 )
 from keyturn.cli.demo_hook import hook
+from keyturn.cli.demo_mcp import mcp
 from keyturn.cli.demo_stack import (
     CHANNEL,
     QUEUED,
@@ -482,7 +483,8 @@ SCRIPTS: dict[str, Callable[[DemoContext], Awaitable[None]]] = {
     script.__name__: script
     for script in (
         *(approve, edit, reject, respond, inquiry, expire, multi, escalate, outage),
-        *(batch, digest, direct, hook, queue, question, shared, similar, stock, tamper),
+        *(batch, digest, direct, hook, mcp, queue, question, shared, similar, stock),
+        tamper,
     )
 }
 
@@ -537,9 +539,20 @@ def _code(policy: dict[str, Any]) -> None:
     policy["tools"] |= yaml.safe_load(quiet_policy())["tools"]
 
 
+def _payments(policy: dict[str, Any]) -> None:
+    """Let people decide about the refunds of an MCP server, which wants receipts."""
+    rule = policy["tools"]["process_refund"]
+    policy["tools"]["billing__process_refund"] = {
+        "tier": "approve",
+        "description": rule["description"],
+        "audience": "payments",
+    }
+
+
 _CHANGES = {
     "expire": _expire,
     "escalate": _escalate,
     "hook": _code,
+    "mcp": _payments,
     "shared": _share,
 }

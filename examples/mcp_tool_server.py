@@ -7,6 +7,9 @@ stdout) with the standard library, so that every step is visible here. The agent
 the receipt of an approved call in ``_meta`` (`keyturn.agent.receipt_meta`). This
 process has the gateway's public key (a line of ``keyturn keys list``) and a file of
 used receipts; it needs no connection to the gateway.
+
+Behind an MCP gate (`keyturn mcp --upstream billing=…`), the gate sends the receipt. The
+policy then knows the tool as ``billing__process_refund``: set PAYMENTS_TOOL to that.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from typing import Any, cast
 
 from keyturn.receipts import META_KEY, NotVerified, SqliteLedger, Verifier
 
-PROTOCOL = "2025-06-18"
+PROTOCOL = "2025-11-25"
 METHOD_UNKNOWN, PARAMS_WRONG, NOT_JSON = -32601, -32602, -32700
 
 TOOLS: list[dict[str, Any]] = [
@@ -46,10 +49,14 @@ class ToolServer:
     Args:
         verifier: has the gateway's keys and the ledger of used receipts.
         refunds: a file to which each refund is written.
+        policy_name: name of the tool in the policy, for which receipts are given.
     """
 
-    def __init__(self, verifier: Verifier, refunds: Path) -> None:
+    def __init__(
+        self, verifier: Verifier, refunds: Path, policy_name: str = "process_refund"
+    ) -> None:
         self._verifier = verifier
+        self._policy_name = policy_name
         self._refunds = refunds
 
     def answer(self, line: str) -> dict[str, Any] | None:
@@ -91,7 +98,9 @@ class ToolServer:
         try:
             # First of all: the agent's claims about the call do not count.
             proof = self._verifier.verify(
-                receipt if isinstance(receipt, str) else "", tool=tool, args=args
+                receipt if isinstance(receipt, str) else "",
+                tool=self._policy_name,
+                args=args,
             )
         except NotVerified as error:
             # The error has one word for programs; the model reads that the tool did not
@@ -124,7 +133,8 @@ def main() -> None:
         ledger=SqliteLedger(folder / "used-receipts.db"),
         needs_people=True,
     )
-    server = ToolServer(verifier, folder / "refunds.jsonl")
+    name = os.environ.get("PAYMENTS_TOOL", "process_refund")
+    server = ToolServer(verifier, folder / "refunds.jsonl", name)
     for line in sys.stdin:
         reply = server.answer(line)
         if reply is not None:

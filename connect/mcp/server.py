@@ -132,6 +132,8 @@ class GateServer:
             "keyturn",
             version="1",
             instructions=INSTRUCTIONS,
+            # Else the SDK lists all tools before each call over HTTP.
+            get_tool_input_schema=lambda _: None,
             on_list_tools=self.list_tools,
             on_call_tool=self.call_tool,
             on_subscriptions_listen=ListenHandler(self._bus),

@@ -37,6 +37,7 @@ STORIES = {
     "direct": ["copy.posted", "item.voted", "item.executed", "copy.updated"],
     "outage": ["item.executed", "run.waiting", "run.resumed"],
     "hook": ["item.authorized", "item.handed_over"],
+    "mcp": ["item.executed", "mcp.listed", "item.executed"],
     "stock": ["item.handed_over", "agent.said", "card.handed_over", "item.rejected"],
 }
 CROWDS = {"queue": ["queue.counted"], "shared": ["card.counted"]}
@@ -47,6 +48,7 @@ LAST = {
     "batch": ["agent.said", "batch.counted"],
     "digest": ["agent.said", "digest.posted"],
     "hook": ["hook.answered", "card.reported"],
+    "mcp": ["mcp.answered"],
 }
 """The last events of the stories that end otherwise than with the agent's words."""
 

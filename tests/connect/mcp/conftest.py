@@ -30,7 +30,7 @@ from tests.conftest import eventually
 from tests.connect.mcp.upstream import TOOLS, Script, make_server
 from tests.service.harness import POLICY, ServiceHarness
 
-RULES = (
+AUTO_AND_HELD = (
     POLICY
     + """\
   billing__pay: {tier: approve}
@@ -53,7 +53,11 @@ class _Quiet(uvicorn.Server):
 @asynccontextmanager
 async def http_server(app: Any, port: int = 0) -> AsyncGenerator[str]:
     """Serve an application in this loop; give its URL."""
-    listening = socket.create_server(("127.0.0.1", port))
+    # Of this protocol, asyncio sends small answers without delay.
+    listening = socket.socket(proto=socket.IPPROTO_TCP)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listening.bind(("127.0.0.1", port))
+    listening.listen()
     config = uvicorn.Config(
         app, log_level="error", ws="none", timeout_graceful_shutdown=1
     )
@@ -125,10 +129,7 @@ class World:
 
     async def trust(self, *tools: dict[str, Any], agent: str = "coder") -> None:
         """Have definitions approved already."""
-        found = [types.Tool.model_validate(one) for one in tools or TOOLS]
-        kept = {one.name: document(one) for one in found}
-        people = self.people
-        await people.store.definitions.approve(people.keys, agent, "billing", kept)
+        await keep_definitions(self.people, agent, *tools)
 
     async def pending(self) -> list[str]:
         """Return the ids of the waiting calls, oldest first."""
@@ -161,7 +162,7 @@ class World:
 @pytest.fixture
 async def world(store: Store, tmp_path: Path) -> AsyncGenerator[World]:
     """Give people, a gateway and a scripted server."""
-    people = ServiceHarness(store, load_policy(RULES, "policy.yml"))
+    people = ServiceHarness(store, load_policy(AUTO_AND_HELD, "policy.yml"))
     seen = Seen()
     async with serving(people, [seen.middleware]) as stack:
         script = Script(tmp_path / "billing")
@@ -171,6 +172,15 @@ async def world(store: Store, tmp_path: Path) -> AsyncGenerator[World]:
             made = World(people, stack, script, f"{url}/mcp", key, seen)
             await made.trust()
             yield made
+
+
+async def keep_definitions(
+    people: ServiceHarness, agent: str, *tools: dict[str, Any]
+) -> None:
+    """Keep definitions as if people had approved them; by default those of a script."""
+    found = [types.Tool.model_validate(one) for one in tools or TOOLS]
+    kept = {one.name: document(one) for one in found}
+    await people.store.definitions.approve(people.keys, agent, "billing", kept)
 
 
 Connect = Callable[..., Client]

@@ -161,10 +161,10 @@ class Desk:
             finally:
                 await gate.aclose()
 
-    async def asked(self, calls: int = 1) -> list[str]:
+    async def asked(self, calls: int = 1, agent: str = AGENT) -> list[str]:
         """Wait until so many calls wait for people; return their ids in order."""
         while True:
-            page = await self.gate.listing(agent=AGENT, state="pending")
+            page = await self.gate.listing(agent=agent, state="pending")
             found = [call for one in page.approvals for call in one.calls]
             waiting = [call for call in found if call.state is ItemState.PENDING]
             if len(waiting) >= calls:

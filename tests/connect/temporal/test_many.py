@@ -1,0 +1,45 @@
+"""Many workflows wait for people without holding anything."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+
+from keyturn.gateway.api.rate_limits import RateLimits
+from keyturn.gateway.approvals.decisions import Approve
+from tests.conftest import eventually
+from tests.connect.temporal.conftest import World
+from tests.connect.temporal.flows import TOOL, Refund
+from tests.levels import size
+
+
+@pytest.mark.usefixtures("only_dev")
+async def test_many_workflows_wait_on_one_connection(world: World) -> None:
+    count = size(deep=1000, short=20)
+    world.stack.api.limits = RateLimits(10**6)
+    async with world.worker():
+        handles = await asyncio.gather(
+            *(world.start(Refund.run, TOOL, {"amount": n}) for n in range(count))
+        )
+
+        async def all_wait() -> bool:
+            found, cursor = 0, ""
+            while True:
+                page = await world.gate.listing(cursor=cursor, limit=200)
+                found, cursor = found + len(page.approvals), page.next
+                if not cursor:
+                    return found == count
+
+        await eventually(all_wait, within_s=120)
+        described = await handles[-1].describe()
+        waiting = world.stack.api.limits._waits.total()
+        began = time.perf_counter()
+        await world.decide(handles[0], Approve())
+        await handles[0].result()
+        took_s = time.perf_counter() - began
+
+    assert not described.raw_description.pending_activities
+    assert waiting == 1
+    assert took_s < 10

@@ -67,6 +67,9 @@ _CHECKPOINT, _AFTER = "keyturn_checkpoint", "keyturn_after"
 
 _OF_A_RUN = ("run_id", "thread_id", "graph_id", "assistant_id", "user_id")
 _PREFIXES = ("__", "langgraph_", "checkpoint")
+_CHECKS, _TOOLS = "HumanInTheLoopMiddleware.after_model", "tools"
+"""Steps of LangChain's agents: one checks an answer, and one runs tools."""
+
 _IN_CONTEXT = "__context_provided__"
 _ACTIVE = {"pending", "running"}
 _KEY_REFUSED = {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}
@@ -261,7 +264,7 @@ class AgentServer:
         if run.get("status") in _ACTIVE and is_there:
             return None
         if is_there and is_open:
-            return Ending(Outcome.FAILED, _error(state, question, run))
+            return _failed(state, question, run)
         # Other questions of this checkpoint still wait.
         if is_there and await self._is_next(sent):
             return Ending(Outcome.TAKEN)
@@ -433,7 +436,15 @@ def _position(thread: str, state: Body) -> Position:
             )
     run, metadata = _run_of(state), _object(state.get("metadata"))
     assistant = str(metadata.get("assistant_id") or metadata.get("graph_id") or "")
-    return Position(thread, tuple(found.values()), _checkpoint(state), run, assistant)
+    steps = [one.get("name") for one in _objects(state.get("tasks"))]
+    return Position(
+        thread=thread,
+        questions=tuple(found.values()),
+        checkpoint=_checkpoint(state),
+        run=run,
+        assistant=assistant,
+        may_ask_again=len(steps) == 1 and _TOOLS not in steps,
+    )
 
 
 def _interrupts(state: Body) -> list[Body]:
@@ -442,13 +453,17 @@ def _interrupts(state: Body) -> list[Body]:
     return _objects(state.get("interrupts")) or inside
 
 
-def _error(state: Body, question: str, run: Body) -> str:
-    """Return the text of the error that an answer ended with."""
+def _failed(state: Body, question: str, run: Body) -> Ending:
+    """Return how an answer ended whose question is still open after its run."""
     for task in _objects(state.get("tasks")):
         asked = _objects(task.get("interrupts"))
         if task.get("error") and any(one.get("id") == question for one in asked):
-            return str(task["error"])
-    return f"its run ended with the status {str(run.get('status'))!r}"
+            # In this step nothing else happens; any other one may contain the call.
+            is_refused = task.get("name") == _CHECKS
+            outcome = Outcome.REFUSED if is_refused else Outcome.FAILED
+            return Ending(outcome, str(task["error"]))
+    status = str(run.get("status"))
+    return Ending(Outcome.FAILED, f"Its run ended with the status {status!r}.")
 
 
 def _sent(thread: str, run: Body) -> Sent | None:

@@ -66,6 +66,11 @@ AT_ONCE = 16
 TRIES = 5
 """Most runs of a gated agent with the same answer: it claims by itself, so once."""
 
+_CANNOT_ASK_AGAIN = (
+    "It asks inside a step with other work, which would run again. Send the agent a "
+    "message instead: it then drops this question."
+)
+
 
 @dataclass(frozen=True)
 class _Open:
@@ -93,7 +98,7 @@ class _Work:
     people need not decide on any more.
     """
 
-    one: _Open
+    about: _Open
     ends: list[Ended] | None
     answer: JsonValue = None
     mark: str = ""
@@ -257,6 +262,8 @@ class HandOver:
                 detail = "The conversation was deleted."
             elif approval.message_id not in _named(at.questions):
                 detail = "The question is not open any more."
+            elif not at.may_ask_again:
+                detail = _CANNOT_ASK_AGAIN
             else:
                 sent = Sent(at.thread, "", (mark,), (), at.checkpoint, runs.newest)
                 reply = await self._host.ask_again(at, sent)
@@ -352,7 +359,7 @@ class HandOver:
             at = await self._host.read(thread)
             named = _named(at.questions) if at else {}
             gone = Ending(Outcome.ELSEWHERE if at else Outcome.DELETED)
-            for one in [one for one in left if one.one.name not in named]:
+            for one in [one for one in left if one.about.name not in named]:
                 await self._end(one, gone)
                 left.remove(one)
             ready = [one for one in left if self._is_complete(one)]
@@ -365,7 +372,7 @@ class HandOver:
 
     async def _claim(self, one: _Work, leases_s: list[float]) -> bool:
         """Claim the approved calls of a question; False to leave it for now."""
-        for place, call in enumerate(one.one.verdicts):
+        for place, call in enumerate(one.about.verdicts):
             is_claimed = call.item_id and _is_approved(one.ends, place)
             if is_claimed and not await self._claim_call(one, place, call, leases_s):
                 await self._release(one)
@@ -377,7 +384,7 @@ class HandOver:
     ) -> bool:
         request = wire.ClaimRequest(
             item_id=call.item_id,
-            ref=one.one.ref,
+            ref=one.about.ref,
             tool=call.tool,
             tool_call_id=call.tool_call_id,
             owner=uuid.uuid4().hex,
@@ -399,7 +406,7 @@ class HandOver:
                 return True
             case wire.HandedOver():
                 # Handed over before, and open again: only people may repeat it.
-                logger.warning("question.open_again question=%s", one.one.name)
+                logger.warning("question.open_again question=%s", one.about.name)
                 self._forget(one)
             case _:
                 pass
@@ -407,15 +414,15 @@ class HandOver:
 
     async def _was_sent(self, one: _Work, runs: Runs) -> bool:
         """Record the end of an answer that was sent before; False if none was."""
-        sent = [it for it in runs.ours if (one.mark or one.one.name) in it.marks]
+        sent = [it for it in runs.ours if (one.mark or one.about.name) in it.marks]
         if not sent:
             return False
         ending = await self._ended(sent[0], one)
         # A gated agent claims by itself, so the same answer runs a call once.
-        is_tried_again = one.one.ours is not None and len(sent) < TRIES
+        is_tried_again = one.about.ours is not None and len(sent) < TRIES
         if is_tried_again and ending.outcome is Outcome.FAILED:
             return False
-        ids = {call.item_id for call in one.one.verdicts}
+        ids = {call.item_id for call in one.about.verdicts}
         one.claims = [it for it in sent[0].claims if it.item_id in ids]
         await self._end(one, ending)
         return True
@@ -426,23 +433,23 @@ class HandOver:
 
     def _is_complete(self, one: _Work) -> bool:
         """Write the answer to a question; False when its format has no word for it."""
-        question = one.one.question
+        question = one.about.question
         if one.ends is None or question is None:
             return False
-        if one.one.ours:
+        if one.about.ours:
             return True
         try:
             one.answer = dialects.answer(question, one.ends)
         except NoWord:
             # Without its text, which may quote a person.
-            logger.warning("question.unanswered question=%s", one.one.name)
+            logger.warning("question.unanswered question=%s", one.about.name)
             self._forget(one)
             return False
         return True
 
     async def _send(self, at: Position, newest: str, ready: list[_Work]) -> list[_Work]:
         """Send all answers at once; return those that a busy thread did not get."""
-        answers = {one.one.ref.ns: one.answer for one in ready}
+        answers = {one.about.ref.ns: one.answer for one in ready}
         claims = tuple(it for one in ready for it in one.claims)
         marks = tuple(one.mark for one in ready)
         sent = Sent(at.thread, "", marks, claims, at.checkpoint, newest)
@@ -476,7 +483,7 @@ class HandOver:
         pause_s = 0.05
         while True:
             with suppress(HostUnavailable):
-                ending = await self._host.ending(sent, one.one.ref.ns)
+                ending = await self._host.ending(sent, one.about.ref.ns)
                 if ending is not None:
                     return ending
             await asyncio.sleep(pause_s)
@@ -484,10 +491,7 @@ class HandOver:
 
     async def _end(self, one: _Work, ending: Ending) -> None:
         """Record the end of a hand-over, and withdraw what is not asked any more."""
-        ref, outcome, question = one.one.ref, ending.outcome, one.one.question
-        if outcome is Outcome.FAILED and question and dialects.is_batched(question):
-            outcome = Outcome.REFUSED
-        problem = PROBLEMS[outcome]
+        ref, problem = one.about.ref, PROBLEMS[ending.outcome]
         for claim in one.claims:
             end = wire.HandOverEnd(
                 item_id=claim.item_id,
@@ -500,12 +504,12 @@ class HandOver:
         if one.dropped:
             run = RunRef(agent=ref.agent, thread=ref.thread)
             await self._gate.withdraw(run, tuple(one.dropped))
-        if ending.outcome is Outcome.FAILED:
+        if problem in {"refused", "failed"}:
             logger.error("answer.failed thread=%s question=%s", ref.thread, ref.ns)
         self._forget(one)
 
     def _forget(self, one: _Work) -> None:
-        self._open.get(one.one.ref.thread, {}).pop(one.one.name, None)
+        self._open.get(one.about.ref.thread, {}).pop(one.about.name, None)
 
     async def _release(self, one: _Work) -> None:
         """Give claims back, because nothing was sent."""

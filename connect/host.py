@@ -72,6 +72,7 @@ class Position:
         checkpoint: that they belong to.
         run: that made the checkpoint.
         assistant: of that run.
+        may_ask_again: nothing else would run again if the thread asked again.
     """
 
     thread: str
@@ -79,6 +80,7 @@ class Position:
     checkpoint: str
     run: str
     assistant: str = ""
+    may_ask_again: bool = False
 
 
 class Claim(NamedTuple):

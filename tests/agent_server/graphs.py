@@ -147,9 +147,9 @@ deep = cast("Any", create_deep_agent)(
             "name": "payer",
             "description": "Pays.",
             "system_prompt": "Pay.",
-            "tools": TOOLS,
+            "tools": [*TOOLS, fail],
             "model": Script(),
-            "interrupt_on": ASK,
+            "interrupt_on": {**ASK, "fail": True},
         }
     ],
 )

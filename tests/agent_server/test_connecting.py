@@ -69,7 +69,7 @@ async def test_the_doctor_names_a_thread_that_nobody_is_asked_about(
     on: Bench, tmp_path: Path
 ) -> None:
     """Its question only resembles a format, so nothing is guessed."""
-    half = {"action_requests": [{"name": "refund", "args": {}}]}
+    half: dict[str, Any] = {"action_requests": [{"name": "refund", "args": {}}]}
     thread = await on.asked("plain", {"ask": [half]})
     known = await on.asked("plain", {"ask": ["Which account?"]})
     graphs = {"plain": {"agent": "plain"}}

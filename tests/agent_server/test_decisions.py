@@ -109,9 +109,10 @@ async def test_people_are_offered_only_what_the_agent_takes(on: Bench) -> None:
     assert {*item.allow} == {Verb.APPROVE, Verb.REJECT}
 
 
-def subagent(order: str) -> list[Any]:
-    """Return the call of an agent that lets a subagent pay."""
-    script = json.dumps([[["refund", {"order": order, "amount": 7.0}]]])
+def subagent(order: str, *call: Any) -> list[Any]:
+    """Return the call of an agent that gives a call to a subagent, else a refund."""
+    refund = ["refund", {"order": order, "amount": 7.0}]
+    script = json.dumps([[call or refund]])
     return ["task", {"description": script, "subagent_type": "payer"}]
 
 

@@ -277,11 +277,17 @@ async def test_a_bricked_thread_asks_again_and_pays_once(on: Bench) -> None:
     assert await on.states(thread) == [NOT_TAKEN, HANDED]
 
 
+FAIL: list[Any] = ["fail", {"order": "A1"}]
+
+
+@pytest.mark.parametrize(
+    ("graph", "call"), [("failing", FAIL), ("deep", subagent("", *FAIL))]
+)
 async def test_a_tool_that_fails_is_not_called_refused_nor_run_again(
-    on: Bench,
+    on: Bench, graph: str, call: Any
 ) -> None:
-    """It had begun: only people let it begin again."""
-    thread = await on.asked("failing", [[["fail", {"order": "A1"}]]])
+    """It had begun. To ask again would repeat its step, so that is refused."""
+    thread = await on.asked(graph, [[call]])
     await on.decide(thread, Approve())
 
     await on.tick(4)
@@ -290,15 +296,13 @@ async def test_a_tool_that_fails_is_not_called_refused_nor_run_again(
     [item] = await on.items(thread)
     assert item.handed.problem == "failed"
     assert "the printer is on fire" in item.handed.detail
+    runs = len(await on.server.runs(thread))
     await wants_again(on, thread)
-    await on.tick()
-    await on.server.ended(thread)
-    await on.tick()
-    assert await on.states(thread) == [NOT_TAKEN, PENDING]
-    await on.decide(thread, Reject())
     await on.tick(2)
+    [item] = await on.items(thread)
+    assert "Send the agent a message instead" in item.handed.again_detail
+    assert len(await on.server.runs(thread)) == runs
     assert len(on.server.done(thread, "fail")) == 1
-    assert await on.server.questions(thread) == []
 
 
 async def test_a_thread_that_is_gone_cannot_ask_again(on: Bench) -> None:

@@ -310,3 +310,21 @@ async def test_silence_runs_nothing_and_becomes_no_data(
     is_open = bool(await on.server.questions(thread))
     assert is_open is (graph == "plain")
     assert len(await on.server.runs(thread)) == (1 if is_open else 2)
+
+
+async def test_calls_that_ask_apart_are_answered_apart(on: Bench) -> None:
+    """Their step goes on each time, and repeats none of them."""
+    other = ["refund", {"order": "B2", "amount": 8.0}]
+    thread = await on.asked("per_call", [[REFUND, other, LOOK]])
+    first, second = await on.items(thread)
+    await on.people.decide(first.id, Approve())
+    await on.tick(2)
+    assert on.server.done(thread, "refund") == [paid(7.0)]
+    assert await on.states(thread) == [HANDED, ItemState.PENDING]
+    await on.people.decide(second.id, Approve())
+
+    await on.tick(2)
+
+    assert on.server.done(thread, "refund") == [paid(7.0), paid(8.0, "B2")]
+    assert len(on.server.done(thread, "look")) == 1
+    assert await on.states(thread) == [HANDED, HANDED]

@@ -347,3 +347,25 @@ async def test_one_process_works_for_a_server_until_it_ends(
         later = await on.server.thread("stock", [[REFUND]])
         await on.until(later, ItemState.PENDING)
     assert on.server.done(thread) == [paid(7.0)]
+
+
+async def test_a_slow_server_is_asked_again_later(
+    on: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with (
+        Proxy(on.server.url) as proxy,
+        bench(on.server, on.people.store, url=proxy.url) as slow,
+    ):
+        thread = await slow.asked("stock", [[REFUND]])
+        await slow.decide(thread, Approve())
+        monkeypatch.setattr(agent_server, "TIMEOUT_S", 0.2)
+        proxy.close()
+        with pytest.raises(HostUnavailable, match=r"no answer within 0\.2 s"):
+            await slow.tick()
+        monkeypatch.undo()
+        proxy.open()
+
+        await slow.tick(2)
+
+        assert slow.server.done(thread) == [paid(7.0)]
+        assert await slow.states(thread) == [ItemState.HANDED_OVER]

@@ -13,6 +13,7 @@ import pytest
 
 from keyturn.connect.agent_server import AgentServer
 from keyturn.connect.hand_over import HandOver
+from keyturn.connect.host import HostUnavailable
 from keyturn.gateway.approvals.changes import Change
 from keyturn.gateway.approvals.decisions import Approve, Decision, Edit, Reject
 from keyturn.gateway.approvals.lifecycle import FINAL
@@ -361,3 +362,38 @@ async def test_no_argument_and_no_error_of_a_tool_reaches_a_log(
     assert "question.unanswered" in caplog.text
     for secret in ("order-78291", "words-of-a-person", "on fire"):
         assert secret not in caplog.text
+
+
+class Unconfirmed:
+    """A host that once does not confirm an answer; it may have arrived."""
+
+    def __init__(self, of: Any, *, arrives: bool) -> None:
+        self._of, self._arrives, self._is_done = of, arrives, False
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._of, name)
+        if name != "send" or self._is_done:
+            return found
+
+        async def sent(*given: Any) -> Any:
+            self._is_done = True
+            if self._arrives:
+                await found(*given)
+            raise HostUnavailable("the connection broke")
+
+        return sent
+
+
+@pytest.mark.parametrize("arrives", [True, False])
+async def test_an_answer_without_a_confirmation_is_looked_up(
+    on: Bench, *, arrives: bool
+) -> None:
+    thread = await on.asked("stock", [[REFUND]])
+    await on.decide(thread, Approve())
+    on.loop = on.connector(Unconfirmed(on.host, arrives=arrives))
+
+    await on.tick(3)
+
+    assert on.server.done(thread) == [paid(7.0)]
+    assert await on.states(thread) == [HANDED]
+    assert len(await on.server.runs(thread)) == 2

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Iterator
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from pydantic import JsonValue
 
@@ -83,7 +82,7 @@ def problems(settings: JsonObject) -> list[str]:
         text = f"No 'http' hook of {_BEFORE!r} has a URL with {CLAUDE_CODE.url_path!r}"
         return [f"{text}: copy the output of 'keyturn hooks claude-code'."]
     # One complete hook is enough. Others may be for another gateway.
-    return min((list(_problems_of(group, hook)) for group, hook in hooks), key=len)
+    return min((_problems_of(group, hook) for group, hook in hooks), key=len)
 
 
 def _hooks(settings: JsonObject) -> list[tuple[JsonObject, JsonObject]]:
@@ -94,83 +93,82 @@ def _hooks(settings: JsonObject) -> list[tuple[JsonObject, JsonObject]]:
         for group in _list(groups)
         for hook in _list(_mapping(group).get("hooks"))
         if _mapping(hook).get("type") == "http"
-        and urlsplit(str(_mapping(hook).get("url"))).path == CLAUDE_CODE.url_path
+        and _url(_mapping(hook)).path == CLAUDE_CODE.url_path
     ]
 
 
-def _problems_of(group: JsonObject, hook: JsonObject) -> Iterator[str]:
-    if hook.get("onFailure") != "block":
-        yield (
-            "'onFailure' is not \"block\": calls run while the gateway is away or has "
-            'errors. Set "onFailure": "block" (Claude Code 2.1.295 or newer).'
-        )
-    yield from _timeout_problems(hook)
-    yield from _key_problems(hook)
-    if group.get("matcher") not in _ALL_TOOLS or "if" in hook:
-        yield (
-            "'matcher' or 'if' leaves tools out, whose calls run: set \"matcher\": "
-            '"*", and let the policy decide which calls to ask about.'
-        )
-    if hook.get("once"):
-        yield "'once' removes the hook after its first call: remove 'once'."
-    yield from _url_problems(str(hook.get("url")))
+def _problems_of(group: JsonObject, hook: JsonObject) -> list[str]:
+    given = _mapping(hook.get("headers"))
+    said = {name.lower(): str(value) for name, value in given.items()}
+    key, url = said.get("authorization", ""), _url(hook)
+    used = {name for text in said.values() for name in _VARIABLE.findall(text)}
+    missing = sorted(used - {str(one) for one in _list(hook.get("allowedEnvVars"))})
+    waits = said.get(WAIT_HEADER.lower(), f"{TIMEOUT_S}")
+    address = _address(url.hostname)
+    is_here = url.hostname == "localhost" or (address and address.is_loopback)
+    checks: list[tuple[object, str]] = [
+        (hook.get("onFailure") != "block", _FAILS_OPEN),
+        (not _outlasts(hook.get("timeout"), waits), _TOO_SHORT),
+        (not key.startswith("Bearer "), _NO_KEY),
+        (missing, f"{_NO_VARIABLE} add {', '.join(missing)}."),
+        ("tk_" in key, _WRITTEN_KEY),
+        (group.get("matcher") not in _ALL_TOOLS or "if" in hook, _SOME_TOOLS),
+        (hook.get("once"), "'once' removes the hook after a call: remove 'once'."),
+        (url.scheme != "https" and not is_here, _IN_CLEAR),
+        (address and address.is_private and not is_here, _PRIVATE),
+    ]
+    return [text for is_wrong, text in checks if is_wrong]
 
 
-def _timeout_problems(hook: JsonObject) -> Iterator[str]:
-    timeout, headers = hook.get("timeout"), _mapping(hook.get("headers"))
-    said = {name.lower(): value for name, value in headers.items()}
-    needed = _number(said.get(WAIT_HEADER.lower(), TIMEOUT_S))
-    if needed is None or not isinstance(timeout, int | float) or timeout < needed:
-        yield (
-            f"'timeout' is shorter than the wait of the gateway: set \"timeout\": "
-            f"{int(TIMEOUT_S)}, or send a shorter one in the header {WAIT_HEADER}."
-        )
+_FAILS_OPEN = (
+    "'onFailure' is not \"block\": calls run while the gateway is away or has errors. Set "
+    '"onFailure": "block" (Claude Code 2.1.295 or newer).'
+)
+_TOO_SHORT = (
+    "'timeout' is shorter than the wait of the gateway: set \"timeout\": "
+    f"{TIMEOUT_S:.0f}, or send a shorter one in the header {WAIT_HEADER}."
+)
+_NO_KEY = (
+    "The header 'Authorization' is missing, so every request is refused: set "
+    f'"Authorization": "Bearer ${KEY_VARIABLE}".'
+)
+_NO_VARIABLE = (
+    "'allowedEnvVars' lacks a variable, so the header is sent without it and every "
+    "request is refused:"
+)
+_WRITTEN_KEY = (
+    "The API key is written into the file: set it in the environment as "
+    f"{KEY_VARIABLE}, and name the variable."
+)
+_SOME_TOOLS = (
+    "'matcher' or 'if' leaves tools out, whose calls run: set \"matcher\": \"*\". The "
+    "policy decides which calls to ask about."
+)
+_IN_CLEAR = "The URL sends the API key in the clear: use https."
+_PRIVATE = (
+    "Claude Code sends no hook to a private address: use the name of a host with a "
+    "public address, or a proxy on this machine."
+)
 
 
-def _key_problems(hook: JsonObject) -> Iterator[str]:
-    headers = _mapping(hook.get("headers"))
-    said = {name.lower(): str(value) for name, value in headers.items()}
-    key = said.get("authorization", "")
-    allowed = {str(name) for name in _list(hook.get("allowedEnvVars"))}
-    missing = sorted(
-        {name for text in said.values() for name in _VARIABLE.findall(text)} - allowed
-    )
-    if not key.startswith("Bearer "):
-        yield (
-            "The header 'Authorization' is missing, so every request is refused: set "
-            f'"Authorization": "Bearer ${KEY_VARIABLE}".'
-        )
-    for name in missing:
-        yield (
-            f"'allowedEnvVars' lacks {name!r}, so the header is sent without it and "
-            f'every request is refused: set "allowedEnvVars": ["{name}"].'
-        )
-    if "tk_" in key:
-        yield (
-            "The API key is written into the file: set it in the environment as "
-            f"{KEY_VARIABLE}, and name the variable."
-        )
-
-
-def _url_problems(url: str) -> Iterator[str]:
-    parts = urlsplit(url)
+def _outlasts(timeout: JsonValue, waits: str) -> bool:
+    """Return whether a hook's timeout is at least as long as the gateway waits."""
     try:
-        address = ipaddress.ip_address(parts.hostname or "")
+        return isinstance(timeout, int | float) and timeout >= float(waits)
     except ValueError:
-        address = None
-    is_here = parts.hostname == "localhost" or bool(address and address.is_loopback)
-    if parts.scheme != "https" and not is_here:
-        yield f"{url!r} sends the API key in the clear: use https."
-    if address and address.is_private and not is_here:
-        yield (
-            f"Claude Code sends no hook to the private address {address}: use the name "
-            "of a host with a public address, or a proxy on this machine."
-        )
+        return False
 
 
-def _number(value: JsonValue) -> float | None:
+def _url(hook: JsonObject) -> SplitResult:
     try:
-        return float(str(value))
+        return urlsplit(str(hook.get("url")))
+    except ValueError:
+        return urlsplit("")
+
+
+def _address(host: str | None) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        return ipaddress.ip_address(host or "")
     except ValueError:
         return None
 

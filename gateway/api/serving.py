@@ -57,7 +57,7 @@ async def serving_api(
     reviews: ReviewService,
     registration: Registration | None,
     *,
-    routes: Routes = lambda *_: {},
+    routes: Routes | None = None,
 ) -> AsyncGenerator[str]:
     """Serve the HTTP API while the block runs, if the settings have an address.
 
@@ -67,7 +67,7 @@ async def serving_api(
         service: the service for agents.
         reviews: records decisions of people with a token.
         registration: registration of this process, for `/readyz`.
-        routes: requests that other packages answer.
+        routes: requests that other packages answer; None: there are none.
 
     Yields:
         Its URL; "" without an address.
@@ -107,7 +107,7 @@ async def serving_api(
     if settings.api.people is not None:
         tokens = PersonTokens(settings.api.people, now_s=store.conn.clock.now_s)
         api.decisions = Decisions(tokens, reviews)
-    api.routes = routes(api.tenant, api.limits)
+    api.routes = routes(api.tenant, api.limits) if routes else {}
     limits = Limits(connections=settings.api.connections, body_bytes=MAX_BODY_BYTES)
     runner = web.ServerRunner(api.server(limits), shutdown_timeout=DRAIN_S)
     await runner.setup()

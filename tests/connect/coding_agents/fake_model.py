@@ -42,7 +42,7 @@ class FakeModel:
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
         """Answer one request."""
-        body = await request.json() if request.can_read_body else {}
+        body: dict[str, Any] = await request.json() if request.can_read_body else {}
         if "count_tokens" in request.path:
             return web.json_response({"input_tokens": 1})
         if not request.path.endswith("/messages"):
@@ -95,11 +95,13 @@ def _message(step: Sequence[Call] | str, turn: int) -> dict[str, Any]:
 
 def _events(message: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Return a message as the events of a stream."""
-    begun = {**message, "content": [], "stop_reason": None}
+    begun: dict[str, Any] = {**message, "content": [], "stop_reason": None}
     yield {"type": "message_start", "message": begun}
     for index, block in enumerate(message["content"]):
         is_text = block["type"] == "text"
-        empty = {**block, "text": ""} if is_text else {**block, "input": {}}
+        empty: dict[str, Any] = (
+            {**block, "text": ""} if is_text else {**block, "input": {}}
+        )
         yield {"type": "content_block_start", "index": index, "content_block": empty}
         delta = (
             {"type": "text_delta", "text": block["text"]}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -16,6 +17,7 @@ from keyturn.gateway.approvals.events import EventName
 from keyturn.gateway.errors import StoreUnavailable
 from keyturn.gateway.protocol.http_api import Scope
 from keyturn.gateway.protocol.http_problems import TOO_MANY
+from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.store.http.left_calls import LeftCalls
 from tests.connect.coding_agents.conftest import GATED, Hooks
 
@@ -57,7 +59,7 @@ async def test_an_approved_call_is_allowed_and_handed_over(hooks: Hooks) -> None
 
 async def test_an_edit_runs_the_whole_changed_input_and_is_told(hooks: Hooks) -> None:
     asked = await hooks.asking(hooks.body(timeout=7.0))
-    change = {"command": "make -n", "description": "Build"}
+    change: JsonObject = {"command": "make -n", "description": "Build"}
     await hooks.decide(Edit(args=change, reason="look first"))
 
     answer = await asked
@@ -229,8 +231,8 @@ def _hold_once(hold: Any) -> Any:
     return only_at_first
 
 
-def _later(now_s: Any, by_s: float = 120) -> Any:
-    return lambda *_: now_s() + by_s
+def _later(now_s: Callable[[], float], by_s: float = 120) -> Callable[[], float]:
+    return lambda: now_s() + by_s
 
 
 async def test_nothing_is_handed_to_a_caller_that_has_gone(

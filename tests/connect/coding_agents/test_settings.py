@@ -65,6 +65,7 @@ def test_settings_that_ask_about_every_call_are_good(settings: dict[str, Any]) -
         ({"hooks": {"PostToolUse": []}}, "No 'http' hook"),
         ({"hooks": []}, "No 'http' hook"),
         (changed(url="https://gateway.example/v1/hooks/claude"), "No 'http' hook"),
+        (changed(url="https://["), "No 'http' hook"),
         (changed(type="command"), "No 'http' hook"),
         ({**changed(), "disableAllHooks": True}, "'disableAllHooks' is set"),
         (changed(onFailure=None), "'onFailure' is not \"block\""),
@@ -82,8 +83,8 @@ def test_settings_that_ask_about_every_call_are_good(settings: dict[str, Any]) -
             ),
             "'timeout' is shorter than the wait",
         ),
-        (changed(allowedEnvVars=None), "'allowedEnvVars' lacks 'KEYTURN_API_KEY'"),
-        (changed(allowedEnvVars=["KEY"]), "'allowedEnvVars' lacks 'KEYTURN_API_KEY'"),
+        (changed(allowedEnvVars=None), "add KEYTURN_API_KEY"),
+        (changed(allowedEnvVars=["KEY"]), "add KEYTURN_API_KEY"),
         (changed(headers=None), "'Authorization' is missing"),
         (changed(headers={"Authorization": "x"}), "'Authorization' is missing"),
         (changed(headers={"Authorization": "Bearer tk_1"}), "written into the file"),
@@ -97,7 +98,7 @@ def test_settings_that_ask_about_every_call_are_good(settings: dict[str, Any]) -
         ),
         (
             changed(url="https://10.1.2.3/v1/hooks/claude-code"),
-            "no hook to the private address 10.1.2.3",
+            "no hook to a private address",
         ),
     ],
 )

@@ -121,8 +121,8 @@ def _problems_of(group: JsonObject, hook: JsonObject) -> list[str]:
 
 
 _FAILS_OPEN = (
-    "'onFailure' is not \"block\": calls run while the gateway is away or has errors. Set "
-    '"onFailure": "block" (Claude Code 2.1.295 or newer).'
+    "'onFailure' is not \"block\": calls run while the gateway is away or has errors. "
+    'Set "onFailure": "block" (Claude Code 2.1.295 or newer).'
 )
 _TOO_SHORT = (
     "'timeout' is shorter than the wait of the gateway: set \"timeout\": "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import LiteralString
 
 from keyturn.bot.blocks import (
     Block,
@@ -38,11 +39,15 @@ _WRITE_OTHER = "Write your answer here, or choose another one above."
 _NO_COMMAS = "Please write it without commas: they separate your choices."
 
 
+_READS: LiteralString = "The agent reads your answers, and who gave them."
+_READS_WORDS: LiteralString = "The agent reads your answers."
+
+
 def view(frame: Frame, index: int) -> Block:
     """Return the form with an input for each question."""
     item = frame.approval.items[index]
     blocks = [
-        context(template("The agent reads your answers, and who gave them.")),
+        context(template(_READS_WORDS if item.handed_to else _READS)),
         *(
             block
             for number, question in enumerate(item.questions)

@@ -40,7 +40,7 @@ from keyturn.gateway.approvals.deciding import MAX_TEXT
 from keyturn.gateway.approvals.decisions import Reconcile
 from keyturn.gateway.approvals.record import Item
 from keyturn.gateway.approvals.waiting_changes import MAX_QUESTION
-from keyturn.gateway.protocol.records import Finding, Person, Verb
+from keyturn.gateway.protocol.records import Finding, Person, Untold, Verb
 
 _TITLE = 300
 _TOOL = 80
@@ -363,6 +363,7 @@ def rejection_of_all_form(frame: Frame) -> Block:
 
 def reason_inputs(items: Iterable[Item], *, words: str = "") -> list[Block]:
     """Return the inputs for the reason of a rejection of these calls."""
+    items = [*items]
     menu = select(
         Input.PRESET.value,
         [option(label(words), value) for value, words in PRESETS.items()],
@@ -375,9 +376,9 @@ def reason_inputs(items: Iterable[Item], *, words: str = "") -> list[Block]:
             "In your own words",
             initial=words,
             max_length=MAX_REASON,
-            hint="The agent reads this. A reason is needed for this tool."
+            hint=_who_reads(items) + " A reason is needed for this tool."
             if _needs_reason(items)
-            else "The agent reads this.",
+            else _who_reads(items),
             optional=True,
         ),
     ]
@@ -396,6 +397,12 @@ def submitted_reason(state: State, items: Iterable[Item]) -> str:
     if not reason and _needs_reason(items):
         raise InvalidInputs({Input.REASON.value: _REASON_NEEDED})
     return reason
+
+
+def _who_reads(items: Iterable[Item]) -> LiteralString:
+    if any(Untold.REJECTION_REASON in item.untold for item in items):
+        return "The agent does not read this."
+    return "The agent reads this."
 
 
 def _needs_reason(items: Iterable[Item]) -> bool:

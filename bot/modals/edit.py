@@ -23,12 +23,13 @@ from keyturn.bot.text import Template, template
 from keyturn.gateway.approvals.deciding import MAX_TEXT
 from keyturn.gateway.approvals.editing import as_read
 from keyturn.gateway.approvals.record import Item
-from keyturn.gateway.protocol.records import Tier, Verb
+from keyturn.gateway.protocol.records import Tier, Untold, Verb
 from keyturn.gateway.protocol.strict_json import JsonObject
 
 _CHANGE = 2_500
 _AS_READ = "The tool reads the last change as shown here; nothing ran."
 _NO_REASON = "Please say why; the agent reads your reason."
+_NO_REASON_HERE = "Please say why; the card and the audit log show your reason."
 
 
 def view(
@@ -83,7 +84,9 @@ def submitted(item: Item, state: State) -> SubmittedEdit:
     found = read_form(item, state)
     reason = text_of(state, Input.REASON)
     if found.changed and _needs_reason(item) and not reason:
-        raise InvalidInputs({Input.REASON.value: _NO_REASON})
+        is_read = Untold.EDIT_REASON not in item.untold
+        problem = _NO_REASON if is_read else _NO_REASON_HERE
+        raise InvalidInputs({Input.REASON.value: problem})
     return replace(found, reason=reason)
 
 
@@ -93,9 +96,9 @@ def _needs_reason(item: Item) -> bool:
 
 
 def _reason(item: Item, words: str) -> Block:
-    hint: LiteralString = "The agent reads it."
+    hint = _who_reads(item)
     if _needs_reason(item):
-        hint = "Needed when you change something. The agent reads it."
+        hint = "Needed when you change something. " + hint
     return text_field(
         Input.REASON,
         "Why this change?",
@@ -104,6 +107,14 @@ def _reason(item: Item, words: str) -> Block:
         hint=hint,
         optional=True,
     )
+
+
+def _who_reads(item: Item) -> LiteralString:
+    if Untold.EDIT in item.untold:
+        return "The agent does not learn of your change."
+    if Untold.EDIT_REASON in item.untold:
+        return "The agent learns of your change, and does not read this."
+    return "The agent reads it."
 
 
 def _raised(raised: Item, args: JsonObject) -> list[Block]:

@@ -40,6 +40,7 @@ from keyturn.gateway.protocol.records import (
     Result,
     RunRef,
     Tier,
+    Untold,
     Verb,
     join,
 )
@@ -173,6 +174,7 @@ class Item(PolicyDecisionFields):
         latest_at_ms: the latest possible end since then; 0: not set.
         handed_to: name of the program that runs it by itself; "" if its caller runs it.
         handed: what is known of the hand-over.
+        untold: what its agent does not learn of a decision.
     """
 
     id: str
@@ -214,6 +216,7 @@ class Item(PolicyDecisionFields):
     spot_check: SpotCheck | None = None
     handed_to: str = ""
     handed: HandOver = HandOver()
+    untold: tuple[Untold, ...] = ()
 
     @property
     def args(self) -> JsonObject:

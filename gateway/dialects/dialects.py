@@ -25,9 +25,11 @@ from keyturn.gateway.dialects.asked import (
 )
 from keyturn.gateway.errors import BadJson
 from keyturn.gateway.protocol.questions import ASK_USER
+from keyturn.gateway.protocol.records import Untold
 from keyturn.gateway.protocol.wire import (
     APPROVAL_INTERRUPT,
     RECONCILE_INTERRUPT,
+    ProposedCall,
     Turn,
     TurnRef,
 )
@@ -107,11 +109,22 @@ def turn_of(
     )
     return Turn(
         ref=ref,
-        calls=asked.calls,
+        calls=tuple(_with_untold(call, asked) for call in asked.calls),
         says=asked.says,
         schemas=asked.schemas,
         handed_to=program_name(handed_to) if handed_to else "",
     )
+
+
+def _with_untold(call: ProposedCall, asked: Asked) -> ProposedCall:
+    """Return a call with what its format cannot tell the agent of a decision."""
+    if call.hint is None:
+        return call
+    # No format has a place for the reason of an edit.
+    untold = [Untold.EDIT_REASON]
+    untold += [] if asked.tells_edits else [Untold.EDIT]
+    untold += [] if asked.keeps_reason else [Untold.REJECTION_REASON]
+    return call.with_(hint=call.hint.with_(untold=tuple(untold)))
 
 
 def program_name(text: str) -> str:

@@ -198,6 +198,14 @@ class Verb(StrEnum):
     RESPOND = "respond"
 
 
+class Untold(StrEnum):
+    """What an agent does not learn of a decision, because its format cannot say it."""
+
+    EDIT = "edit"
+    EDIT_REASON = "edit_reason"
+    REJECTION_REASON = "rejection_reason"
+
+
 class Finding(StrEnum):
     """A person's finding about an execution in doubt."""
 

@@ -25,6 +25,7 @@ from keyturn.gateway.protocol.records import (
     Result,
     RunRef,
     Tier,
+    Untold,
     Verb,
 )
 from keyturn.gateway.protocol.strict_json import JsonObject
@@ -126,12 +127,14 @@ class CallHint(Record):
             allows.
         description: untrusted text for the reviewer.
         task: the agent's name for the task; calls of one task may share a card.
+        untold: what the agent does not learn of a decision; forms say so.
     """
 
     hold: bool | None = Field(default=None, strict=True)
     allow: tuple[Verb, ...] | None = None
     description: str = ""
     task: str = Field(default="", max_length=MAX_TASK)
+    untold: tuple[Untold, ...] = ()
 
 
 class ProposedCall(Record):

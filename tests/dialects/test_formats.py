@@ -368,6 +368,25 @@ def test_a_turn_is_a_lane_of_its_question_and_is_named_by_its_value_too() -> Non
 
 
 @pytest.mark.parametrize(
+    ("value", "untold"),
+    [
+        (WHOLE, ["edit_reason"]),
+        (javascript(WHOLE), ["edit_reason", "edit"]),
+        (inbox(accept=True, ignore=True), ["edit_reason", "edit", "rejection_reason"]),
+        ("Which?", None),
+    ],
+)
+def test_a_turn_says_what_its_agent_does_not_learn(
+    value: object, untold: list[str] | None
+) -> None:
+    question = Question("q", value)
+    turn = turn_of(question, asked(value), agent="crm", thread="t", handed_to="crm")
+    [call] = turn.calls
+    found = call.hint and [one.value for one in call.hint.untold]
+    assert found == untold
+
+
+@pytest.mark.parametrize(
     ("given", "shown"),
     [
         ("agent crm", "agent crm"),

@@ -129,6 +129,10 @@ async def test_a_stock_agent_does_what_people_decide_on_its_cards(
     ts = await asked(people, agent, "order-2")
     await ana.click(CHANNEL, ts, Action.EDIT)
     view = await ana.wait_for_view(timeout_s=WITHIN_S)
+    knows = (
+        "does not learn of your change" if agent == "inbox" else "does not read this"
+    )
+    assert knows in str(view["blocks"])
     [amount] = [one for one in as_objects(view["blocks"]) if "'amount'" in str(one)]
     changed = {str(amount["block_id"]): "5", Input.REASON: "the agreed part"}
     assert await ana.submit(changed) == {}
@@ -138,7 +142,11 @@ async def test_a_stock_agent_does_what_people_decide_on_its_cards(
 
     ts = await asked(people, agent, "order-3")
     await ana.click(CHANNEL, ts, Action.REJECT)
-    await ana.wait_for_view(timeout_s=WITHIN_S)
+    view = await ana.wait_for_view(timeout_s=WITHIN_S)
+    reads = (
+        "The agent does not read this" if agent == "inbox" else "The agent reads this"
+    )
+    assert reads in str(view["blocks"])
     assert await ana.submit({Input.REASON: "paid before"}) == {}
     await shows(ana, ts, "Rejected")
 

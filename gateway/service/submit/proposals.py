@@ -454,6 +454,7 @@ def _item(
         effect=one.effect,
         spot_check=SpotCheck() if one.is_drawn else None,
         handed_to=source.turn.handed_to,
+        untold=one.call.hint.untold if one.call.hint else (),
     )
 
 

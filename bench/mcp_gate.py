@@ -71,10 +71,10 @@ async def measured(plan: Plan) -> Figure:
     async with _World.made() as world:
         progress("auto calls, in turns")
         direct, gated = await world.auto_calls(plan)
-        progress(f"{plan.between_legs} calls between their legs")
-        connections, waits, memory = await world.between_legs(plan.between_legs)
         progress(f"{plan.held} held calls of one key")
         refused = await world.held(plan.held)
+        progress(f"{plan.between_legs} calls between their legs")
+        connections, waits, memory = await world.between_legs(plan.between_legs)
     medians = zip(gated.by_round(0.5), direct.by_round(0.5), strict=True)
     added = Measured("added", "ms", tuple((one - other,) for one, other in medians))
     return Figure(
@@ -188,18 +188,15 @@ class _World:
     async def held(self, number: int) -> Measured:
         """Hold calls at once, decide them; return the refusals of the gateway."""
         self.answers.clear()
-        known = await self._pending(0)
-        async with self.gate("60s") as (url, _), _client(url, "legacy") as client:
+        async with self.gate("10m") as (url, _), _client(url, "legacy") as client:
             calling = [
                 asyncio.create_task(
                     client.call_tool("pay", {"to": f"held {each}", "amount": 1})
                 )
                 for each in range(number)
             ]
-            waiting = await self._pending(len(known) + number)
-            for item_id in waiting:
-                if item_id not in known:
-                    await self.people.decide(item_id, Approve())
+            for item_id in await self._pending(number):
+                await self.people.decide(item_id, Approve())
             results = await asyncio.gather(*calling)
         ran = sum(call["args"]["to"].startswith("held") for call in self.paid())
         if any(one.is_error for one in results) or ran != number:
@@ -230,7 +227,7 @@ class _World:
 @asynccontextmanager
 async def _client(url: str, mode: str = "auto") -> AsyncGenerator[Client]:
     async with (
-        httpx2.AsyncClient(timeout=120) as http,
+        httpx2.AsyncClient(timeout=900, limits=httpx2.Limits()) as http,
         Client(
             streamable_http_client(url, http_client=http), mode=mode, cache=None
         ) as client,

@@ -73,6 +73,7 @@ class Call:
         result: what the client gets, once it is over.
         trouble: why the latest attempt failed before anything ran.
         work: the attempt that runs now.
+        is_in_doubt: an earlier attempt broke off; people find out what happened.
         progress: passes progress of the upstream on.
         trace: the client's trace context.
         definition: the tool's definition at the proposal; None before it.
@@ -93,6 +94,7 @@ class Call:
     result: CallToolResult | None = None
     trouble: KeyturnError | None = None
     work: asyncio.Task[None] | None = None
+    is_in_doubt: bool = False
     progress: Progress | None = None
     trace: str = ""
     definition: JsonObject | None = None

@@ -73,7 +73,7 @@ class _Elsewhere(claiming.People):
 
     @override
     async def reconcile(self) -> wire.ReconcileAnswer:
-        raise InDoubt
+        raise _NotNow
 
     @override
     def has_ended(self) -> None:
@@ -82,10 +82,6 @@ class _Elsewhere(claiming.People):
 
 class DefinitionChanged(KeyturnError):
     """The server changed the tool between the approval and the run."""
-
-
-class InDoubt(KeyturnError):
-    """An earlier attempt ended without a report, and people find out what happened."""
 
 
 class Passage:
@@ -228,8 +224,6 @@ class Passage:
                 await work
             except _NotNow:
                 pass
-            except InDoubt:
-                call.end(in_doubt())
             except KeyturnError as error:
                 call.trouble = error
             except any_failure() as error:
@@ -258,9 +252,10 @@ class Passage:
     async def _is_decided(self, call: Call) -> bool:
         """Return whether a held call may be claimed; give it its end, if it has one."""
         for outcome in await self._gate.outcomes(call.ref(self._agent)):
+            call.is_in_doubt = outcome.state is ItemState.IN_DOUBT
             if outcome.state is not ItemState.PENDING:
                 call.result = _over(outcome, call.args)
-                return call.result is None
+                return call.result is None and not call.is_in_doubt
         return False
 
     async def _run_claimed(self, call: Call, verdict: wire.Verdict) -> None:

@@ -225,7 +225,8 @@ class GateServer:
         if result is not None:
             return result
         legs = int(cast("int", state.get("legs", 0))) + 1
-        if ctx.protocol_version in MODERN_PROTOCOL_VERSIONS and legs < MOST_LEGS:
+        asks_again = ctx.protocol_version in MODERN_PROTOCOL_VERSIONS
+        if asks_again and legs < MOST_LEGS and not call.is_in_doubt:
             self.calls.comes_back(call)
             sealed = json.dumps({"call": call.id, "legs": legs})
             return types.InputRequiredResult(request_state=sealed)
@@ -294,10 +295,14 @@ class GateServer:
 
     def _later(self, call: Call) -> types.CallToolResult:
         ticket = self.calls.ticket(call)
-        state = "It runs now" if call.work is not None else "A person still decides"
+        state = "This is no failure. A person still decides."
+        if call.is_in_doubt:
+            state = f"{texts.UNKNOWN_RESULT} Reviewers find out."
+        elif call.work is not None:
+            state = "This is no failure. The call runs now."
         return text_result(
-            f"This is no failure. {state}. Your ticket is {ticket!r}: call {WAIT} with "
-            "it to get the result, as often as needed. Do not make the same call again."
+            f"{state} Your ticket is {ticket!r}: call {WAIT} with it to get the "
+            f"result, as often as needed. {texts.NOT_AGAIN}"
         )
 
     def _principal(self, ctx: Context) -> str | None:

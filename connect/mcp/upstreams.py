@@ -402,7 +402,9 @@ class Upstream:
         parts = httpx2.URL(self.spec.url)
         proxy = proxy_for(parts.scheme, parts.host)
         inner = httpx2.AsyncHTTPTransport(
-            verify=trusted(), proxy=str(proxy) if proxy else None
+            verify=trusted(),
+            proxy=str(proxy) if proxy else None,
+            limits=httpx2.Limits(),  # each call under way has a connection
         )
         timeout = httpx2.Timeout(30.0, read=CALL_S)
         headers = dict(self.spec.headers)

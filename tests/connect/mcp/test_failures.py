@@ -67,7 +67,7 @@ async def test_a_killed_gate_runs_a_call_at_most_once(
             await world.decide(Approve())
         await asyncio.wait_for(raw.process.wait(), 30)
     world.script.put()
-    async with started(world) as raw:
+    async with started(world, "--hold", "6s") as raw:
         await raw.send(id=3, method="tools/call", params=CALL)
         if name == "submit":
             await world.decide(Approve())

@@ -32,6 +32,7 @@ class Turn:
     desk: Desk
     server: DevServer
     thread: str
+    loop: HandOver = field(init=False)
     working: asyncio.Task[None] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -40,8 +41,8 @@ class Turn:
             {"url": self.server.url, "graphs": graphs}
         )
         host = AgentServer("crm", given, self.server.session)
-        loop = HandOver(host, self.desk.gate, every_s=0.05)
-        self.working = asyncio.create_task(loop.run())
+        self.loop = HandOver(host, self.desk.gate, every_s=0.05)
+        self.working = asyncio.create_task(self.loop.run())
 
     async def told(self) -> list[str]:
         while await self.server.questions(self.thread):  # noqa: ASYNC110 - of a server
@@ -99,4 +100,6 @@ async def test_it_keeps_what_connectors_promise(
             await behaviour(desk, agents)
         finally:
             for turn in agents.turns:
+                # It may still record the end of the last hand-over.
+                await turn.loop.settled()
                 await turn.stop()

@@ -60,6 +60,9 @@ RECOVER_S = 60.0
 FOLLOW_S = 30
 """Seconds that one request waits for events."""
 
+GRACE_S = 2.0
+"""Time for answers on their way when the process stops."""
+
 AT_ONCE = 16
 """Most threads that are read at the same time."""
 
@@ -148,6 +151,9 @@ class HandOver:
                 await self._pause()
         finally:
             tasks = [following, *self._tasks.values()]
+            if self._tasks:
+                # Another process would wait for the leases of their claims.
+                await asyncio.wait(self._tasks.values(), timeout=GRACE_S)
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)

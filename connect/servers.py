@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from typing import Any
 
 from keyturn.connect.agent_server import AgentServer
@@ -46,17 +47,14 @@ async def connecting_servers(
         tasks = list[asyncio.Task[None]]()
         stack.push_async_callback(_stopped, tasks)
         for name, server in settings.servers.items():
-            host, every_s = AgentServer(name, server, session), server.every
-            make = _connector(host, gate, every_s.total_seconds())
+            host, every_s = (
+                AgentServer(name, server, session),
+                server.every.total_seconds(),
+            )
+            make = partial(HandOver, host, gate, every_s=every_s)
             work = _alone(store, settings.tenant, name, make)
             tasks.append(asyncio.create_task(work))
         yield
-
-
-def _connector(
-    host: AgentServer, gate: LocalGate, every_s: float
-) -> Callable[[], HandOver]:
-    return lambda: HandOver(host, gate, every_s=every_s)
 
 
 async def _alone(

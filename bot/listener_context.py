@@ -103,18 +103,12 @@ class ListenerContext:
         return Frame(approval, self.config.seal_key, self.team, now_ms)
 
     async def reviewer_of(
-        self,
-        user: str,
-        user_team: str,
-        *items: Item,
-        decides: bool = False,
-        is_glance: bool = False,
+        self, user: str, user_team: str, *items: Item, decides: bool = False
     ) -> Reviewer:
         """Return a person's identity and roles for these items, and for whom they act.
 
         Answers of Slack are cached for a minute. For a decision that several people
-        must make, Slack is asked again. With ``is_glance`` a cached answer always
-        suffices, as for a page that is soon refreshed.
+        must make, Slack is asked again.
         """
         wanted = (self.service.usergroups(item) for item in items)
         groups = frozenset[str]().union(*wanted)
@@ -122,9 +116,7 @@ class ListenerContext:
         # several people must agree, a person who left the group within that minute
         # would complete the number.
         fresh = decides and any(_takes_several(item) for item in items)
-        return await self.resolve(
-            user, user_team, groups=groups, fresh=fresh, is_glance=is_glance
-        )
+        return await self.resolve(user, user_team, groups=groups, fresh=fresh)
 
     async def resolve(
         self,
@@ -137,7 +129,8 @@ class ListenerContext:
     ) -> Reviewer:
         """Return a person, and for whom they act, with their roles by these groups.
 
-        ``is_glance`` is that of `reviewer_of`; with ``fresh`` Slack is asked again.
+        With ``fresh`` Slack is asked again. With ``is_glance`` an answer of the last
+        minute always suffices, as for a page that is soon refreshed.
         """
         # The people who delegated to this person are looked up in the same round: Slack
         # waits three seconds, and each lookup may take half of them.

@@ -334,7 +334,7 @@ async def queue_of(
         ctx: the listener's dependencies.
         user: the person.
         read: approvals that were read a moment ago, by id; this adds to it.
-        is_glance: accept Slack's answers of the last minute; see `reviewer_of`.
+        is_glance: accept Slack's answers of the last minute; see `resolve`.
 
     Raises:
         StoreUnavailable: the store does not answer.

@@ -25,8 +25,6 @@ from keyturn.gateway.store.audit.files import (
 from keyturn.gateway.store.events.readers import EntryId
 from keyturn.gateway.trust.checkpoints import Checkpoint, TreeHead, verified_checkpoint
 
-_EVERY = 5000
-
 
 @dataclass(frozen=True)
 class Problem:
@@ -86,7 +84,7 @@ class Evidence:
 
 
 Progress = Callable[[int, int], None]
-"""Called with the numbers of verified entries and of all entries."""
+"""Called at each entry with the numbers of verified entries and of all entries."""
 
 
 def verify_log(
@@ -190,8 +188,7 @@ def _compare_tree(
                     yield Problem(before, f"{entries} are not those that were signed")
                     return True
                 before, left = head.size, left[1:]
-            if index % _EVERY == 0:
-                progress(index, found.size)
+            progress(index, found.size)
     except AuditUnreadable as error:
         yield Problem(head.size, str(error))
         return True
@@ -220,8 +217,7 @@ def _compare_rows(
                 count = found.not_ours.get(record.state, 0)
                 found.not_ours[record.state] = count + 1
             index += 1
-            if index % _EVERY == 0:
-                progress(index, found.size)
+            progress(index, found.size)
     except (AuditUnreadable, OSError) as error:
         return Problem(index, str(error))
     if index < found.size:

@@ -174,6 +174,11 @@ class Connection:
         _, time = await self.transaction(["EXISTS", near], ["TIME"])
         return milliseconds(time)
 
+    async def hash_now(self, key: str) -> tuple[dict[str, bytes], int]:
+        """Return the fields of a hash and the time of its server, in one snapshot."""
+        found, time = await self.transaction(["HGETALL", key], ["TIME"])
+        return fields(found), milliseconds(time)
+
     async def transaction(self, *commands: Sequence[Argument]) -> list[Reply]:
         """Run commands as one MULTI/EXEC on a consistent state.
 

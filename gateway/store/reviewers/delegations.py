@@ -6,7 +6,7 @@ import logging
 
 from keyturn.gateway.approvals.events import Event
 from keyturn.gateway.protocol.records import Record
-from keyturn.gateway.store.connection.connection import Argument, fields, milliseconds
+from keyturn.gateway.store.connection.connection import Argument
 from keyturn.gateway.store.keys import Keys
 from keyturn.gateway.store.sealing.conditional_write import write_if
 from keyturn.gateway.store.sealing.sealing import Repository, Sealed
@@ -47,7 +47,7 @@ class DelegationStore(Repository):
 
         A corrupt row delegates nothing, and blocks no decision.
         """
-        rows, now_ms = await self._read(keys)
+        rows, now_ms = await self._conn.hash_now(keys.delegations)
         found: list[Delegation] = []
         for user, body in rows.items():
             one = self._opened(keys, user, body)
@@ -70,7 +70,7 @@ class DelegationStore(Repository):
         """Replace a person's row, or remove it; return its end, None for no change."""
         key = keys.delegations
         while True:
-            rows, now_ms = await self._read(keys)
+            rows, now_ms = await self._conn.hash_now(key)
             known = {one: self._opened(keys, one, body) for one, body in rows.items()}
             over = [one for one, row in known.items() if row and row.until_ms <= now_ms]
             left = {*rows} - {*over}
@@ -96,12 +96,6 @@ class DelegationStore(Repository):
                 # Rows sealed before this moment now count as older.
                 self._sealing.is_older(_number_of(keys, user), now_ms + (not to))
                 return until_ms
-
-    async def _read(self, keys: Keys) -> tuple[dict[str, bytes], int]:
-        rows, time = await self._conn.transaction(
-            ["HGETALL", keys.delegations], ["TIME"]
-        )
-        return fields(rows), milliseconds(time)
 
     def _opened(self, keys: Keys, user: str, stored: bytes) -> Delegation | None:
         """Return a row; None if its seal is invalid."""

@@ -10,7 +10,6 @@ from datetime import timedelta
 from typing import TypeVar
 
 from keyturn.gateway.protocol.records import Record
-from keyturn.gateway.store.connection.connection import fields, milliseconds
 from keyturn.gateway.store.keys import Keys
 from keyturn.gateway.store.sealing.sealing import Repository
 
@@ -62,9 +61,7 @@ class HomeTabStore(Repository):
 
     async def tab(self, keys: Keys, user: str) -> tuple[HomeTab, ShownTab, int]:
         """Return a person's tab, its content, and the store's clock."""
-        key = keys.home_tabs
-        rows, time = await self._conn.transaction(["HGETALL", key], ["TIME"])
-        found, now_ms = fields(rows), milliseconds(time)
+        found, now_ms = await self._conn.hash_now(keys.home_tabs)
         tab = _read(HomeTab, found.get(user))
         if now_ms >= tab.until_ms:
             tab = HomeTab()
@@ -73,11 +70,10 @@ class HomeTabStore(Repository):
     async def open_tabs(self, keys: Keys, limit: int) -> list[str]:
         """Return users of recently used tabs, latest first; forget the others."""
         key = keys.home_tabs
-        rows, time = await self._conn.transaction(["HGETALL", key], ["TIME"])
-        now_ms = milliseconds(time)
+        rows, now_ms = await self._conn.hash_now(key)
         used: dict[str, int] = {}
         over: list[str] = []
-        for name, body in fields(rows).items():
+        for name, body in rows.items():
             if name.endswith(_SHOWN):
                 continue
             tab = _read(HomeTab, body)

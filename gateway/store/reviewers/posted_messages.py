@@ -104,10 +104,10 @@ class PostedMessageStore(Repository):
         Entries with an invalid seal are reported and deleted.
         """
         name = keys.messages(approval)
-        found, time = await self._conn.transaction(["HGETALL", name], ["TIME"])
+        found, now_ms = await self._conn.hash_now(name)
         places: list[tuple[str, str]] = []
         ended: Ended | None = None
-        for at, stored in fields(found).items():
+        for at, stored in found.items():
             if at == _ENDED:
                 body = self._sealing.opened(Sealed.MESSAGE, (name, _ENDED), stored)
                 if body is not None:
@@ -120,7 +120,7 @@ class PostedMessageStore(Repository):
             places.append((channel, ts))
             if stored != (seal := self._sealing.seal(Sealed.MESSAGE, (name, at), b"")):
                 await self._conn.command("HSET", name, at, seal)
-        return PostedMessages(tuple(places), ended, milliseconds(time))
+        return PostedMessages(tuple(places), ended, now_ms)
 
     async def redacted(self, keys: Keys, approval: str, place: tuple[str, str]) -> None:
         """Record that a message needs no more redaction."""

@@ -13,12 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from keyturn.gateway.protocol.records import Record
-from keyturn.gateway.store.connection.connection import (
-    fields,
-    milliseconds,
-    number,
-    text,
-)
+from keyturn.gateway.store.connection.connection import number, text
 from keyturn.gateway.store.keys import Keys
 from keyturn.gateway.store.sealing.conditional_write import write_if
 from keyturn.gateway.store.sealing.sealing import Repository
@@ -101,13 +96,12 @@ class ProcessStore(Repository):
         """Read the registry; raises `StoreUnavailable`."""
         clock = self._conn.clock
         asked_s = clock.asking()
-        raw, time = await self._conn.transaction(["HGETALL", keys.members], ["TIME"])
-        now_ms = milliseconds(time)
+        found, now_ms = await self._conn.hash_now(keys.members)
         clock.answered(now_ms / 1000, asked_s)
         alive: dict[str, tuple[ProcessInfo, int]] = {}
         kept: dict[tuple[str, str], AgentCheckpoints] = {}
         refused: list[str] = []
-        found, over = fields(raw), list[str]()
+        over: list[str] = []
         for name, value in found.items():
             kind, _, rest = name.partition(":")
             ends, _, body = text(value).partition(" ")

@@ -4,12 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from keyturn.gateway.store.connection.connection import (
-    fields,
-    milliseconds,
-    number,
-    text,
-)
+from keyturn.gateway.store.connection.connection import fields, number, text
 from keyturn.gateway.store.keys import Keys
 from keyturn.gateway.store.sealing.sealing import Repository
 
@@ -45,17 +40,14 @@ class RestoreCounterStore(Repository):
 
     async def read(self, keys: Keys) -> RestoreCounters:
         """Return all counters and the store's clock."""
-        key = keys.restore_counters
-        rows, time = await self._conn.transaction(["HGETALL", key], ["TIME"])
-        found = fields(rows)
+        found, now_ms = await self._conn.hash_now(keys.restore_counters)
         store = text(found.pop(_STORE, b""))
-
         of = {
             name: RestoreCounter(number(kept), number(found.get(name + _AT)))
             for name, kept in found.items()
             if not name.endswith(_AT)
         }
-        return RestoreCounters(store, of, milliseconds(time))
+        return RestoreCounters(store, of, now_ms)
 
     async def named(self, keys: Keys, store: str) -> str:
         """Set the data set's id unless it has one; return its id."""

@@ -271,11 +271,7 @@ class SlackBot:
         except StoreUnavailable:
             return {}
         failed = {"waiting": waiting, "parked": parked} if waiting or parked else {}
-        found: dict[str, object] = {
-            "runs": failed,
-            "others": others,
-            "outbox": outbox,
-        }
+        found: dict[str, object] = {"runs": failed, "others": others, "outbox": outbox}
         return {name: value for name, value in found.items() if value}
 
     async def _problems(self) -> list[str]:

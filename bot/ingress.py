@@ -369,12 +369,7 @@ class Sockets:
     """
 
     def __init__(
-        self,
-        slack: Slack,
-        app_token: str,
-        *,
-        nonces: StoreNonces,
-        handle: Handle,
+        self, slack: Slack, app_token: str, *, nonces: StoreNonces, handle: Handle
     ) -> None:
         self._slack, self._app_token = slack, app_token
         self._nonces, self._handle = nonces, handle

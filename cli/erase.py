@@ -25,8 +25,7 @@ def erase(
     ],
     *,
     yes: Annotated[
-        bool,
-        typer.Option("--yes", help="Erase. Without it, only list the approvals."),
+        bool, typer.Option("--yes", help="Erase. Without it, only list the approvals.")
     ] = False,
     by: By = "",
     json: AsJson = False,

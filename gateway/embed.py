@@ -27,11 +27,7 @@ from keyturn.gateway.arguments import (
     require_secret,
 )
 from keyturn.gateway.config import Settings, SettingsFile
-from keyturn.gateway.errors import (
-    SettingsError,
-    StoreUnavailable,
-    ThreadUnavailable,
-)
+from keyturn.gateway.errors import SettingsError, StoreUnavailable, ThreadUnavailable
 from keyturn.gateway.failures import any_failure
 from keyturn.gateway.policy.rules import Policy
 from keyturn.gateway.policy_file import PolicyFile, followed, policy_of
@@ -250,12 +246,7 @@ class ThreadRuns(ProgramRuns):
     retried = (InputNotGiven, StoreUnavailable, ThreadUnavailable)
 
     def __init__(
-        self,
-        store: Store,
-        gateway: AgentService,
-        runners: Runners,
-        *,
-        tenant: str,
+        self, store: Store, gateway: AgentService, runners: Runners, *, tenant: str
     ) -> None:
         threads = StoreThreads(store, gateway, tenant=tenant)
         super().__init__(gateway, threads, store.retries)

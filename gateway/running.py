@@ -7,13 +7,7 @@ import logging
 import os
 import secrets
 import socket
-from collections.abc import (
-    AsyncGenerator,
-    Awaitable,
-    Callable,
-    Collection,
-    Iterable,
-)
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
@@ -82,10 +76,7 @@ async def load_runners(
         graph = await load_graph(agent.graph, settings.folder, agent.ungated, own_gate)
         check_name(graph, name)
         runners[name] = Runner(
-            attached(graph, saver),
-            agent=name,
-            ungated=agent.ungated,
-            hands_over=True,
+            attached(graph, saver), agent=name, ungated=agent.ungated, hands_over=True
         )
     return runners
 

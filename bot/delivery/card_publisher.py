@@ -24,11 +24,7 @@ from keyturn.bot.cards.fallbacks import plain_card
 from keyturn.bot.cards.frame import Frame
 from keyturn.bot.cards.mentions import mentions_for
 from keyturn.bot.cards.reminders import replaced
-from keyturn.bot.cards.special_cards import (
-    notification,
-    question_card,
-    standing_card,
-)
+from keyturn.bot.cards.special_cards import notification, question_card, standing_card
 from keyturn.bot.config import BotConfig
 from keyturn.bot.identity import Identity
 from keyturn.bot.ids import key_id

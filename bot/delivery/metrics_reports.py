@@ -116,11 +116,7 @@ class MetricsReports:
         was_over = await self._mark("waiting") == "over"
         if was_over == bool(count):
             return
-        data = {
-            "count": str(count),
-            "limit_ms": str(limit_ms),
-            "since": str(since_ms),
-        }
+        data = {"count": str(count), "limit_ms": str(limit_ms), "since": str(since_ms)}
         state, reason = ("over", "waiting") if count else ("under", "waiting_over")
         name = EventName.METRICS_ALERT
         await self._announce("waiting", state, name, data, reason=reason)

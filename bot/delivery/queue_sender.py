@@ -15,11 +15,7 @@ from keyturn.bot.cards.metrics_messages import METRICS_EVENTS
 from keyturn.bot.cards.reminders import escalation
 from keyturn.bot.cards.special_cards import many_ran
 from keyturn.bot.delivery import event_messages
-from keyturn.bot.delivery.card_publisher import (
-    RESERVED,
-    CardPublisher,
-    RateLimitDelay,
-)
+from keyturn.bot.delivery.card_publisher import RESERVED, CardPublisher, RateLimitDelay
 from keyturn.bot.delivery.card_updater import BROKEN_S, CardUpdater
 from keyturn.bot.delivery.collecting import Collector
 from keyturn.bot.delivery.event_messages import POSTED_IN_CHANNEL, message_without_card

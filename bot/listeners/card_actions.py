@@ -17,12 +17,7 @@ from keyturn.bot.cards.reply_texts import outcome_text
 from keyturn.bot.ids import Action, Input, Sealed, View, verify_outage
 from keyturn.bot.listener_context import ListenerContext, UserFacingError, UserText
 from keyturn.bot.listeners.deciding import page_of
-from keyturn.bot.listeners.router import (
-    NOT_CONFIRMED,
-    AckBody,
-    on_action,
-    on_submit,
-)
+from keyturn.bot.listeners.router import NOT_CONFIRMED, AckBody, on_action, on_submit
 from keyturn.bot.listeners.targets import (
     Target,
     Who,

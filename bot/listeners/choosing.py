@@ -503,10 +503,7 @@ async def _results(
         if isinstance(refusal, Unknown):
             approves = isinstance(decision, Approve)
             said = await answered(ctx, click.approval, reviewer, has_approved=approves)
-        results[number] = (
-            Came.NOT_DONE,
-            said or outcome_text(refusal),
-        )
+        results[number] = (Came.NOT_DONE, said or outcome_text(refusal))
     return results
 
 

@@ -104,10 +104,7 @@ _FORMS: Mapping[View, tuple[Callable[[Item, State], Decision], Input | None]] = 
         lambda item, state: Respond(answers=answer.submitted(item.questions, state)),
         None,
     ),
-    View.RECONCILE: (
-        lambda _, state: call_form.submitted_finding(state),
-        Input.NOTE,
-    ),
+    View.RECONCILE: (lambda _, state: call_form.submitted_finding(state), Input.NOTE),
 }
 """By form, the decision in it, and the input under which a refusal is explained."""
 

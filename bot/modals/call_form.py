@@ -27,15 +27,7 @@ from keyturn.bot.cards.refs import who
 from keyturn.bot.cards.states import because, is_usual, needs, why
 from keyturn.bot.ids import Input, View
 from keyturn.bot.modals.form import InvalidInputs, State, choice_of, text_of
-from keyturn.bot.text import (
-    Template,
-    Untrusted,
-    code,
-    fit,
-    label,
-    template,
-    untrusted,
-)
+from keyturn.bot.text import Template, Untrusted, code, fit, label, template, untrusted
 from keyturn.gateway.approvals.deciding import MAX_TEXT
 from keyturn.gateway.approvals.decisions import Reconcile
 from keyturn.gateway.approvals.record import Item

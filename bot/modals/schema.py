@@ -175,11 +175,7 @@ class Kind(StrEnum):
     JSON = "json"
 
 
-_KINDS = {
-    "integer": Kind.INTEGER,
-    "number": Kind.NUMBER,
-    "boolean": Kind.FLAG,
-}
+_KINDS = {"integer": Kind.INTEGER, "number": Kind.NUMBER, "boolean": Kind.FLAG}
 
 
 _FORMATS = {"date": Kind.DATE, "date-time": Kind.MOMENT}

@@ -309,13 +309,7 @@ def evaluate_question(
     )
 
 
-def effect_of(
-    policy: Policy,
-    *,
-    agent: str,
-    tool: str,
-    args: JsonObject,
-) -> str:
+def effect_of(policy: Policy, *, agent: str, tool: str, args: JsonObject) -> str:
     """Return a hash that is the same for calls of one tool with the same effect.
 
     Two calls have the same effect if the arguments in ``same_by`` are equal, in any

@@ -132,12 +132,7 @@ class WindowUses(Record):
 
 
 def window_uses(
-    policy: Policy,
-    *,
-    agent: str,
-    tool: str,
-    args: JsonObject,
-    requester: str = "",
+    policy: Policy, *, agent: str, tool: str, args: JsonObject, requester: str = ""
 ) -> WindowUses:
     """Return the shares of a call in the windows of a policy; never raises.
 

@@ -10,11 +10,7 @@ from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
 from langchain_core.runnables import Runnable
 from pydantic import BaseModel, Field
 
-from keyturn.gateway.triage.asking import (
-    Assessment,
-    most_cautious,
-    parse_assessment,
-)
+from keyturn.gateway.triage.asking import Assessment, most_cautious, parse_assessment
 from keyturn.gateway.triage.request import TriageRequest
 
 PROMPT = """\

@@ -19,11 +19,7 @@ from keyturn.gateway.approvals.executing import NEVER_AGAIN, Attempt
 from keyturn.gateway.errors import ForgedRecord, StoreUnavailable
 from keyturn.gateway.protocol import digest
 from keyturn.gateway.protocol.wire import TurnRef
-from keyturn.gateway.store.connection.connection import (
-    Connection,
-    fields,
-    milliseconds,
-)
+from keyturn.gateway.store.connection.connection import Connection, fields, milliseconds
 from keyturn.gateway.store.keys import Keys, hash_of
 from keyturn.gateway.store.records import codec
 from keyturn.gateway.store.records.atomic_write import run_change

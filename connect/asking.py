@@ -7,7 +7,7 @@ the proposed calls, and the wait of a program that has paused its run (`decided`
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
@@ -119,8 +119,9 @@ class Asker:
             raise
         except FINAL_ERRORS as error:
             return _denied(call, str(error))
+        about = call.tool, call.tool_call_id, wire.args_hash(call.args)
         for one in found:
-            if one.tool_call_id == call.tool_call_id and is_about(one, call):
+            if (one.tool, one.tool_call_id, one.args_hash) == about:
                 return one
         return _denied(call, texts.NO_VERDICT)
 
@@ -134,12 +135,6 @@ class Asker:
         return await once(self.gate, held, work)
 
 
-def is_about(verdict: Verdict, call: ProposedCall) -> bool:
-    """Return True if a verdict is about exactly this call."""
-    is_same = verdict.args_hash == wire.args_hash(call.args)
-    return verdict.tool == call.tool and is_same
-
-
 def _denied(call: ProposedCall, reason: str) -> Verdict:
     return Verdict(
         kind=VerdictKind.DENY,
@@ -151,43 +146,41 @@ def _denied(call: ProposedCall, reason: str) -> Verdict:
     )
 
 
-async def decided(gate: Gate, run: RunRef, questions: Iterable[OpenQuestion]) -> None:
-    """Wait until people have answered all of these questions of a run.
+async def decided(
+    gate: Gate, run: RunRef, question: OpenQuestion, *, waits: bool = True
+) -> bool:
+    """Return True if people have answered a question of a run; wait until then.
+
+    Args:
+        gate: the gateway.
+        run: the run of the call.
+        question: about the call.
+        waits: False only looks.
 
     Raises:
         KeyRefused: when the gateway refuses the API key of this process.
         NotAllowed: when it refuses the question.
     """
-    left: list[OpenQuestion] = [*questions]
+    wait_s = POLL_S if waits else 0.0
+    asked = AnswersQuestion(run=run, questions=(question,), wait_s=wait_s)
     patience = Patience()
-    while left:
-        asked = AnswersQuestion(run=run, questions=tuple(left), wait_s=POLL_S)
+    found = await patience.ask(partial(gate.answers, asked))
+    while waits and not found:
         found = await patience.ask(partial(gate.answers, asked))
-        answered = [one.question for one in found]
-        left = [one for one in left if one not in answered]
+    return bool(found)
 
 
 async def decided_on(
-    gate: Gate, run: RunRef, verdict: Verdict, *, wait: bool = True
+    gate: Gate, run: RunRef, verdict: Verdict, *, waits: bool = True
 ) -> bool:
-    """Return True if people have decided on a call, or need not; wait until then.
-
-    Args:
-        gate: the gateway.
-        run: the run of the call.
-        verdict: the gateway's verdict on the call.
-        wait: False only looks.
-    """
-    if verdict.kind is not VerdictKind.HOLD:
-        return True
-    one = OpenQuestion(
+    """Return True if people have decided on a call, or need not; see `decided`."""
+    about = OpenQuestion(
         kind=APPROVAL_INTERRUPT,
         item_id=verdict.item_id,
         action_hash=verdict.action_hash,
     )
-    if wait:
-        await decided(gate, run, [one])
-    return wait or bool(await gate.answers(AnswersQuestion(run=run, questions=(one,))))
+    is_held = verdict.kind is VerdictKind.HOLD
+    return not is_held or await decided(gate, run, about, waits=waits)
 
 
 def schema_of(schema: object) -> JsonObject | None:
@@ -196,3 +189,9 @@ def schema_of(schema: object) -> JsonObject | None:
         return checkable(strict_json.accept_object(schema))
     except BadJson:
         return None
+
+
+def schemas_of(schemas: Mapping[str, object]) -> dict[str, JsonObject]:
+    """Return the schemas of tools that can be used, by the tools' names."""
+    found = {tool: schema_of(schema) for tool, schema in schemas.items()}
+    return {tool: schema for tool, schema in found.items() if schema is not None}

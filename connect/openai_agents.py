@@ -38,7 +38,7 @@ from agents.items import ToolApprovalItem
 from agents.tool_context import ToolContext
 from pydantic_core import to_jsonable_python
 
-from keyturn.connect.asking import Asker, decided_on, schema_of
+from keyturn.connect.asking import Asker, decided_on, schemas_of
 from keyturn.connect.gate import Gate
 from keyturn.connect.kept_values import defused
 from keyturn.connect.once import Told, Work
@@ -293,7 +293,7 @@ class _Gated:
         turn = self.turn(context, call_id, json.dumps(args))
         verdict = await self.verdict(context, turn)
         gate = self.gates.asker.gate
-        return not await decided_on(gate, turn.ref.run_ref, verdict, wait=False)
+        return not await decided_on(gate, turn.ref.run_ref, verdict, waits=False)
 
     def turn(self, context: Context, call_id: str, text: str) -> Turn:
         """Return the turn of one call."""
@@ -311,8 +311,7 @@ class _Gated:
             ns=call_id.replace("|", "/"),
             message_id=call_id,
         )
-        schema = schema_of(self.tool.params_json_schema)
-        schemas = {} if schema is None else {self.tool.name: schema}
+        schemas = schemas_of({self.tool.name: self.tool.params_json_schema})
         return Turn(ref=ref, calls=(call,), schemas=schemas)
 
     async def verdict(self, context: Context, turn: Turn) -> Verdict:

@@ -19,29 +19,31 @@ from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from pydantic import TypeAdapter, ValidationError
-from pydantic_ai import RunContext, ToolReturn
-from pydantic_ai.agent import AbstractAgent
-from pydantic_ai.capabilities import AbstractCapability, CapabilityOrdering
-from pydantic_ai.exceptions import (
+from pydantic_ai import (
+    AbstractToolset,
     ApprovalRequired,
     CallDeferred,
-    ModelRetry,
-    ToolFailed,
-)
-from pydantic_ai.messages import ModelResponse, ToolCallPart
-from pydantic_ai.models import ModelRequestContext
-from pydantic_ai.output import OutputContext
-from pydantic_ai.tools import (
     DeferredToolRequests,
     DeferredToolResults,
+    FunctionToolset,
+    ModelRequestContext,
+    ModelResponse,
+    ModelRetry,
+    RunContext,
+    ToolCallPart,
     ToolDefinition,
+    ToolFailed,
+    ToolReturn,
+    ToolsetTool,
+    WrapperToolset,
 )
-from pydantic_ai.toolsets import AbstractToolset, FunctionToolset, ToolsetTool
-from pydantic_ai.toolsets.wrapper import WrapperToolset
+from pydantic_ai.agent import AbstractAgent
+from pydantic_ai.capabilities import AbstractCapability, CapabilityOrdering
+from pydantic_ai.output import OutputContext
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 from typing_extensions import override
 
-from keyturn.connect.asking import Asker, decided, schema_of
+from keyturn.connect.asking import Asker, decided, schemas_of
 from keyturn.connect.gate import Gate
 from keyturn.connect.kept_values import defused, kept, recalled
 from keyturn.connect.once import NotDecided, Told, Work, once
@@ -114,7 +116,7 @@ class KeyturnApproval(AbstractCapability[Any]):
     @override
     def for_agent(self, agent: AbstractAgent[Any, Any]) -> AbstractCapability[Any]:
         """Refuse an agent that acts past the gate."""
-        self._refuse_output(_functions_of(agent.output_type))
+        self._refuse(_functions_of(agent.output_type), "is an output function")
         self._refuse_native(agent.root_capability.get_native_tools())
         for toolset in agent.toolsets:
             if isinstance(toolset, FunctionToolset):
@@ -146,7 +148,7 @@ class KeyturnApproval(AbstractCapability[Any]):
     ) -> Any:
         """Refuse an output function that a run adds."""
         name = output_context.function_name
-        self._refuse_output([name] if name else [])
+        self._refuse([name] if name else [], "is an output function")
         return output
 
     @override
@@ -164,48 +166,32 @@ class KeyturnApproval(AbstractCapability[Any]):
         tools deferred are not among the results.
         """
         ours = {
-            call.tool_call_id: requests.metadata[call.tool_call_id][METADATA]
-            for call in requests.approvals
-            if METADATA in requests.metadata.get(call.tool_call_id, {})
+            call_id: data[METADATA]
+            for call_id, data in requests.metadata.items()
+            if METADATA in data
         }
-        by_run: dict[RunRef, list[OpenQuestion]] = {}
         for one in ours.values():
             run = RunRef.model_validate(one["run"])
-            by_run.setdefault(run, []).append(
-                OpenQuestion.model_validate(one["question"])
-            )
-        for run, questions in by_run.items():
-            await decided(self.asker.gate, run, questions)
+            question = OpenQuestion.model_validate(one["question"])
+            await decided(self.asker.gate, run, question)
         return requests.build_results(approvals=dict.fromkeys(ours, True))
 
     def _refuse_asking(self, names: Collection[str]) -> None:
-        self._refuse(
-            names,
-            "asks for approval or runs elsewhere by itself; remove "
-            "requires_approval=True, so that people are asked once",
-        )
+        self._refuse(names, "asks for approval or runs elsewhere by itself")
 
     def _refuse_native(self, tools: Sequence[object]) -> None:
         names = [str(getattr(one, "unique_id", type(one).__name__)) for one in tools]
-        self._refuse(
-            # It only finds tools, which are gated.
-            [name for name in names if name != "tool_search"],
-            "runs at the model's provider, where no gate can hold it; use a tool of "
-            "this program, or a local MCP toolset",
-        )
-
-    def _refuse_output(self, names: Collection[str]) -> None:
-        self._refuse(
-            names,
-            "is an output function, which runs past the gate; make it a tool",
-        )
+        # Searching for tools only finds some, which are gated.
+        names = [name for name in names if name != "tool_search"]
+        self._refuse(names, "runs at the model's provider")
 
     def _refuse(self, names: Collection[str], why: str) -> None:
         for name in names:
             if name not in self.asker.ungated:
                 raise SettingsError(
-                    f"{name!r} of the agent {self.asker.agent!r} {why}, or list it in "
-                    "ungated= to run it without approvals."
+                    f"{name!r} of the agent {self.asker.agent!r} {why}, past the gate. "
+                    "Make it a plain tool of this program, or list it in ungated= to "
+                    "run it without approvals."
                 )
 
 
@@ -217,11 +203,8 @@ def _functions_of(output_type: object) -> list[str]:
     for field in ("outputs", "output", "output_function"):
         if hasattr(output_type, field):
             return _functions_of(getattr(output_type, field))
-    is_function = callable(output_type) and hasattr(output_type, "__code__")
-    is_method = hasattr(output_type, "__func__")
-    return (
-        [str(getattr(output_type, "__name__", ""))] if is_function or is_method else []
-    )
+    is_code = inspect.isfunction(output_type) or inspect.ismethod(output_type)
+    return [str(getattr(output_type, "__name__", ""))] if is_code else []
 
 
 @dataclass
@@ -240,8 +223,8 @@ class _Gated(WrapperToolset[Any]):
         if name in asker.ungated:
             return await super().call_tool(name, tool_args, ctx, tool)
         turn = _turn(ctx, asker, tool_args)
-        mine = (it for it in turn.calls if it.tool_call_id == ctx.tool_call_id)
-        call = next(mine, None)
+        by_id = {one.tool_call_id: one for one in turn.calls}
+        call = by_id.get(ctx.tool_call_id or "")
         if call is None:
             # Another capability changed arguments that the tool would have refused.
             raise ToolFailed(texts.NO_VERDICT)
@@ -300,11 +283,10 @@ def _turn(ctx: RunContext[Any], asker: Asker, args: dict[str, Any]) -> Turn:
 
 
 def _schemas(ctx: RunContext[Any], names: Sequence[str]) -> dict[str, JsonObject]:
-    tools = _tools(ctx)
-    found = {
-        name: schema_of(tools[name].tool_def.parameters_json_schema) for name in names
-    }
-    return {name: schema for name, schema in found.items() if schema is not None}
+    defined = {name: _tools(ctx)[name].tool_def for name in names}
+    return schemas_of(
+        {name: one.parameters_json_schema for name, one in defined.items()}
+    )
 
 
 def _tools(ctx: RunContext[Any]) -> Mapping[str, ToolsetTool[Any]]:

@@ -100,7 +100,15 @@ def test_the_plugin_of_pytest_belongs_to_the_namespace() -> None:
 
 
 # With the extra `client` alone; `local_gate` is for the gateway's process.
-@pytest.mark.parametrize("module", ["connect.once", "gateway.client.claiming"])
+@pytest.mark.parametrize(
+    "module",
+    [
+        "connect.once",
+        "connect.openai_agents",
+        "connect.pydantic_ai",
+        "gateway.client.claiming",
+    ],
+)
 def test_a_connector_loads_no_langchain_and_no_store(module: str) -> None:
     loaded = loaded_by(f"import keyturn.{module}")
 

@@ -222,8 +222,9 @@ _MAX_QUESTION = 3_000
 _SECTION = 2_800
 _HOW: LiteralString = "The agent's operator can answer in the agent's own program."
 _UNANSWERED: LiteralString = (
-    "⌛ Nobody answered the agent's question in time. The run ended, and calls that "
-    "had not run will not run. To continue, write here again."
+    "⌛ The agent got no answer to its question: nobody answered in time, or it takes "
+    "no such answer. The run ended, and calls that had not run will not run. To "
+    "continue, write here again."
 )
 
 

@@ -23,7 +23,14 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    Callable,
+    Collection,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
@@ -43,14 +50,17 @@ from keyturn.gateway.approvals.record import Approval, Item
 from keyturn.gateway.errors import CorruptRecord, ThreadUnavailable
 from keyturn.gateway.failures import any_failure, log_failure
 from keyturn.gateway.protocol.records import ItemState, RunRef
+from keyturn.gateway.resume.hand_over import names_of
 from keyturn.gateway.resume.langgraph_local import AGENT_KEY, Runners
 from keyturn.gateway.resume.store_threads import ThreadRef, under_lease
 from keyturn.gateway.resume.thread_state import (
     Answers,
     ThreadState,
     asked_items,
+    is_known,
     questions_of,
 )
+from keyturn.gateway.service.run.agents import MAX_HISTORY
 from keyturn.gateway.service.run.claiming import find_answers
 from keyturn.gateway.service.tenant_service import TenantService
 from keyturn.gateway.store.connection.usable import until_usable
@@ -229,6 +239,7 @@ THREAD_ENDED = "The thread has ended, and a call of it still waits."
 DROPPED = "A call waits for people, and the thread asks nothing about it."
 CUT_OFF = "The thread was cut off, and no process runs it."
 DECIDED = "A call is decided, and its thread did not go on."
+UNASKED = "A thread asks people by itself, and there is no card about it."
 
 
 @dataclass(frozen=True)
@@ -449,11 +460,34 @@ class Recovery(TenantService):
             for item in _waiting_items(approvals)
         ):
             return DROPPED
+        if problem := await self._handed_problem(run, state, approvals):
+            return problem
+        return await self._answer_problem(run, state)
+
+    async def _handed_problem(
+        self, run: RunRef, state: ThreadState, approvals: Sequence[Approval]
+    ) -> str:
+        """Return the problem of a graph that asks by itself; "" without one."""
+        known = [one for one in state.pending if state.hands_over and is_known(one)]
+        names = names_of(known)
+        if is_decided(approvals, names):
+            return DECIDED
+        return "" if names <= await self._messages(run, names) else UNASKED
+
+    async def _answer_problem(self, run: RunRef, state: ThreadState) -> str:
         found = await find_answers(self._store, run, questions_of(state.pending))
         given = {question: (one.answer, one.times) for question, one in found.items()}
         if not Answers.to(state.pending, given).ready:
             return ""
         return RECORD_LOST if any(one.is_lost for one in found.values()) else DECIDED
+
+    async def _messages(self, run: RunRef, names: Collection[str]) -> set[str]:
+        """Return the messages of a run's approvals; read only if any is needed."""
+        if not names:
+            return set()
+        listed = await self._store.approvals.of_run(self._keys, run, newest=MAX_HISTORY)
+        found = await self._store.approvals.load_each(one.id for one in listed)
+        return {one.approval.message_id for one in found}
 
     async def _is_run(self, run: RunRef) -> bool:
         """Return True if a process has the lease on a thread."""
@@ -485,6 +519,18 @@ class Recovery(TenantService):
             [agent] = served  # a program ran the graph without Keyturn
         # Do not trust checkpoints: the name counts only for an agent that runs here.
         return agent if agent in served else ""
+
+
+def is_decided(approvals: Iterable[Approval], names: Collection[str]) -> bool:
+    """Return True if all calls of one of these questions are decided and not sent."""
+    items = [item for one in approvals for item in one.items if item.handed_to]
+    waiting = {item.ctx.message_id for item in items if item.is_pending}
+    return any(
+        item.state is ItemState.AUTHORIZED
+        and item.ctx.message_id in names
+        and item.ctx.message_id not in waiting
+        for item in items
+    )
 
 
 def _waiting_items(approvals: Iterable[Approval]) -> list[Item]:

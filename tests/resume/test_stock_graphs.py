@@ -16,6 +16,7 @@ from keyturn.gateway.approvals.events import EventName
 from keyturn.gateway.approvals.record import Item
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.records import ItemState
+from keyturn.gateway.resume import recovery
 from keyturn.gateway.resume.checkpoints import open_checkpoints
 from keyturn.gateway.resume.graphs import attached
 from keyturn.gateway.resume.langgraph_local import Runner
@@ -27,6 +28,7 @@ from tests.levels import sample
 from tests.resume import sample_tools, stock_process
 from tests.resume.resume_stack import ANA, GIVING_UP, POLICY, Stack
 from tests.resume.stock_process import AGENTS, POINTS
+from tests.resume.test_recovery import lose_the_jobs, problems
 
 RULES = load_policy(
     POLICY.replace("tools:", "tools:\n  pay: {tier: approve}\n  mail: {tier: auto}"),
@@ -205,6 +207,42 @@ async def test_a_decision_is_handed_over_after_a_restart(
 
     assert agent.effects == [("pay", FULL)]
     assert await stack.states() == [ItemState.HANDED_OVER]
+
+
+@pytest.mark.slow
+async def test_a_decision_whose_job_is_gone_is_handed_over(
+    stack: Stack, agent: Agent
+) -> None:
+    async with stack.working():
+        await stack.say(calls_of(agent, PAY))
+        [item] = await waits(stack)
+        await stack.idle()
+    await stack.decide(item)
+    await lose_the_jobs(stack)
+
+    assert await problems(stack) == [recovery.DECIDED]
+    async with stack.working():
+        await ended(stack)
+
+    assert agent.effects == [("pay", FULL)]
+    assert await problems(stack) == []
+
+
+@pytest.mark.slow
+async def test_a_call_whose_record_is_lost_is_refused_and_the_agent_goes_on(
+    stack: Stack, agent: Agent
+) -> None:
+    async with stack.working():
+        await stack.say(calls_of(agent, PAY))
+        await waits(stack)
+        await stack.idle()
+    await stack.store.conn.command("FLUSHALL")
+
+    assert await problems(stack) == [recovery.UNASKED]
+    async with stack.working():
+        await ended(stack)
+
+    assert agent.effects == []
 
 
 async def test_an_agent_that_fails_inside_a_decision_gets_it_once(

@@ -391,7 +391,7 @@ def _summary(command: CommandContext, settings: Settings) -> str:
     where = repr(str(settings.folder / file.name))
     if not file.exists():
         where = f"there is no {file.name!r} in {str(settings.folder)!r}"
-    agents = ", ".join(settings.agents) or "none yet"
+    agents = ", ".join(settings.agent_names) or "none yet"
     slack = f"Slack by {settings.slack.mode}"
     return f"{where}; tenant {settings.tenant}; agents: {agents}; {slack}"
 

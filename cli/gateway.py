@@ -49,7 +49,7 @@ async def _gateway(command: CommandContext, *, insecure_dev: bool) -> None:
         ) as url,
         connecting_servers(settings, keyturn.store, keyturn.service),
     ):
-        names = ", ".join(settings.agents) or "no agents"
+        names = ", ".join(settings.agent_names) or "no agents"
         spare_what_is_there()
 
         def say() -> None:

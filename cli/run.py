@@ -66,7 +66,7 @@ async def _run(command: CommandContext, *, insecure_dev: bool) -> None:
     configure_logs(command, settings, insecure_dev=insecure_dev)
     async with open_stack(settings, insecure_dev=insecure_dev) as stack:
         keyturn, team = stack.keyturn, stack.bot.team_id
-        agents = ", ".join(settings.agents) or "none in keyturn.yml"
+        agents = ", ".join(settings.agent_names) or "none in keyturn.yml"
         spare_what_is_there()
 
         # Printed only once signals are handled: a script may wait for these lines and
@@ -96,7 +96,7 @@ async def _run_in_sandbox(command: CommandContext, port: int) -> None:
     ) as demo:
         spare_what_is_there()
         url = f"{demo.sandbox.url}/?user={REQUESTER}"
-        agents = ", ".join(settings.agents) or "none in keyturn.yml"
+        agents = ", ".join(settings.agent_names) or "none in keyturn.yml"
         console.good(f"A local Slack: {typer.style(url, bold=True)}")
         console.good(f"Agents: {agents}. You are Dan; ask with '@keyturn ...'.")
         for line in holders(policy, demo.sandbox.workspace):

@@ -331,6 +331,12 @@ class Settings(SettingsFile):
         return cls.model_construct(**values)
 
     @property
+    def agent_names(self) -> tuple[str, ...]:
+        """Return the agents of this process, and those on Agent Servers."""
+        graphs = [it for one in self.servers.values() for it in one.graphs.values()]
+        return tuple(dict.fromkeys([*self.agents, *(it.agent for it in graphs)]))
+
+    @property
     def store_url(self) -> str | None:
         """Return the address of the store; None for the embedded one."""
         return self.redis_url.get_secret_value() if self.redis_url else None

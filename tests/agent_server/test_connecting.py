@@ -215,6 +215,7 @@ def test_the_settings_of_the_page_are_settings(tmp_path: Path) -> None:
 
     assert settings.servers["crm"].key_file == tmp_path / "crm.key"
     assert settings.servers["crm"].every.total_seconds() == 2
+    assert settings.agent_names == ("billing",)
 
 
 @pytest.mark.parametrize("text", ["", " \n", "a\nb", "schlüssel"])

@@ -230,21 +230,18 @@ class Gated:
             state.carried = [*carry.open]
 
     @workflow.update(name=DECISION)
-    async def keyturn_decision(self, item_id: str, state: str) -> None:
+    async def keyturn_decision(self, item_id: str) -> None:
         """Ask the gateway about a call now. The Update itself decides nothing."""
-        del state
         self._keyturn.knocked.add(item_id)
 
     @keyturn_decision.validator
-    def _check_decision(self, item_id: str, state: str) -> None:
+    def _check_decision(self, item_id: str) -> None:
         # A refused Update leaves no event in the history.
-        calls = self._keyturn
-        held = next((it for it in calls.open.values() if it.item_id == item_id), None)
+        state = self._keyturn
+        known = {held.item_id for held in state.open.values()}
         # While a call is submitted, any item may be its.
-        if item_id in calls.knocked or not (held or calls.submitting):
+        if item_id in state.knocked or not (item_id in known or state.submitting):
             raise ValueError("The gateway is asked already, or this call is not open.")
-        if state in {"executed", "failed"} and not (held and held.in_doubt):
-            raise ValueError("The activity itself reports this end.")
 
     @workflow.query(name=WAITING)
     def keyturn_waiting(self) -> list[Held]:

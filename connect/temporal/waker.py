@@ -35,6 +35,7 @@ _Knock = tuple[RunRef, str, ItemState, str]
 """The run and the id of a call, its state, and the place of the event."""
 
 _UNDECIDED = {ItemState.PENDING, ItemState.EXECUTING, ItemState.IN_DOUBT}
+_ENDED = {ItemState.EXECUTED, ItemState.FAILED}
 
 
 class Waker:
@@ -50,6 +51,7 @@ class Waker:
     def __init__(self, client: temporal.Client, gate: Gate) -> None:
         self._client = client
         self._gate = gate
+        self._in_doubt = set[str]()
         self._slots = asyncio.Semaphore(MOST_AT_ONCE)
 
     async def run(self) -> None:
@@ -73,7 +75,7 @@ class Waker:
         found = [
             (event.run, event.item, event.state, event.id)
             for event in page.events
-            if event.state and event.state not in _UNDECIDED
+            if event.state and self._wakes(event.item, event.state)
         ]
         cursor = "" if page.missed or not place else None
         while cursor is not None:
@@ -87,6 +89,14 @@ class Waker:
             ]
             cursor = listed.next or None
         return page.next, found
+
+    def _wakes(self, item_id: str, state: ItemState) -> bool:
+        """Return whether a workflow waits for this change of a call."""
+        was_in_doubt = item_id in self._in_doubt
+        keep = set.add if state is ItemState.IN_DOUBT else set.discard
+        keep(self._in_doubt, item_id)
+        # Other ends are reported by the activity itself.
+        return state not in _UNDECIDED and (state not in _ENDED or was_in_doubt)
 
     async def _knock(
         self, run: RunRef, item_id: str, state: ItemState, place: str
@@ -102,7 +112,7 @@ class Waker:
             async with self._slots:
                 await handle.execute_update(
                     DECISION,
-                    args=[item_id, state.value],
+                    item_id,
                     # Of the event, so that the knocks of several wakers count once.
                     id=f"{item_id}@{place}",
                     rpc_timeout=_UPDATE_WITHIN,
@@ -110,9 +120,9 @@ class Waker:
         except temporal.WorkflowUpdateFailedError:
             logger.debug("temporal.not_needed item=%s", item_id)
         except Exception as error:  # noqa: BLE001 - the others have to be woken
-            log_failure(logger, error, "temporal.not_woken item=%s", item_id)
-            is_missing = getattr(error, "status", None) is RPCStatusCode.NOT_FOUND
-            if is_missing and state is ItemState.AUTHORIZED:
+            if getattr(error, "status", None) is not RPCStatusCode.NOT_FOUND:
+                log_failure(logger, error, "temporal.not_woken item=%s", item_id)
+            elif state is ItemState.AUTHORIZED:
                 await self._withdraw_ended(handle, run, item_id)
 
     async def _withdraw_ended(

@@ -11,9 +11,13 @@ from temporalio.client import WorkflowUpdateFailedError
 
 from keyturn.connect.gate import HttpGate
 from keyturn.connect.temporal.gated import DECISION
+from keyturn.connect.temporal.waker import Waker
 from keyturn.gateway.approvals.decisions import Approve, Reject
-from keyturn.gateway.protocol.records import ItemState
+from keyturn.gateway.protocol import texts
+from keyturn.gateway.protocol.records import ItemState, Result
+from keyturn.gateway.protocol.wire import ClaimRequest, TurnRef
 from tests.api.api_stack import serving
+from tests.conftest import eventually
 from tests.connect.temporal.conftest import Handle, World
 from tests.connect.temporal.flows import TOOL, Eager, Refund, Refunds
 
@@ -170,6 +174,48 @@ async def test_an_approved_call_of_an_ended_workflow_is_withdrawn(
         await world.reaches(held.item_id, ItemState.WITHDRAWN)
 
     assert world.paid == []
+
+
+async def test_a_late_report_wakes_a_workflow_that_waits_for_reviewers(
+    world: World,
+) -> None:
+    async with world.worker(wakes=False):
+        handle = await world.start(Refund.run, TOOL, {"amount": 7})
+        held = await world.decide(handle, Approve())
+        claimed = await world.people.granted(
+            ClaimRequest(
+                item_id=held.item_id,
+                ref=TurnRef(
+                    agent="support",
+                    thread=held.call.thread,
+                    ns=held.call.key,
+                    message_id=held.call.key,
+                ),
+                tool=TOOL,
+                tool_call_id=held.call.key,
+                owner="another attempt",
+            )
+        )
+        waking = asyncio.create_task(Waker(world.client, world.gate).run())
+
+        async def follows() -> bool:
+            return world.stack.api.limits._waits.total() == 1
+
+        async def waits_for_reviewers() -> bool:
+            return [one.in_doubt for one in await world.known(handle)] == [True]
+
+        await eventually(follows)
+        await world.people.doubt(held.item_id)
+        await knock(handle, held.item_id)
+        await eventually(waits_for_reviewers)
+        done = Result(ok=True, summary="paid")
+        await world.people.agents.finish(held.item_id, claimed.fence, done)
+        outcome = await handle.result()
+        waking.cancel()
+
+    assert world.paid == []
+    assert (outcome.kind, outcome.text) == ("ran", texts.RESULT_LOST)
+    assert await world.events(handle, "TIMER_FIRED") == 0
 
 
 async def test_calls_of_other_programs_are_left_alone(world: World) -> None:

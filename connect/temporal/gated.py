@@ -131,10 +131,10 @@ class _State:
         self.open[held.call.key] = held
         return held
 
-    def forget_unknown(self) -> None:
-        """Drop early Updates about items that turned out to be unknown."""
-        if not self.submitting:
-            self.knocked &= {held.item_id for held in self.open.values()}
+    @property
+    def known(self) -> set[str]:
+        """Return the ids of the open calls."""
+        return {held.item_id for held in self.open.values()}
 
 
 class Gated:
@@ -210,7 +210,6 @@ class Gated:
             raise
         finally:
             del state.open[held.call.key]
-            state.forget_unknown()
         return step.outcome
 
     def carry(self) -> Carry:
@@ -219,8 +218,8 @@ class Gated:
         Pass it to `workflow.continue_as_new`, and there to `continue_from`.
         """
         state = self._keyturn
-        is_open = [*state.carried, *state.open.values()]
-        return Carry(state.thread, state.count, is_open)
+        held = [*state.carried, *state.open.values()]
+        return Carry(state.thread, state.count, held)
 
     def continue_from(self, carry: Carry | None) -> None:
         """Continue the calls of the run before; make the same calls again after it."""
@@ -238,9 +237,8 @@ class Gated:
     def _check_decision(self, item_id: str) -> None:
         # A refused Update leaves no event in the history.
         state = self._keyturn
-        known = {held.item_id for held in state.open.values()}
         # While a call is submitted, any item may be its.
-        if item_id in state.knocked or not (item_id in known or state.submitting):
+        if item_id in state.knocked or not (item_id in state.known or state.submitting):
             raise ValueError("The gateway is asked already, or this call is not open.")
 
     @workflow.query(name=WAITING)
@@ -272,7 +270,9 @@ class Gated:
                 state.open[held.call.key] = step.held
         finally:
             state.submitting -= 1
-            state.forget_unknown()
+            if not state.submitting:
+                # Of early Updates, those about unknown items are dropped.
+                state.knocked &= state.known
         return step
 
     async def _next_knock(self, item_id: str) -> None:

@@ -99,15 +99,13 @@ class KeyturnPlugin(SimplePlugin):
                 await self._gate.remember(facts)
             verdict = await self._verdict(held.call)
         held = replace(held, item_id=verdict.item_id, action_hash=verdict.action_hash)
-        match verdict.kind:
-            case VerdictKind.HOLD:
-                # A reset, or the same key again: people may have decided before.
-                return await self._decided(held)
-            case VerdictKind.RUN:
-                return Step("run", held)
-            case VerdictKind.DENY:
-                text = edits.defuse(texts.denial_text(verdict.reason))
-                return Step("end", held, Outcome("refused", text))
+        if verdict.kind is VerdictKind.HOLD:
+            # A reset, or the same key again: people may have decided before.
+            return await self._decided(held)
+        if verdict.kind is VerdictKind.RUN:
+            return Step("run", held)
+        text = edits.defuse(texts.denial_text(verdict.reason))
+        return Step("end", held, Outcome("refused", text))
 
     @activity.defn(name=gated.DECIDED)
     async def _decided(self, held: Held) -> Step:

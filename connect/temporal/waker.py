@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from datetime import timedelta
 from typing import Any
-from uuid import UUID
 
 from temporalio import client as temporal
 from temporalio.service import RPCError, RPCStatusCode
@@ -33,6 +33,9 @@ _UPDATE_WITHIN = timedelta(seconds=20)
 
 _Knock = tuple[RunRef, str, ItemState, str]
 """The run and the id of a call, its state, and the place of the event."""
+
+_THREAD = re.compile(r"(.+)/[0-9a-f]{8}-[0-9a-f-]{27}", re.DOTALL)
+"""The id of a workflow and of its run; threads of other runtimes look different."""
 
 _UNDECIDED = {ItemState.PENDING, ItemState.EXECUTING, ItemState.IN_DOUBT}
 _ENDED = {ItemState.EXECUTED, ItemState.FAILED}
@@ -93,21 +96,19 @@ class Waker:
     def _wakes(self, item_id: str, state: ItemState) -> bool:
         """Return whether a workflow waits for this change of a call."""
         was_in_doubt = item_id in self._in_doubt
-        keep = set.add if state is ItemState.IN_DOUBT else set.discard
-        keep(self._in_doubt, item_id)
+        change = set.add if state is ItemState.IN_DOUBT else set.discard
+        change(self._in_doubt, item_id)
         # Other ends are reported by the activity itself.
         return state not in _UNDECIDED and (state not in _ENDED or was_in_doubt)
 
     async def _knock(
         self, run: RunRef, item_id: str, state: ItemState, place: str
     ) -> None:
-        workflow_id, _, run_id = run.thread.rpartition("/")
-        try:
-            UUID(run_id)
-        except ValueError:
-            return  # a thread of another runtime
+        found = _THREAD.fullmatch(run.thread)
+        if found is None:
+            return
         # Without the run: the workflow may have continued as new.
-        handle = self._client.get_workflow_handle(workflow_id)
+        handle = self._client.get_workflow_handle(found[1])
         try:
             async with self._slots:
                 await handle.execute_update(
@@ -130,8 +131,8 @@ class Waker:
     ) -> None:
         """Withdraw an approved call that waits for a workflow that has ended."""
         try:
-            found = await handle.describe(rpc_timeout=_UPDATE_WITHIN)
-            if found.status is not temporal.WorkflowExecutionStatus.RUNNING:
+            described = await handle.describe(rpc_timeout=_UPDATE_WITHIN)
+            if described.status is not temporal.WorkflowExecutionStatus.RUNNING:
                 await self._gate.withdraw(run, (item_id,))
         except (RPCError, KeyturnError, OSError) as error:
             log_failure(logger, error, "temporal.not_withdrawn item=%s", item_id)

@@ -178,7 +178,8 @@ class _World:
             each = (resident_mb(pid) - before) * 1000 / number
             port = int(url.rpartition(":")[2].partition("/")[0])
             clients = _established(pid, port)
-            waits = sum(self.stack.api.limits._waits.values())  # noqa: SLF001 - its count
+            limits: Any = self.stack.api.limits
+            waits = sum(limits._waits.values())  # noqa: SLF001 - its count
         return (
             Measured("client connections", "", ((float(clients),),)),
             Measured("waits", "", ((float(waits),),)),

@@ -28,7 +28,8 @@ async def mcp(context: DemoContext) -> None:
     try:
         from mcp import Client  # noqa: PLC0415 - the packages of an extra
 
-        from keyturn.connect.mcp.serving import GateOptions, running  # noqa: PLC0415
+        from keyturn.connect.mcp.server import GateOptions  # noqa: PLC0415
+        from keyturn.connect.mcp.serving import running  # noqa: PLC0415
         from keyturn.connect.mcp.upstreams import UpstreamSpec  # noqa: PLC0415
     except ModuleNotFoundError as error:
         raise SettingsError(

@@ -37,14 +37,14 @@ from keyturn.cli import console
 from keyturn.cli.command_context import CommandContext, command_context
 from keyturn.cli.console import AsJson
 from keyturn.connect.gate import HttpGate
-from keyturn.connect.mcp.people import signed_in, tokens_of
-from keyturn.connect.mcp.server import HOLD_S, GateServer, Holds
+from keyturn.connect.mcp.server import GateOptions, GateServer
 from keyturn.connect.mcp.serving import (
-    GateOptions,
     http_app,
     running,
     serve_http,
     serve_stdio,
+    signed_in,
+    tokens_of,
 )
 from keyturn.connect.mcp.upstreams import UpstreamSpec
 from keyturn.gateway.client.http_gateway import (
@@ -376,7 +376,7 @@ def _person(text: str) -> Person | None:
     return person
 
 
-def _holds(texts: list[str]) -> Holds:
+def _holds(texts: list[str]) -> dict[str, float]:
     found = dict[str, float]()
     for text in texts:
         parts = _CLIENT.fullmatch(text)
@@ -385,4 +385,4 @@ def _holds(texts: list[str]) -> Holds:
         except ValueError as error:
             raise SettingsError(f"--hold {text!r}: {error}") from error
         found[parts["client"] or "" if parts else ""] = seconds
-    return Holds(found.pop("", HOLD_S), found)
+    return found

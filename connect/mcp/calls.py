@@ -75,7 +75,6 @@ class Call:
         work: the attempt that runs now.
         is_in_doubt: an earlier attempt broke off; people find out what happened.
         progress: passes progress of the upstream on.
-        trace: the client's trace context.
         definition: the tool's definition at the proposal; None before it.
     """
 
@@ -96,7 +95,6 @@ class Call:
     work: asyncio.Task[None] | None = None
     is_in_doubt: bool = False
     progress: Progress | None = None
-    trace: str = ""
     definition: JsonObject | None = None
     begun_s: float = 0.0
     woken: asyncio.Event = field(default_factory=asyncio.Event)

@@ -39,7 +39,6 @@ logger = logging.getLogger(__name__)
 ROOM_BYTES = 48 * 1024
 """Largest definitions on one card: arguments have 64 KiB at most."""
 
-MOST_ATTEMPTS = 100
 THREAD = "mcp-definitions"
 
 
@@ -233,7 +232,9 @@ class Definitions:
     ) -> str:
         args = strict_json.accept_object(asked.model_dump(mode="json"))
         name = hashlib.sha256(digest.canonical(args)).hexdigest()[:32]
-        for attempt in range(1, MOST_ATTEMPTS + 1):
+        attempt = 0
+        while True:
+            attempt += 1
             # The same definitions are asked about once, by all gates together.
             ref = wire.TurnRef(
                 agent=self._agent,
@@ -243,7 +244,6 @@ class Definitions:
             problem = await self._decided_once(found, ref, asked, args, again=again)
             if problem is not None:
                 return problem
-        return "People did not decide about the definitions of these tools."
 
     async def _decided_once(
         self,

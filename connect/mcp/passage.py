@@ -48,8 +48,8 @@ logger = logging.getLogger(__name__)
 POLL_S = 30
 """Longest wait of one request for events; afterwards waiting calls look anyway."""
 
-LONGEST_PAUSE_S = 5.0
-FIRST_PAUSE_S = 0.2
+PAUSE_S = 1.0
+"""Pause after a gateway that does not answer."""
 
 CHANGED = (
     "The server changed the definition of this tool after the call was proposed, so "
@@ -135,7 +135,6 @@ class Passage:
 
     async def follow(self) -> None:
         """Wake calls whenever the gateway has news of them; until cancelled."""
-        pause = FIRST_PAUSE_S
         while True:
             try:
                 await self.recover()
@@ -144,10 +143,9 @@ class Passage:
                 )
             except KeyturnError as error:
                 log_failure(logger, error, "mcp.events_unread")
-                await asyncio.sleep(pause)
-                pause = min(2 * pause, LONGEST_PAUSE_S)
+                await asyncio.sleep(PAUSE_S)
                 continue
-            pause, self._place = FIRST_PAUSE_S, page.next
+            self._place = page.next
             if page.missed or not page.events:
                 # A wait may end without an event, such as after a restore.
                 self.wake_all()
@@ -332,8 +330,6 @@ class Passage:
         self, call: Call, args: JsonObject, receipt: str
     ) -> CallToolResult:
         meta: dict[str, Any] = {META_KEY: receipt} if receipt else {}
-        if call.trace:
-            meta["traceparent"] = call.trace
 
         async def pass_on(
             progress: float, total: float | None, message: str | None

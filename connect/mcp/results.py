@@ -7,7 +7,6 @@ listed output schema allows that member, so a client that validates accepts it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, cast
 
 import mcp_types as types
@@ -74,16 +73,15 @@ def decision_of(
 
 def cleaned(result: types.CallToolResult) -> types.CallToolResult:
     """Return an upstream's result without what could pass for the gate's words."""
-    meta = {
+    shown = _defused(result.model_dump(by_alias=True, mode="json", exclude_none=True))
+    shown["_meta"] = {
         name: value
-        for name, value in cast("dict[str, Any]", result.meta or {}).items()
+        for name, value in shown.get("_meta", {}).items()
         if not name.startswith(_NOT_OURS)
     }
-    shown = result.model_dump(by_alias=True, mode="json", exclude_none=True)
-    shown = _defused({**shown, "_meta": meta} if meta else _without(shown, "_meta"))
     inner = shown.get("structuredContent")
-    if isinstance(inner, dict) and NOTICE in inner:
-        shown["structuredContent"] = _without(inner, NOTICE)
+    if isinstance(inner, dict):
+        cast("dict[str, Any]", inner).pop(NOTICE, None)
     return types.CallToolResult.model_validate(shown, by_name=False)
 
 
@@ -107,7 +105,7 @@ def with_decision(
     result: types.CallToolResult, decision: JsonObject
 ) -> types.CallToolResult:
     """Return a result with the decision in its ``_meta``."""
-    meta = {**cast("dict[str, Any]", result.meta or {}), DECISION: decision}
+    meta = {**(result.meta or {}), DECISION: decision}
     return result.model_copy(update={"meta": meta})
 
 
@@ -156,16 +154,12 @@ def restored(result: Result) -> types.CallToolResult:
         return text_result(text)
 
 
-def _without(found: Mapping[str, Any], name: str) -> dict[str, Any]:
-    return {key: value for key, value in found.items() if key != name}
-
-
 def _defused(value: Any) -> Any:  # noqa: ANN401 - any JSON
     match value:
         case str():
             return edits.defuse(value)
         case list():
-            return [_defused(one) for one in value]
+            return [_defused(one) for one in cast("list[object]", value)]
         case dict():
             members = cast("dict[str, Any]", value).items()
             return {edits.defuse(name): _defused(one) for name, one in members}

@@ -13,7 +13,7 @@ import itertools
 import json
 import logging
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -30,14 +30,15 @@ from mcp.server.subscriptions import (
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from starlette.requests import Request
 
-from keyturn.connect.mcp.calls import KEPT_S, Call, Caller, Calls
+from keyturn.connect.mcp.calls import KEPT_S, Call, Caller, Calls, gate_secret
 from keyturn.connect.mcp.definitions import Definitions
 from keyturn.connect.mcp.passage import Passage
 from keyturn.connect.mcp.results import noted, text_result
-from keyturn.connect.mcp.upstreams import NotSent
+from keyturn.connect.mcp.upstreams import NotSent, UpstreamSpec
 from keyturn.gateway.errors import BadJson, KeyRefused, KeyturnError, NotAllowed
 from keyturn.gateway.failures import any_failure
 from keyturn.gateway.protocol import strict_json, texts
+from keyturn.gateway.protocol.records import Person
 from keyturn.gateway.protocol.strict_json import JsonObject
 
 logger = logging.getLogger(__name__)
@@ -86,46 +87,50 @@ Context = ServerRequestContext[Any, Any]
 
 
 @dataclass(frozen=True)
-class Holds:
-    """How long requests wait, in seconds: in general, and by name of the client."""
+class GateOptions:
+    """What a gate is started with.
 
-    general: float = HOLD_S
-    by_client: Mapping[str, float] = field(default_factory=dict[str, float])
+    Attributes:
+        upstreams: the servers behind the gate.
+        agent: the agent in whose name calls are proposed.
+        api_key: the key for the gateway; the gate's own secrets are derived from it.
+        requester: the person whom the configuration names as requester.
+        holds: how long requests wait, in seconds, by name of the client; "" for others.
+        env: the environment of local servers.
+    """
 
-    def of(self, client: str) -> float:
-        """Return the wait of a client."""
-        return self.by_client.get(client, self.general)
+    upstreams: Sequence[UpstreamSpec]
+    agent: str
+    api_key: str = field(repr=False)
+    requester: Person | None = None
+    holds: Mapping[str, float] = field(default_factory=dict[str, float])
+    env: Mapping[str, str] | None = field(default=None, repr=False)
 
 
 class GateServer:
     """Answers the requests of MCP clients.
 
     Args:
-        agent: the agent in whose name calls are proposed.
+        options: of the gate.
         passage: the way of calls.
         calls: the calls of this gate.
-        upstreams: names of the servers.
-        definitions: their approved tools.
-        secret: key of sealed state; the same after a restart.
-        holds: how long requests wait.
-        caller: returns who sends a request.
+        definitions: the approved tools of its servers.
+        caller: returns who sends a request; None: the configured requester.
     """
 
     def __init__(
         self,
-        *,
-        agent: str,
+        options: GateOptions,
         passage: Passage,
         calls: Calls,
-        upstreams: Collection[str],
         definitions: Definitions,
-        secret: bytes,
-        holds: Holds,
-        caller: Callable[[Context], Caller],
+        caller: Callable[[Context], Caller] | None = None,
     ) -> None:
-        self.agent, self.upstreams = agent, upstreams
+        self.agent = options.agent
+        self.upstreams = [spec.name for spec in options.upstreams]
+        configured = Caller(person=options.requester)
+        self._holds, self._caller = options.holds, caller or (lambda _: configured)
         self._passage, self.calls = passage, calls
-        self._holds, self._caller = holds, caller
         self.definitions, self._bus = definitions, InMemorySubscriptionBus()
         self._sessions = dict[str, ServerSession]()
         self.server = Server[Any](
@@ -138,8 +143,9 @@ class GateServer:
             on_call_tool=self.call_tool,
             on_subscriptions_listen=ListenHandler(self._bus),
         )
+        keys = [gate_secret(options.api_key, "state")]
         security = RequestStateSecurity(
-            keys=[secret], ttl=KEPT_S, bind_principal=self._principal
+            keys=keys, ttl=KEPT_S, bind_principal=self._principal
         )
         self.server.middleware.append(
             RequestStateBoundary(security, default_audience="keyturn")
@@ -177,9 +183,8 @@ class GateServer:
 
     def _remember(self, ctx: Context) -> None:
         """Keep a client of an older protocol, to tell it of changes."""
-        request = ctx.request
-        headers = request.headers if isinstance(request, Request) else {}
-        key = headers.get("mcp-session-id", "")
+        request = _request(ctx)
+        key = request.headers.get("mcp-session-id", "") if request else ""
         self._sessions.pop(key, None)
         self._sessions[key] = ctx.session
         if len(self._sessions) > MOST_SESSIONS:
@@ -259,7 +264,8 @@ class GateServer:
         # At once: an equal request must not take this call for one without a caller.
         call.waiting += 1
         call.progress = ctx.session.report_progress
-        wait = self._passage.wait(call, self._holds.of(call.client))
+        hold_s = self._holds.get(call.client, self._holds.get("", HOLD_S))
+        wait = self._passage.wait(call, hold_s)
         waiting = asyncio.create_task(wait)
         telling = asyncio.create_task(_accompany(ctx, call, waiting))
         try:
@@ -290,7 +296,6 @@ class GateServer:
             mark=self.calls.mark(caller, name, args),
             caller=caller,
             client=_client(ctx),
-            trace=_text(ctx, "traceparent"),
         )
 
     def _later(self, call: Call) -> types.CallToolResult:
@@ -324,7 +329,12 @@ async def _has_left(ctx: Context) -> bool:
 
     Before the current protocol this was no cancellation, so the SDK does not tell.
     """
-    return isinstance(ctx.request, Request) and await ctx.request.is_disconnected()
+    request = _request(ctx)
+    return request is not None and await request.is_disconnected()
+
+
+def _request(ctx: Context) -> Request[Any] | None:
+    return ctx.request if isinstance(ctx.request, Request) else None
 
 
 def _trouble(error: KeyturnError) -> str:
@@ -347,16 +357,14 @@ def _read_state(text: str | None) -> JsonObject:
     return strict_json.parse_object(text) if text else {}
 
 
-def _text(ctx: Context, name: str) -> str:
-    found: Mapping[str, object] = cast("Mapping[str, object]", ctx.meta or {})
-    value = found.get(name)
-    return value if isinstance(value, str) and len(value) <= _LONGEST_ID else ""
-
-
 def _known(ctx: Context) -> str:
     """Return the client's own id of the call; "" without one."""
-    found = ((name, _text(ctx, name)) for name in _KNOWN_IDS)
-    return next((f"{name} {value}" for name, value in found if value), "")
+    meta: Mapping[str, object] = cast("Mapping[str, object]", ctx.meta or {})
+    for name in _KNOWN_IDS:
+        value = meta.get(name)
+        if value and isinstance(value, str) and len(value) <= _LONGEST_ID:
+            return f"{name} {value}"
+    return ""
 
 
 def _client(ctx: Context) -> str:

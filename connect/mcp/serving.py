@@ -1,54 +1,94 @@
-"""Run an MCP gate: over stdin and stdout, or over streamable HTTP."""
+"""Run an MCP gate: over stdin and stdout, or over streamable HTTP.
+
+Over HTTP, a token of the company's issuer (`api.people` in the settings) tells who
+calls. That person becomes the requester of their calls: they cannot approve them. The
+token ends here and reaches no upstream.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from typing import Any
 
 import uvicorn
+from mcp.server.auth.middleware.auth_context import get_access_token
+from mcp.server.auth.provider import AccessToken, TokenVerifier
 from mcp.server.auth.settings import AuthSettings
 from mcp.server.lowlevel import NotificationOptions
 from mcp.server.stdio import stdio_server
 from mcp.server.transport_security import TransportSecuritySettings
 from pydantic import AnyHttpUrl
 from starlette.applications import Starlette
+from typing_extensions import override
 
 from keyturn.connect.gate import Gate
 from keyturn.connect.mcp.calls import Caller, Calls, gate_secret
 from keyturn.connect.mcp.definitions import Definitions
 from keyturn.connect.mcp.passage import Passage
-from keyturn.connect.mcp.people import Tokens
-from keyturn.connect.mcp.server import Context, GateServer, Holds
-from keyturn.connect.mcp.upstreams import Upstream, UpstreamSpec
+from keyturn.connect.mcp.server import Context, GateOptions, GateServer
+from keyturn.connect.mcp.upstreams import Upstream
+from keyturn.gateway.api.person_tokens import Fetch, PersonTokens, fetch
+from keyturn.gateway.api.refusals import Refusal
 from keyturn.gateway.background import GRACE_S, begun
-from keyturn.gateway.errors import SettingsError
+from keyturn.gateway.client.http_gateway import HttpGateway
+from keyturn.gateway.errors import NotAllowed, SettingsError
 from keyturn.gateway.protocol.records import Person
-from keyturn.gateway.service_settings import Address
+from keyturn.gateway.service_settings import Address, PeopleSettings
 
 
-@dataclass(frozen=True)
-class GateOptions:
-    """What a gate is started with.
+class Tokens(TokenVerifier):
+    """Accepts the tokens of people whom the settings list.
 
-    Attributes:
-        upstreams: the servers behind the gate.
-        agent: the agent in whose name calls are proposed.
-        api_key: the key for the gateway; the gate's own secrets are derived from it.
-        requester: the person whom the configuration names as requester.
-        holds: how long requests wait.
-        env: the environment of local servers.
+    Args:
+        tokens: verifies them.
+        issuer: URL of the issuer, where a client signs in.
     """
 
-    upstreams: Sequence[UpstreamSpec]
-    agent: str
-    api_key: str = field(repr=False)
-    requester: Person | None = None
-    holds: Holds = field(default_factory=Holds)
-    env: Mapping[str, str] | None = field(default=None, repr=False)
+    def __init__(self, tokens: PersonTokens, issuer: str) -> None:
+        self._tokens, self.issuer = tokens, issuer
+
+    @override
+    async def verify_token(self, token: str) -> AccessToken | None:
+        """Return the person of a token; None if it is refused."""
+        try:
+            found = await self._tokens.reviewer(token)
+        except Refusal:
+            return None  # `PersonTokens` has logged why
+        claims = {"iss": self.issuer, "team": found.team, "name": found.name}
+        return AccessToken(
+            token="", client_id="", scopes=[], subject=found.user, claims=claims
+        )
+
+
+def tokens_of(
+    people: PeopleSettings, gate: HttpGateway, *, fetch: Fetch = fetch
+) -> Tokens:
+    """Return what accepts the people of the settings, by the gateway's clock."""
+    clock = gate.connection.clock
+
+    def now_s() -> float:
+        return time.time() - clock.ahead_s  # noqa: TID251 - corrected by the gateway's
+
+    return Tokens(PersonTokens(people, now_s=now_s, fetch=fetch), people.issuer)
+
+
+def signed_in(_ctx: object) -> Caller:
+    """Return the person who sends the current request.
+
+    Raises:
+        NotAllowed: the request has no valid token.
+    """
+    token = get_access_token()
+    if token is None or not token.subject:
+        raise NotAllowed("This request has no token of a person, so nothing ran.")
+    claims = token.claims or {}
+    person = Person(
+        team=claims.get("team", ""), user=token.subject, name=claims.get("name", "")
+    )
+    return Caller(person.user, person)
 
 
 @asynccontextmanager
@@ -72,22 +112,12 @@ async def running(
     upstreams = {
         spec.name: Upstream(spec, env=options.env) for spec in options.upstreams
     }
-    key = options.api_key
-    calls = Calls(gate_secret(key, "calls"), clock_s=time.monotonic)
+    secret = gate_secret(options.api_key, "calls")
+    calls = Calls(secret, clock_s=time.monotonic)
     changed = asyncio.Event()
     definitions = Definitions(gate, options.agent, upstreams, changed.set)
     passage = Passage(gate, options.agent, upstreams, calls, definitions)
-    configured = Caller(person=options.requester)
-    server = GateServer(
-        agent=options.agent,
-        passage=passage,
-        calls=calls,
-        upstreams=tuple(upstreams),
-        definitions=definitions,
-        secret=gate_secret(key, "state"),
-        holds=options.holds,
-        caller=caller or (lambda _: configured),
-    )
+    server = GateServer(options, passage, calls, definitions, caller)
 
     async def tell() -> None:
         while await changed.wait():

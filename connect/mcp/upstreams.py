@@ -36,7 +36,7 @@ from typing_extensions import override
 from keyturn.gateway.background import begun, waited_for
 from keyturn.gateway.client.outgoing import proxy_for, trusted
 from keyturn.gateway.errors import KeyturnError
-from keyturn.gateway.failures import any_failure
+from keyturn.gateway.failures import any_failure, log_failure
 from keyturn.gateway.protocol.run_context import Inside
 from keyturn.gateway.protocol.strict_json import JsonObject
 
@@ -343,6 +343,8 @@ class Upstream:
         return unknown if is_cut else refused
 
     def _sentence(self, what: str, error: BaseException) -> str:
+        while isinstance(error, BaseExceptionGroup):
+            error = cast("BaseExceptionGroup[BaseException]", error).exceptions[0]
         why = error.message if isinstance(error, MCPError) else type(error).__name__
         return f"The server {self.name!r} {what} ({why[:300]})."
 
@@ -381,11 +383,9 @@ class Upstream:
                 await line.closed.wait()
                 following.cancel()
         except any_failure() as error:
-            found = _first(error)
-            if ready.done():
-                logger.warning("mcp.upstream_lost name=%s error=%r", self.name, found)
-            else:
-                ready.set_exception(found)
+            log_failure(logger, error, "mcp.upstream_lost name=%s", self.name)
+            if not ready.done():
+                ready.set_exception(error)
         finally:
             line.closed.set()
             # After a cancellation nobody has set it.
@@ -426,10 +426,3 @@ class Upstream:
     async def _heard(self, message: object) -> None:
         if isinstance(message, types.ToolListChangedNotification):
             self.changed()
-
-
-def _first(error: BaseException) -> BaseException:
-    """Return the error inside groups of one."""
-    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
-        error = error.exceptions[0]
-    return error

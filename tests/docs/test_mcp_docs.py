@@ -51,7 +51,8 @@ def test_each_command_line_is_one(line: str) -> None:
         specs = [mcp.parse_upstream(one) for one in found.params["upstream"]]
 
     assert specs[0].command == ("npx", "-y", "@acme/billing-mcp") or specs[0].url
-    for one in found.params["header"] or []:
+    headers: list[str] = found.params["header"] or []
+    for one in headers:
         assert mcp.parse_header(one, {"CRM_TOKEN": "t"})[2] == "Bearer t"
 
 

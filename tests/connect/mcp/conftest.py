@@ -18,8 +18,8 @@ from mcp import Client
 
 from keyturn.connect.gate import HttpGate
 from keyturn.connect.mcp.definitions import document
-from keyturn.connect.mcp.server import GateServer, Holds
-from keyturn.connect.mcp.serving import GateOptions, running
+from keyturn.connect.mcp.server import GateOptions, GateServer
+from keyturn.connect.mcp.serving import running
 from keyturn.connect.mcp.upstreams import UpstreamSpec
 from keyturn.gateway.approvals.decisions import Decision
 from keyturn.gateway.approvals.events import EventName
@@ -118,7 +118,7 @@ class World:
             "upstreams": [spec],
             "agent": "coder",
             "api_key": self.key,
-            "holds": Holds(hold_s),
+            "holds": {"": hold_s},
             **options,
         }
         caller = given.pop("caller", None)

@@ -7,15 +7,27 @@ import json
 from typing import Any
 
 import pytest
-from mcp.types import CallToolResult
+from mcp.types import CallToolResult, Implementation
 
 from keyturn.connect.mcp.results import DECISION
+from keyturn.connect.mcp.server import CALL_ID
+from keyturn.connect.mcp.upstreams import UpstreamSpec
 from keyturn.gateway.approvals.decisions import Approve, Edit, Reject, Respond
+from keyturn.gateway.errors import SettingsError
 from keyturn.gateway.protocol.edits import EDIT_MARK
 from keyturn.gateway.protocol.receipts import META_KEY, read_receipt
 from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.trust.key_folder import Role
-from tests.connect.mcp.conftest import Connect, World, modern
+from tests.connect.mcp.conftest import (
+    AUTO_AND_HELD,
+    LONG_S,
+    SHORT_S,
+    Connect,
+    World,
+    legacy,
+    modern,
+)
+from tests.connect.mcp.upstream import LOOK, PAY
 
 CANARY = "canary-7c1f"
 
@@ -157,7 +169,6 @@ async def test_the_server_gets_the_receipt_and_nothing_of_the_client(
     meta: Any = {
         "token": CANARY,
         "progressToken": CANARY,
-        "traceparent": "00-1-2-01",
         "io.modelcontextprotocol/x": CANARY,
     }
     async with world.gate() as gate, client_of(gate) as client:
@@ -166,7 +177,6 @@ async def test_the_server_gets_the_receipt_and_nothing_of_the_client(
         await calling
     [call] = world.script.calls()
     assert CANARY not in json.dumps(call)
-    assert call["meta"]["traceparent"].startswith("00-")
     receipt = call["meta"][META_KEY]
     keyring = world.people.store.keyring
     assert keyring is not None
@@ -250,3 +260,92 @@ async def test_the_progress_of_the_server_reaches_the_client(world: World) -> No
     async with world.gate() as gate, modern(gate) as client:
         await client.call_tool("look_up", {}, progress_callback=hear)
     assert (1.0, 2.0, "half way") in heard
+
+
+async def test_a_call_of_tier_notify_runs_with_a_receipt(world: World) -> None:
+    tell = {**LOOK, "name": "tell"}
+    world.script.put(tools=[tell])
+    await world.trust(tell)
+    async with world.gate() as gate, modern(gate) as client:
+        result = await client.call_tool("tell", {})
+    assert not result.is_error
+    assert (result.meta or {})[DECISION]["type"] == "policy"
+    [call] = world.script.calls()
+    assert META_KEY in call["meta"]
+
+
+async def test_an_edit_of_a_tool_with_a_composed_schema_is_told_as_well(
+    world: World, client_of: Connect
+) -> None:
+    composed = {"anyOf": [{"type": "object"}, {"type": "array"}]}
+    pay = {**PAY, "outputSchema": composed}
+    world.script.put(tools=[pay], result={"content": [], "structuredContent": [1, 2]})
+    await world.trust(pay)
+    async with world.gate() as gate, client_of(gate) as client:
+        [_, listed] = (await client.list_tools()).tools
+        assert listed.output_schema is None
+        calling = asyncio.create_task(client.call_tool("pay", {"to": "a"}))
+        await world.decide(Edit(args={"to": "b"}))
+        result = await calling
+    inner = result.structured_content
+    assert [*inner] == ["keyturn_notice", "result"]
+    assert inner["result"] == [1, 2]
+
+
+async def test_a_result_that_is_too_large_to_keep_is_delivered_once(
+    world: World,
+) -> None:
+    large = {"content": [{"type": "text", "text": "x" * 1_100_000}]}
+    world.script.put(tools=[LOOK], result=large)
+    await world.trust(LOOK)
+    world.people.put_policy(
+        (
+            "look_up: {tier: auto}\n  billing__t",
+            "look_up: {tier: approve}\n  billing__t",
+        ),
+        of=AUTO_AND_HELD,
+    )
+    meta: Any = {CALL_ID: "c1"}
+    async with world.gate() as gate, modern(gate) as client:
+        calling = asyncio.create_task(client.call_tool("look_up", {}, meta=meta))
+        await world.decide(Approve())
+        assert len(text_of(await calling)) == 1_100_000
+        again = await client.call_tool("look_up", {}, meta=meta)
+    assert "its output was lost" in text_of(again)
+    assert len(world.script.calls()) == 1
+
+
+async def test_two_servers_may_have_a_tool_of_one_name(
+    world: World, client_of: Connect
+) -> None:
+    specs = [UpstreamSpec(one, url=world.url) for one in ("billing", "crm")]
+    people = world.people
+    kept = await people.store.definitions.read(people.keys, "coder", "billing")
+    await people.store.definitions.approve(people.keys, "coder", "crm", kept.tools)
+    async with world.gate(upstreams=specs) as gate, client_of(gate) as client:
+        names = [tool.name for tool in (await client.list_tools()).tools]
+        assert {"billing__pay", "crm__pay"} <= {*names}
+        calling = asyncio.create_task(client.call_tool("crm__pay", {"to": "a"}))
+        [item_id] = await world.asked()
+        assert (await people.item(item_id)).tool == "crm__pay"
+        await people.decide(item_id, Approve())
+        assert not (await calling).is_error
+        assert "no tool 'pay'" in text_of(await client.call_tool("pay", {}))
+    assert world.script.calls()[0]["name"] == "pay"
+
+
+async def test_two_servers_of_one_name_are_refused(world: World) -> None:
+    specs = [UpstreamSpec("billing", url=world.url)] * 2
+    with pytest.raises(SettingsError, match="each another name"):
+        async with world.gate(upstreams=specs):
+            pass
+
+
+async def test_a_client_may_have_a_hold_of_its_own(world: World) -> None:
+    holds = {"": LONG_S, "quick": SHORT_S}
+    about = Implementation(name="quick", version="1")
+    async with world.gate(holds=holds) as gate, legacy(gate, client_info=about) as one:
+        assert "Your ticket is" in text_of(await one.call_tool("pay", {"to": "a"}))
+        [item_id] = await world.asked()
+    item = await world.people.item(item_id)
+    assert "MCP client 'quick'" in item.agent_description

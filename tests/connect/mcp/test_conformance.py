@@ -14,8 +14,8 @@ from mcp import Client
 from mcp.server.lowlevel import Server
 
 from keyturn.connect.mcp.definitions import document
-from keyturn.connect.mcp.server import CALL_ID
-from keyturn.connect.mcp.serving import GateOptions, running
+from keyturn.connect.mcp.server import CALL_ID, GateOptions
+from keyturn.connect.mcp.serving import running
 from keyturn.connect.mcp.upstreams import UpstreamSpec
 from keyturn.gateway.store.store import Store
 from keyturn.testing.adapters import (

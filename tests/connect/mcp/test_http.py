@@ -14,9 +14,8 @@ from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 
 from keyturn.connect.gate import HttpGate
-from keyturn.connect.mcp.people import signed_in, tokens_of
 from keyturn.connect.mcp.server import GateServer
-from keyturn.connect.mcp.serving import http_app
+from keyturn.connect.mcp.serving import http_app, signed_in, tokens_of
 from keyturn.gateway.approvals.decisions import Approve
 from keyturn.gateway.errors import SettingsError
 from keyturn.gateway.protocol.records import ItemState
@@ -187,14 +186,14 @@ async def test_a_request_that_is_cut_off_has_no_caller(world: World) -> None:
 
 def call_of(tool: str, args: Any = None) -> dict[str, Any]:
     """Return the message of a call."""
-    params = {"name": tool, "arguments": args or {}}
+    params: Any = {"name": tool, "arguments": args or {}}
     return {"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": params}
 
 
 async def shaken(client: httpx.AsyncClient, url: str) -> dict[str, str]:
     """Shake hands as a client of the year before; return the session's header."""
     about = {"name": "raw", "version": "1"}
-    version = {"protocolVersion": "2025-06-18", "capabilities": {}}
+    version: Any = {"protocolVersion": "2025-06-18", "capabilities": {}}
     hello = {
         "jsonrpc": "2.0",
         "id": 1,

@@ -75,7 +75,7 @@ class Raw:
     async def start(self) -> None:
         """Shake hands as a client of the year before does."""
         about = {"name": "raw", "version": "1"}
-        version = {"protocolVersion": "2025-06-18", "capabilities": {}}
+        version: Any = {"protocolVersion": "2025-06-18", "capabilities": {}}
         await self.send(
             id=1, method="initialize", params={**version, "clientInfo": about}
         )

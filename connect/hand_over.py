@@ -60,6 +60,9 @@ RECOVER_S = 60.0
 FOLLOW_S = 30
 """Seconds that one request waits for events."""
 
+LEASE_S = 15.0
+"""Lease of an answer without claims: it is not sent long after its thread was read."""
+
 GRACE_S = 2.0
 """Time for answers on their way when the process stops."""
 
@@ -346,7 +349,7 @@ class HandOver:
 
     async def _settle(self, thread: str, work: Sequence[_Work]) -> None:
         """Look the marks up, claim, send what was not sent, and record the end."""
-        asked_s, leases_s = now_s(), [float("inf")]
+        asked_s, leases_s = now_s(), [LEASE_S]
         runs = await self._host.runs(thread)
         left = [one for one in work if not await self._was_sent(one, runs)]
         if len(left) < len(work):

@@ -10,7 +10,8 @@ import pytest
 
 from keyturn.gateway.approvals.decisions import Approve, Edit, Reject, Respond
 from keyturn.gateway.protocol.records import ItemState, Verb
-from tests.agent_server.bench import Bench
+from keyturn.gateway.store.limits.freezes import FreezeScope, ScopeKind
+from tests.agent_server.bench import POLICY, Bench
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("agent_server")]
 
@@ -328,3 +329,37 @@ async def test_calls_that_ask_apart_are_answered_apart(on: Bench) -> None:
     assert on.server.done(thread, "refund") == [paid(7.0), paid(8.0, "B2")]
     assert len(on.server.done(thread, "look")) == 1
     assert await on.states(thread) == [HANDED, HANDED]
+
+
+@pytest.mark.parametrize(
+    ("tier", "amounts", "states"),
+    [("auto", [7.0], []), ("notify", [7.0], [HANDED]), ("deny", [], [])],
+)
+async def test_the_policy_answers_calls_that_need_nobody(
+    on: Bench, tier: str, amounts: list[float], states: list[ItemState]
+) -> None:
+    on.people.put_policy(of=f"{POLICY}  refund: {{tier: {tier}}}\n")
+    thread = await on.asked("stock", [[REFUND]])
+
+    await on.tick(2)
+
+    assert on.server.done(thread) == [paid(one) for one in amounts]
+    assert await on.states(thread) == states
+    assert await on.server.questions(thread) == []
+
+
+async def test_a_freeze_stops_an_approved_call_and_the_model_reads_it(
+    on: Bench,
+) -> None:
+    thread = await on.asked("stock", [[REFUND]])
+    await on.decide(thread, Approve())
+    refunds = FreezeScope(kind=ScopeKind.TOOL, name="refund")
+    await on.people.reviews.freezes.freeze(refunds, "T0/U0BEN", "an incident")
+
+    await on.tick(2)
+
+    assert on.server.done(thread) == []
+    [told] = await tool_texts(on, thread)
+    assert "an incident" in told
+    await on.tick()
+    assert await on.states(thread) == [ItemState.WITHDRAWN]

@@ -412,6 +412,7 @@ class HandOver:
                 pass  # its program may have taken it: nothing is said about it
             case wire.Refused() if ends is not None:
                 ends[place] = _refusal(call, reply.reason)
+                one.dropped.append(call.item_id)
                 return True
             case wire.HandedOver():
                 # Handed over before, and open again: only people may repeat it.
@@ -431,8 +432,10 @@ class HandOver:
         is_tried_again = one.about.ours is not None and len(sent) < TRIES
         if is_tried_again and ending.outcome is Outcome.FAILED:
             return False
-        ids = {call.item_id for call in one.about.verdicts}
+        ids = {call.item_id for call in one.about.verdicts if call.item_id}
         one.claims = [it for it in sent[0].claims if it.item_id in ids]
+        # Those that were not claimed for it were rejected.
+        one.dropped = [*(ids - {it.item_id for it in one.claims})]
         await self._end(one, ending)
         return True
 

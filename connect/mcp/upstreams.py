@@ -29,7 +29,7 @@ from mcp.client.subscriptions import ListenNotSupportedError
 from mcp.shared._stream_protocols import ReadStream, WriteStream
 from mcp.shared.dispatcher import ProgressFnT
 from mcp.shared.exceptions import MCPError
-from mcp_types import CONNECTION_CLOSED, PARSE_ERROR
+from mcp_types import CONNECTION_CLOSED, PARSE_ERROR, REQUEST_TIMEOUT
 from pydantic import TypeAdapter
 from typing_extensions import override
 
@@ -330,15 +330,15 @@ class Upstream:
         unknown = NoAnswer(self._sentence("did not answer", error))
         if not isinstance(error, MCPError):
             return unknown
+        # With these codes the SDK made the error up.
+        is_made_up = error.code in {CONNECTION_CLOSED, PARSE_ERROR, REQUEST_TIMEOUT}
         if self.spec.command:
-            return unknown if line.closed.is_set() else refused
+            return unknown if is_made_up or line.closed.is_set() else refused
         if delivery.status == _NOT_FOUND:
             # The server does not know the session, as after its restart.
             return NotSent(self._sentence("has forgotten this session", error))
         if _CLIENT_ERROR <= delivery.status < _SERVER_ERROR:
             return refused
-        # With another status, or these codes, the SDK made the error up.
-        is_made_up = error.code in {CONNECTION_CLOSED, PARSE_ERROR}
         is_cut = delivery.status != 200 or is_made_up  # noqa: PLR2004 - OK
         return unknown if is_cut else refused
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from keyturn.connect.mcp import upstreams
 from keyturn.connect.mcp.upstreams import (
     NoAnswer,
     NotSent,
@@ -117,6 +118,22 @@ async def test_an_error_of_the_server_itself_is_a_refusal(script: Script) -> Non
     async with connected(script) as (upstream, _):
         with pytest.raises(ServerRefused, match="no such customer"):
             await upstream.call("pay", ARGS, meta={})
+
+
+@pytest.mark.parametrize("is_local", [True, False])
+async def test_a_call_that_takes_too_long_may_still_run(
+    script: Script, monkeypatch: pytest.MonkeyPatch, *, is_local: bool
+) -> None:
+    script.put(hangs=True)
+    async with connected(script) as (remote, _):
+        local = Upstream(UpstreamSpec("billing", command=script.command))
+        upstream = local if is_local else remote
+        await upstream.tools()
+        monkeypatch.setattr(upstreams, "CALL_S", 0.2)
+        with pytest.raises(NoAnswer, match="timed out"):
+            await upstream.call("pay", ARGS, meta={})
+        script.put()
+        await local.aclose()
 
 
 async def test_a_server_that_is_gone_gets_nothing_and_comes_back(

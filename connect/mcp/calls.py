@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 from mcp_types import CallToolResult
 
-from keyturn.gateway.errors import KeyturnError
+from keyturn.gateway.errors import KeyturnError, NotAllowed
 from keyturn.gateway.protocol import digest
 from keyturn.gateway.protocol.records import Person
 from keyturn.gateway.protocol.strict_json import JsonObject
@@ -35,6 +35,9 @@ KEPT_S = 24 * 3600.0
 
 BETWEEN_LEGS_S = 5.0
 """How long a client may take to send the next leg; clients wait 0.25 seconds."""
+
+MOST_OF_A_CALLER = 1000
+"""Calls of one caller at a time, with those whose results are not collected."""
 
 _RANDOM_BYTES = 8
 _MARK = 32
@@ -51,6 +54,14 @@ class Caller(NamedTuple):
 
     principal: str = ""
     person: Person | None = None
+
+    @property
+    def bound(self) -> str:
+        """Return the name to which calls and tickets are bound.
+
+        Gates with one API key may be configured for several people.
+        """
+        return self.principal or (self.person.user if self.person else "")
 
 
 @dataclass(eq=False)
@@ -135,7 +146,7 @@ class Calls:
         self._clock_s = clock_s
         self._by_id = dict[str, Call]()
         self._by_mark = dict[str, dict[str, Call]]()
-        self._found = dict[str, list[str]]()
+        self._found = dict[str, dict[str, None]]()
 
     def all(self) -> list[Call]:
         """Return the calls, oldest first."""
@@ -147,11 +158,11 @@ class Calls:
 
     def mark(self, caller: Caller, tool: str, args: JsonObject) -> str:
         """Return the keyed hash of caller, tool and arguments."""
-        return self._keyed("call", caller.principal, tool, args)[:_MARK]
+        return self._keyed("call", caller.bound, tool, args)[:_MARK]
 
     def ticket(self, call: Call) -> str:
         """Return the ticket for a call; it works only for its caller."""
-        proof = self._keyed("ticket", call.caller.principal, call.server, call.id)
+        proof = self._keyed("ticket", call.caller.bound, call.server, call.id)
         return f"{call.server}.{call.id}.{proof[:_PART]}"
 
     def read_ticket(self, text: str, caller: Caller) -> tuple[str, str] | None:
@@ -160,13 +171,18 @@ class Calls:
         if found is None:
             return None
         server, call_id, proof = found.groups()
-        right = self._keyed("ticket", caller.principal, server, call_id)[:_PART]
+        right = self._keyed("ticket", caller.bound, server, call_id)[:_PART]
         return (server, call_id) if hmac.compare_digest(proof, right) else None
 
     def remember_open(self, call_id: str, mark: str) -> None:
         """Note an open call of an earlier process of this gate."""
         if _ID.fullmatch(call_id) and call_id not in self._by_id:
-            self._found.setdefault(mark, []).append(call_id)
+            self._found.setdefault(mark, {})[call_id] = None
+
+    def began_elsewhere(self, call_id: str) -> None:
+        """Note that another live gate runs an open call: its client gets the result."""
+        for left in self._found.values():
+            left.pop(call_id, None)
 
     def of_request(self, wanted: Call, *, state_id: str, known: str) -> Call:
         """Return the call that a request belongs to.
@@ -175,6 +191,9 @@ class Calls:
             wanted: the request as a new call; its id is not set.
             state_id: the id in the request's sealed state; "" without one.
             known: the client's id of the call; "" without one.
+
+        Raises:
+            NotAllowed: the caller has too many calls.
         """
         self._drop_old()
         own = state_id or (known and self._id_of(known, wanted))
@@ -185,7 +204,16 @@ class Calls:
             for call in self._by_mark.get(wanted.mark, {}).values():
                 if not call.waiting and call.gone_s <= now_s:
                     return call
-            own = self._left_open(wanted.mark) or own
+            own = self._left_open(wanted.mark, own) or own
+        # One client must not fill the memory of all.
+        of_caller = sum(one.caller == wanted.caller for one in self._by_id.values())
+        if of_caller >= MOST_OF_A_CALLER:
+            raise NotAllowed(
+                f"{of_caller} calls of this client wait, or nobody collected their "
+                "results."
+            )
+        # Continued from here on: the next equal call must not get its result.
+        self._found.get(wanted.mark, {}).pop(own, None)
         wanted.id = own or secrets.token_hex(_RANDOM_BYTES) + wanted.mark[:_PART]
         wanted.begun_s = self._clock_s()
         self._by_id[wanted.id] = wanted
@@ -207,12 +235,12 @@ class Calls:
         if not same:
             del self._by_mark[call.mark]
 
-    def _left_open(self, mark: str) -> str:
-        left = self._found.get(mark)
-        return left.pop(0) if left else ""
+    def _left_open(self, mark: str, own: str) -> str:
+        left = self._found.get(mark, {})
+        return own if own in left else next(iter(left), "")
 
     def _id_of(self, known: str, call: Call) -> str:
-        made = self._keyed("known", call.caller.principal, call.tool, known)
+        made = self._keyed("known", call.caller.bound, call.tool, known)
         return made[: 2 * _RANDOM_BYTES] + call.mark[:_PART]
 
     def _drop_old(self) -> None:

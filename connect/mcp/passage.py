@@ -57,6 +57,12 @@ CHANGED = (
     "new definition. Tell the user, who may ask for the call again."
 )
 
+FORGOTTEN = (
+    "The gate does not know this call any more: its result was returned before, or the "
+    f"gate was restarted. {texts.UNKNOWN_EFFECT}"
+)
+
+_BEGUN = {ItemState.EXECUTING, ItemState.EXECUTED, ItemState.FAILED}
 _GOES_ON = {wire.AnswerKind.APPROVE, wire.AnswerKind.EDIT}
 
 
@@ -151,8 +157,11 @@ class Passage:
                 self.wake_all()
             for event in page.events:
                 self._definitions.wake(event.thread)
-                if call := self._calls.get(call_id_of(event.thread)):
+                call_id = call_id_of(event.thread)
+                if call := self._calls.get(call_id):
                     call.woken.set()
+                elif event.state in _BEGUN:
+                    self._calls.began_elsewhere(call_id)
 
     def wake_all(self) -> None:
         """Let all waiting calls look again."""
@@ -183,6 +192,9 @@ class Passage:
     async def ended_before(self, server: str, call_id: str) -> CallToolResult | None:
         """Return the result of a call that is not known here; None if it is open."""
         outcomes = await self._gate.outcomes(turn_of(self._agent, server, call_id))
+        if not outcomes:
+            # Such a call has no record, and may have run under the policy alone.
+            return text_result(FORGOTTEN)
         for outcome in outcomes:
             if (found := _over(outcome, {})) is not None:
                 return found

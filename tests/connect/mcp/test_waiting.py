@@ -10,9 +10,10 @@ import pytest
 from mcp.shared.exceptions import MCPError
 from mcp.types import InputRequiredResult
 
+from keyturn.connect.mcp import calls
 from keyturn.connect.mcp.calls import Caller
 from keyturn.gateway.approvals.decisions import Approve, Reject
-from keyturn.gateway.protocol.records import ItemState
+from keyturn.gateway.protocol.records import ItemState, Person
 from tests.connect.mcp.conftest import LONG_S, SHORT_S, World, legacy, modern, until
 from tests.connect.mcp.test_calls import text_of
 
@@ -232,3 +233,85 @@ async def test_a_rejected_call_keeps_its_answer_for_the_ticket(world: World) -> 
     async with world.gate(LONG_S) as gate, legacy(gate) as client:
         result = await client.call_tool("keyturn_wait", {"ticket": ticket})
     assert '"never"' in text_of(result)
+
+
+async def test_a_collected_call_without_a_record_is_not_made_again(
+    world: World,
+) -> None:
+    world.script.put(hangs=True)
+    async with world.gate(SHORT_S) as gate, legacy(gate) as client:
+        ticket = ticket_of(await client.call_tool("look_up", {}))
+        world.script.put()
+        for words in ("paid", "Do not repeat it"):
+            told = await client.call_tool("keyturn_wait", {"ticket": ticket})
+            assert words in text_of(told)
+    assert "same call" not in text_of(told)
+
+
+@pytest.mark.parametrize("name", ["state", "claudecode/toolUseId"])
+async def test_an_equal_call_after_a_restart_and_its_continuation_is_new(
+    world: World, name: str
+) -> None:
+    more: Any = {} if name == "state" else {"meta": {name: "toolu_1"}}
+    async with world.gate(SHORT_S) as gate, modern(gate) as client:
+        call_tool = client.session.call_tool
+        first = await call_tool("pay", ARGS, allow_input_required=True, **more)
+        assert isinstance(first, InputRequiredResult)
+    if name == "state":
+        more["request_state"] = first.request_state
+    async with world.gate() as gate, modern(gate) as client:
+        calling = asyncio.create_task(client.session.call_tool("pay", ARGS, **more))
+        await world.decide(Approve())
+        await calling
+        another = asyncio.create_task(client.call_tool("pay", ARGS))
+        await world.decide(Approve())
+        await another
+    assert await world.cards() == 2
+    assert len(world.script.calls()) == 2
+
+
+async def test_a_call_that_another_gate_ran_is_not_the_answer_to_a_later_one(
+    world: World,
+) -> None:
+    async with world.gate() as gate, modern(gate) as client:
+        calling = asyncio.create_task(client.call_tool("pay", ARGS))
+        await world.asked()
+        async with world.gate() as other, modern(other) as its_client:
+            await its_client.call_tool("look_up", {})
+            assert other.calls._found
+            await world.decide(Approve())
+            await calling
+            await until(lambda: not any(other.calls._found.values()))
+            another = asyncio.create_task(its_client.call_tool("pay", ARGS))
+            await world.decide(Approve())
+            await another
+    assert [one["name"] for one in world.script.calls()].count("pay") == 2
+
+
+async def test_gates_of_two_people_with_one_key_do_not_share_calls(
+    world: World,
+) -> None:
+    ana, ben = (Person(team="", user=user) for user in ("U0ANA", "U0BEN"))
+    async with world.gate(SHORT_S, requester=ana) as gate, legacy(gate) as client:
+        ticket = ticket_of(await client.call_tool("pay", ARGS))
+    async with world.gate(SHORT_S, requester=ben) as gate, legacy(gate) as client:
+        assert ticket_of(await client.call_tool("pay", ARGS)) != ticket
+        refused = await client.call_tool("keyturn_wait", {"ticket": ticket})
+        assert "no ticket of yours" in text_of(refused)
+
+
+async def test_one_caller_cannot_fill_the_gate(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(calls, "MOST_OF_A_CALLER", 1)
+    who = ["ana"]
+    async with (
+        world.gate(SHORT_S, caller=lambda _: Caller(who[0])) as gate,
+        legacy(gate) as client,
+    ):
+        ticket = ticket_of(await client.call_tool("pay", ARGS))
+        refused = await client.call_tool("pay", {"to": "eve"})
+        assert "calls of this client wait" in text_of(refused)
+        assert ticket_of(await client.call_tool("pay", ARGS)) == ticket
+        who[0] = "ben"
+        ticket_of(await client.call_tool("pay", {"to": "eve"}))

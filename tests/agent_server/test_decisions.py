@@ -12,6 +12,7 @@ from keyturn.gateway.approvals.decisions import Approve, Edit, Reject, Respond
 from keyturn.gateway.protocol.records import ItemState, Verb
 from keyturn.gateway.store.limits.freezes import FreezeScope, ScopeKind
 from tests.agent_server.bench import POLICY, Bench
+from tests.service.harness import ANA, BEN
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("agent_server")]
 
@@ -363,3 +364,22 @@ async def test_a_freeze_stops_an_approved_call_and_the_model_reads_it(
     assert "an incident" in told
     await on.tick()
     assert await on.states(thread) == [ItemState.WITHDRAWN]
+
+
+async def test_a_stricter_policy_sends_an_approved_call_back(on: Bench) -> None:
+    thread = await on.asked("stock", [[REFUND]])
+    await on.decide(thread, Approve())
+    two = "requirements: {two: {of: support, approvals: 2}}\n"
+    stricter = f"{POLICY}  refund: {{tier: approve, needs: two}}\n{two}"
+    on.people.put_policy(of=stricter)
+    await on.tick(2)
+    assert await on.states(thread) == [ItemState.PENDING]
+    assert on.server.done(thread) == []
+    [item] = await on.items(thread)
+    await on.people.decide(item.id, Approve(), BEN)
+    await on.people.decide(item.id, Approve(), ANA)
+
+    await on.tick(2)
+
+    assert on.server.done(thread) == [paid(7.0)]
+    assert await on.states(thread) == [HANDED]

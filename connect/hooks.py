@@ -135,6 +135,7 @@ class _Held:
     call: str
     ref: wire.TurnRef
     verdict: wire.Verdict
+    may_repeat: bool
 
     @property
     def question(self) -> http_api.AnswersQuestion:
@@ -232,7 +233,7 @@ class Hooks:
 
     async def _submitted(self, asked: _Asked) -> _Held:
         id_ = asked.call.tool_use_id
-        call = await self._left.earlier(asked.place, asked.session, id_)
+        call, is_collected = await self._left.earlier(asked.place, asked.session, id_)
         allow = None if asked.of.takes_edits else _WITHOUT_EDITS
         where = f"Folder: {asked.call.cwd}" if asked.call.cwd else ""
         proposed = wire.ProposedCall(
@@ -255,7 +256,8 @@ class Hooks:
         size = operations.stored_bytes(http_api.SUBMIT, 1, asked.body)
         self._limits.store(asked.key.id, size)
         [verdict] = await self._of.port.submit(turn)
-        return _Held(call, turn.ref, verdict)
+        # Only the request that had the answer may have it again.
+        return _Held(call, turn.ref, verdict, is_collected or call == id_)
 
     async def _waited(self, asked: _Asked, held: _Held) -> Reply:
         """Wait for people, and hand their decision over if the caller still waits."""
@@ -275,7 +277,9 @@ class Hooks:
                 await self._left.hold(place, held.call, 0)
         if found is None:
             return reply("defer" if asked.defers else "deny", STILL_WAITS)
-        await self._left.collected(place, held.call)
+        joined_at = (asked.session, asked.call.tool_use_id)
+        may_repeat = found != denied(HANDED_BEFORE)
+        await self._left.collected(place, *joined_at, held.call, may_repeat=may_repeat)
         return found
 
     async def _answered(
@@ -313,7 +317,7 @@ class Hooks:
                 )
                 is_taken = await port.hand_over(end)
                 return allowed(found.edit) if is_taken else None
-            case wire.HandedOver(taken=True) if await self._is_recent(asked, verdict):
+            case wire.HandedOver(taken=True) if await self._is_recent(asked, held):
                 return allowed(found.edit)
             case wire.Busy() | wire.Reopened():
                 await asyncio.sleep(_PAUSE_S)
@@ -323,9 +327,11 @@ class Hooks:
             case _:
                 return denied(HANDED_BEFORE)
 
-    async def _is_recent(self, asked: _Asked, verdict: wire.Verdict) -> bool:
+    async def _is_recent(self, asked: _Asked, held: _Held) -> bool:
         """Return whether a call was handed over to this request's first attempt."""
-        approval_id, index = approval_of(verdict.item_id)
+        if not held.may_repeat:
+            return False
+        approval_id, index = approval_of(held.verdict.item_id)
         found = await self._of.readings.one(approval_id, asked.key.may_be)
         earliest = datetime.fromtimestamp(self._clock_s(), UTC) - REPEATED_WITHIN
         return found is not None and found.calls[index].changed_at > earliest

@@ -62,6 +62,8 @@ class Sealed(StrEnum):
     HTTP_ANSWER = "http_answer"
     VIEW = "view"
     DEFINITIONS = "definitions"
+    LEFT_CALL = "left_call"
+    JOINED_CALL = "joined_call"
 
 
 class Sealing:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -19,6 +20,7 @@ from keyturn.gateway.protocol.http_api import Scope
 from keyturn.gateway.protocol.http_problems import TOO_MANY
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.store.http.left_calls import LeftCalls
+from keyturn.gateway.store.store import Store
 from tests.connect.coding_agents.conftest import GATED, Hooks
 
 
@@ -288,6 +290,55 @@ async def test_a_repeated_request_of_a_joined_call_gets_the_same_answer(
 
     assert await hooks.ask(again) == await hooks.ask(again)
     assert len(await hooks.opened()) == 1
+
+
+@pytest.mark.parametrize("forges", ["list", "join"])
+async def test_the_store_alone_cannot_have_a_decision_handed_over_again(
+    hooks: Hooks, forges: str
+) -> None:
+    body, again = hooks.body(), hooks.body()
+    asked = await hooks.asking(body)
+    store, session = hooks.people.store, json.dumps(["coder", "claude-code", "5d1c"])
+    [listed] = await _command(store, "KEYS", "*:left:*")
+    [member] = await _command(store, "ZRANGE", listed, 0, -1)
+    await hooks.decide(Approve())
+    assert (await asked)["permissionDecision"] == "allow"
+
+    if forges == "list":
+        await _command(store, "ZADD", listed, 0, member)
+        await _command(store, "PEXPIRE", listed, 1000)
+    else:
+        at = store.keys_of_tenant("default").joined_call(
+            f"{session} {again['tool_use_id']}"
+        )
+        await _command(store, "SET", at, body["tool_use_id"], "PX", 1000)
+
+    for _ in range(2):
+        assert (await hooks.ask(again, wait_s=0))["permissionDecision"] == "deny"
+
+
+async def test_the_store_alone_cannot_have_a_decision_used_in_another_folder(
+    hooks: Hooks,
+) -> None:
+    await hooks.ask(wait_s=0)
+    store = hooks.people.store
+    [listed] = await _command(store, "KEYS", "*:left:*")
+    [member] = await _command(store, "ZRANGE", listed, 0, -1)
+    other = hooks.body(cwd="/etc")
+    await hooks.ask(other, wait_s=0)
+    [there] = set(await _command(store, "KEYS", "*:left:*")) - {listed}
+    await _command(store, "ZREMRANGEBYRANK", there, 0, -1)
+    await _command(store, "ZADD", there, 0, member)
+    await _command(store, "PEXPIRE", there, 1000)
+
+    await hooks.decide(Approve(), 0)
+    found = await hooks.ask(hooks.body(cwd="/etc"), wait_s=0)
+    assert found["permissionDecision"] == "deny"
+    assert await hooks.state(0) == "authorized"
+
+
+async def _command(store: Store, *parts: Any) -> Any:
+    return await store.conn.command(*parts)
 
 
 async def test_replays_at_once_hand_the_decision_over_once(hooks: Hooks) -> None:

@@ -65,7 +65,7 @@ class KeyturnPlugin(SimplePlugin):
         self._gate, self._wakes = gateway, wakes
         self._requester = requester
         self._tools = {tool.__name__: tool for tool in tools}
-        super().__init__(
+        super().__init__(  # pyright: ignore[reportUnknownMemberType] - as Temporal types it
             "keyturn",
             activities=[
                 *(self._submit, self._decided, self._withdraw),
@@ -199,8 +199,9 @@ def _passing_through(runner: WorkflowRunner | None) -> WorkflowRunner:
 
 def _ref_of(call: Call) -> wire.TurnRef:
     # A lane for each call: calls of one workflow do not supersede each other.
-    names = {"agent": call.agent, "thread": call.thread}
-    return wire.TurnRef(**names, ns=call.key, message_id=call.key)
+    return wire.TurnRef(
+        agent=call.agent, thread=call.thread, ns=call.key, message_id=call.key
+    )
 
 
 def _schemas(name: str, tool: Tool | None) -> dict[str, JsonObject]:

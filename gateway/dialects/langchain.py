@@ -92,7 +92,7 @@ def answer_batched(
 def _batch(whole: JsonValue) -> _Batch:
     [value] = records([whole])
     spelling = _JAVASCRIPT if _JAVASCRIPT.requests in value else _PYTHON
-    if not {spelling.requests, spelling.reviews} == MARKS & set(value):
+    if {*value} & MARKS != {spelling.requests, spelling.reviews}:
         raise NotOfThisForm
     requests = records(value[spelling.requests])
     words: dict[str, Words] = {}

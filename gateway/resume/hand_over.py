@@ -299,7 +299,9 @@ class HandOver:
         self, run: RunRef, shown: Sequence[_Shown]
     ) -> list[tuple[_Shown, list[Ended]]]:
         asks = [each for one in shown for each in one.questions]
-        answers = await self._calls.found(run, asks) if asks else {}
+        answers: Mapping[OpenQuestion, tuple[JsonObject, int]] = {}
+        if asks:
+            answers = await self._calls.found(run, asks)
         found = {asked: answer for asked, (answer, _) in answers.items()}
         return [(one, ends) for one in shown if (ends := one.ends(found)) is not None]
 

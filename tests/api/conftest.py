@@ -41,7 +41,7 @@ async def gateway(stack: ApiStack) -> AsyncGenerator[HttpGateway]:
 @pytest.fixture
 def threads(gateway: HttpGateway) -> RemoteThreads:
     """Ask as a program that runs threads."""
-    return RemoteThreads(gateway.connection)
+    return RemoteThreads(gateway)
 
 
 @pytest.fixture(scope="module")

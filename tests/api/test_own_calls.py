@@ -119,7 +119,7 @@ async def test_a_call_without_a_record_is_noted_by_keys_of_its_tool(
     orders = stack.key(tools=["look_up_order"])
     mails = stack.key(tools=["send_mail"])
     async with stack.gateway(mails) as mine, stack.gateway(orders) as theirs:
-        threads = RemoteThreads(mine.connection)
+        threads = RemoteThreads(mine)
         first = await threads.lease_step(RUN, "take", token=FIRST)
         with under(RUN, FIRST, first.fence):
             (verdict,) = await mine.submit(turn("send_mail"))

@@ -152,17 +152,17 @@ async def test_a_key_of_another_agent_or_tenant_changes_nothing(
     stack: ApiStack, gateway: HttpGateway, ask: Ask
 ) -> None:
     await gateway.submit(turn("c1"))
-    held = await RemoteThreads(gateway.connection).lease_step(RUN, "take", token=MINE)
+    held = await RemoteThreads(gateway).lease_step(RUN, "take", token=MINE)
     other = stack.key(agents=["billing"])
     async with stack.gateway(other) as theirs:
         with pytest.raises(NotAllowed, match="does not speak for"):
-            await ask(RemoteThreads(theirs.connection))
+            await ask(RemoteThreads(theirs))
     async with serving(stack.harness, tenant="acme") as acme, acme.gateway() as theirs:
         # Their tenant has a different thread of the same name.
-        found = await ask(RemoteThreads(theirs.connection))
+        found = await ask(RemoteThreads(theirs))
         assert not found or getattr(found, "name", "") != held.name
 
-    mine = RemoteThreads(gateway.connection)
+    mine = RemoteThreads(gateway)
     (waiting,) = await gateway.outcomes(REF)
     assert waiting.state == "pending"
     assert (await mine.lease_step(RUN, "keep", token=MINE)).state == "held"

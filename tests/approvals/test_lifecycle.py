@@ -65,7 +65,7 @@ def test_what_another_program_runs_never_counts_as_run_failed_or_in_doubt() -> N
     for _ in range(steps):
         reached |= {
             after
-            for (before, transition), after in TRANSITIONS.items()
+            for (before, _), after in TRANSITIONS.items()
             # A claim of such a call hands it over, and a doubt ends it.
             if before in reached and before is not ItemState.AUTHORIZED
         }

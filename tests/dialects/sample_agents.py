@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypedDict, cast
 
-from deepagents import create_deep_agent
+from deepagents import create_deep_agent  # pyright: ignore[reportUnknownVariableType] - its types are partial
 from langchain.agents import create_agent  # pyright: ignore[reportUnknownVariableType] - its overloads are partial
 from langchain.agents.middleware import HumanInTheLoopMiddleware
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
@@ -38,7 +38,7 @@ KINDS = ("approve", "edit", "reject", "respond")
 class Agent:
     """A graph, what its tools did, and the subagents that have them."""
 
-    graph: Graph
+    graph: Any
     effects: list[Effect] = field(default_factory=list[Effect])
     subagents: tuple[str, ...] = ()
 
@@ -135,7 +135,7 @@ def deep_agent(rules: Mapping[str, Sequence[str]], *, extra: str = "") -> Agent:
         }
         for name in SUBAGENTS
     ]
-    graph = create_deep_agent(
+    graph: Any = create_deep_agent(  # pyright: ignore[reportUnknownVariableType]
         model,
         tools=own,
         subagents=cast("Any", subagents),
@@ -234,7 +234,7 @@ def _handmade(asked: Callable[[Sequence[Call], list[Effect]], list[str]]) -> Age
         calls = json.loads(str(state["messages"][-1].content))
         return {"said": asked(calls, effects)}
 
-    builder = StateGraph(_State)
+    builder: Any = StateGraph(_State)
     builder.add_node("work", node)
     builder.add_edge(START, "work")
     return Agent(builder.compile(checkpointer=InMemorySaver()), effects)

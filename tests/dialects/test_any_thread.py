@@ -51,7 +51,12 @@ AGENTS: dict[str, Callable[[], Agent]] = {
     "JavaScript": lambda: sample_agents.javascript(JAVASCRIPT),
 }
 THREADS = dict.fromkeys(AGENTS, 2000) | {"deepagents": 500}
-made = cache(lambda name: AGENTS[name]())
+
+
+@cache
+def made(name: str) -> Agent:
+    """Make an agent once."""
+    return AGENTS[name]()
 
 
 @pytest.mark.slow

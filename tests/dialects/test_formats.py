@@ -89,12 +89,14 @@ def inbox(**allows: bool) -> dict[str, Any]:
 
 
 WHOLE = batch("approve", "reject")
-CALL = {"type": "tool_approval", "tool_call_id": "c", "name": "pay", "args": {}}
+CALL: dict[str, Any] = {
+    "type": "tool_approval", "tool_call_id": "c", "name": "pay", "args": {},
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(
     "value",
-    [
+    cast("list[Any]", [
         WHOLE | javascript(WHOLE),
         {"action_requests": WHOLE["action_requests"]},
         {"action_requests": WHOLE["action_requests"], "review_configs": []},
@@ -121,7 +123,7 @@ CALL = {"type": "tool_approval", "tool_call_id": "c", "name": "pay", "args": {}}
         {"type": APPROVAL_INTERRUPT, "item_id": "i"},
         float("nan"),
         object(),
-    ],
+    ]),
 )  # fmt: skip
 def test_a_value_that_only_resembles_a_format_is_unknown_and_never_answered(
     value: object,

@@ -78,7 +78,7 @@ def asking(_: _State) -> dict[str, Any]:
 
 def plain() -> Any:
     """Make a graph that asks a plain question."""
-    builder = StateGraph(_State)
+    builder: Any = StateGraph(_State)
     builder.add_node("asking", cast("Callable[..., Any]", asking))
     builder.add_edge(START, "asking")
     return builder.compile()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from pydantic import TypeAdapter
 from pydantic_ai import Agent, DeferredToolRequests
@@ -44,7 +44,9 @@ async def main(step: str, place: Place) -> None:
     if step == "begin":
         begun = await agent.run("pay")
         place.saved.write_bytes(begun.all_messages_json())
-        place.requests.write_bytes(REQUESTS.dump_json(begun.output))
+        place.requests.write_bytes(
+            REQUESTS.dump_json(cast("DeferredToolRequests", begun.output))
+        )
         return
     history = ModelMessagesTypeAdapter.validate_json(place.saved.read_bytes())
     output: Any = REQUESTS.validate_json(place.requests.read_bytes())

@@ -68,7 +68,7 @@ def only_skipping() -> None:
 def dev_server() -> Generator[str]:
     """Start a development server; give its address."""
     with asyncio.Runner() as runner:
-        starting = WorkflowEnvironment.start_local(
+        starting: Any = WorkflowEnvironment.start_local(  # pyright: ignore[reportUnknownMemberType] - as Temporal types it
             dev_server_existing_path=str(PROGRAMS / "temporal"),
             dev_server_log_level="error",
         )

@@ -34,7 +34,7 @@ async def test_many_workflows_wait_on_one_connection(world: World) -> None:
 
         await eventually(all_wait, within_s=120)
         described = await handles[-1].describe()
-        waiting = world.stack.api.limits._waits.total()
+        waiting = world.stack.api.limits._waits.total()  # pyright: ignore[reportPrivateUsage] - its count
         began = time.perf_counter()
         await world.decide(handles[0], Approve())
         await handles[0].result()

@@ -31,7 +31,7 @@ def pages(
     world.queue = "refunds"
     monkeypatch.setenv("KEYTURN_GATEWAY", world.stack.url)
     monkeypatch.setenv("KEYTURN_API_KEY", world.stack.key(agents=["billing"]))
-    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.syspath_prepend(str(tmp_path))  # pyright: ignore[reportUnknownMemberType] - as pytest types it
     target = world.client.service_client.config.target_host
     files = {"refunds": WORKFLOW, "worker": WORKER, "watch": WATCH}
     for name, code in files.items():

@@ -225,8 +225,9 @@ class _Gated(WrapperToolset[Any]):
         turn = _turn(ctx, asker, tool_args)
         by_id = {one.tool_call_id: one for one in turn.calls}
         call = by_id.get(ctx.tool_call_id or "")
-        if call is None:
-            # Another capability changed arguments that the tool would have refused.
+        if call is None or call.tool != name:
+            # Another capability changed arguments that the tool would have refused, or
+            # another tool calls this one under its own id.
             raise ToolFailed(texts.NO_VERDICT)
         requester = approval.requester and approval.requester(ctx)
         verdict = await asker.verdict(turn, call, requester)

@@ -32,6 +32,7 @@ from keyturn.gateway.protocol.http_api import Answered, AnswersQuestion
 from keyturn.gateway.protocol.records import Finding, ItemState, Reading, Result
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.protocol.wire import (
+    RECONCILE_INTERRUPT,
     ClaimRequest,
     ProposedCall,
     Turn,
@@ -232,14 +233,27 @@ async def test_people_reconcile_a_failure_where_the_policy_asks_them(
 
 @pytest.mark.parametrize("finding", [*Finding])
 async def test_a_call_in_doubt_waits_for_the_finding_of_people(
-    gate: Gate, people: ServiceHarness, bank: Bank, finding: Finding
+    gate: Gate,
+    people: ServiceHarness,
+    bank: Bank,
+    finding: Finding,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     call = await held(gate)
     await people.decide(call.verdict, Approve())
     claim = people_claim(call)
     assert (await gate.claim(claim)).kind == "new"
     await people.doubt(call.item_id)
+    ask, waits = gate.answers, asyncio.Event()
+
+    async def answers(question: AnswersQuestion) -> tuple[Answered, ...]:
+        if question.questions[0].kind == RECONCILE_INTERRUPT:
+            waits.set()
+        return await ask(question)
+
+    monkeypatch.setattr(gate, "answers", answers)
     running = asyncio.create_task(once(gate, call, bank.work))
+    await waits.wait()
     await people.decide(call.verdict, Reconcile(finding=finding))
 
     told = await running

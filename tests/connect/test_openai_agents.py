@@ -27,6 +27,7 @@ from openai.types.responses.tool_param import CodeInterpreter, Mcp
 
 from keyturn.connect.once import permit
 from keyturn.connect.openai_agents import decided, gate_tools
+from keyturn.gateway.approvals.record import Approval, approval_of
 from keyturn.gateway.errors import SettingsError
 from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.store.store import Store
@@ -237,6 +238,51 @@ async def test_agents_that_are_handed_off_to_are_gated(desk: Desk) -> None:
     assert result.last_agent.name == "payer"
     assert isinstance(gated.handoffs[1], Agent)
     assert gated.handoffs[1].handoffs == [gated]
+
+
+async def test_a_saved_run_that_was_handed_off_is_continued(desk: Desk) -> None:
+    def first(hand: Sequence[Any], calls: Sequence[Call]) -> Agent[Any]:
+        tools: list[Any] = [function_tool(desk.bank.pay)]
+        payer = Agent(name="payer", model=scripted(calls), tools=tools)
+        model = ScriptedModel([hand] if hand else [])
+        plain = Agent(name="first", model=model, handoffs=[handoff(payer)])
+        return gate_tools(plain, AGENT, gateway=desk.gate, durable=True)
+
+    hand = function_call("transfer_to_payer", {}, call_id="h1")
+    begun = await Runner.run(first([hand], [Call(5)]), "pay")
+    saved = begun.to_state().to_string()
+    [item] = await desk.asked()
+    await desk.approve(item)
+
+    again = first([], [])
+    state: Any = await RunState.from_string(again, saved)
+    await run_here(again, await decided(state))
+
+    assert desk.bank.paid == [Call(5).args]
+
+
+async def test_calls_of_one_conversation_do_not_supersede_each_other(
+    desk: Desk,
+) -> None:
+    tools: list[Any] = [function_tool(desk.bank.pay)]
+    plain = Agent(name="a", model=scripted([Call(1), Call(2)]), tools=tools)
+    gated = gate_tools(
+        plain, AGENT, gateway=desk.gate, thread=lambda run: str(run.context)
+    )
+    running = asyncio.create_task(Runner.run(gated, "pay", context="order-61003"))
+    items = await desk.asked(2)
+    for item in items:
+        await desk.approve(item)
+    await running
+
+    threads = {one.thread for one in await opened(desk, items)}
+    assert threads == {"order-61003"}
+    assert sorted(desk.bank.paid, key=str) == [Call(1).args, Call(2).args]
+
+
+async def opened(desk: Desk, items: Sequence[str]) -> list[Approval]:
+    found = [await desk.reviews.read(approval_of(item)[0]) for item in items]
+    return [one.approval for one in found if one]
 
 
 async def test_an_agent_as_a_tool_has_to_be_gated_before(desk: Desk) -> None:

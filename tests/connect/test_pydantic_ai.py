@@ -13,6 +13,7 @@ from pydantic import AfterValidator, BaseModel, TypeAdapter
 from pydantic_ai import (
     Agent,
     AgentRunResult,
+    ApprovalRequired,
     DeferredToolRequests,
     DeferredToolResults,
     ExternalToolset,
@@ -362,6 +363,28 @@ async def test_a_call_that_nobody_decides_within_the_limit_is_withdrawn(
     assert "withdrawn" in part.model_response_str()
     assert part.outcome == "failed"
     assert desk.bank.paid == []
+
+
+async def test_a_tool_that_asks_its_program_pauses_and_is_claimed_again(
+    desk: Desk,
+) -> None:
+    async def pay(ctx: RunContext[None]) -> str:
+        if not ctx.tool_call_approved:
+            raise ApprovalRequired
+        return await desk.bank.pay(5, "ada")
+
+    agent = with_tool(desk, pay, {})
+    kinds = [str, DeferredToolRequests]
+    running = asyncio.create_task(agent.run("pay", output_type=kinds))
+    [item] = await desk.asked()
+    await desk.approve(item)
+    paused = await running
+    assert (await desk.item(item)).state is ItemState.AUTHORIZED
+
+    given = paused.output.build_results(approve_all=True)
+    await agent.run(message_history=paused.all_messages(), deferred_tool_results=given)
+    assert desk.bank.paid == [Call(5).args]
+    assert (await desk.item(item)).state is ItemState.EXECUTED
 
 
 async def test_the_requester_cannot_approve(desk: Desk) -> None:

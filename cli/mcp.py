@@ -36,6 +36,7 @@ from pydantic import JsonValue, TypeAdapter, ValidationError
 from keyturn.cli import console
 from keyturn.cli.command_context import CommandContext, command_context
 from keyturn.cli.console import AsJson
+from keyturn.cli.stop_signals import serve
 from keyturn.connect.gate import HttpGate
 from keyturn.connect.mcp.server import GateOptions, GateServer
 from keyturn.connect.mcp.serving import (
@@ -139,10 +140,10 @@ def mcp(
         env=command.env,
     )
     if not listen:
-        asyncio.run(_serve_stdio(options, gate))
+        serve(_serve_stdio(options, gate))
         return
     people = command.settings().api.people
-    asyncio.run(_serve_http(options, gate, people, _address(listen), url))
+    serve(_serve_http(options, gate, people, _address(listen), url))
 
 
 @group.command()

@@ -69,7 +69,7 @@ class Definitions:
         upstreams: Mapping[str, Upstream],
         changed: Callable[[], None],
     ) -> None:
-        self._gate, self._agent, self._changed = gate, agent, changed
+        self._gate, self._agent, self.changed = gate, agent, changed
         self._servers = {name: _Server(one) for name, one in upstreams.items()}
         for name, one in upstreams.items():
             one.changed = partial(self._stale, name)
@@ -139,7 +139,7 @@ class Definitions:
             # Another gate, or `keyturn mcp trust`, may have had them approved.
             found.approved, found.refused = None, ""
             found.news.set()
-            self._changed()
+            self.changed()
 
     async def ask(self, server: str, tool: str = "", *, again: bool = False) -> str:
         """Ask people about the new definitions of a server; wait for them.
@@ -169,7 +169,7 @@ class Definitions:
                 found.refused = await self.ask(server)
             except KeyturnError as error:
                 log_failure(logger, error, "mcp.definitions_unasked server=%s", server)
-            self._changed()
+            self.changed()
 
         if found.asking is None or found.asking.done():
             found.asking = begun(kept())
@@ -177,7 +177,7 @@ class Definitions:
     def _stale(self, server: str) -> None:
         self._servers[server].current = None
         self._servers[server].refused = ""
-        self._changed()
+        self.changed()
 
     async def _read(self, server: str, *, is_fresh: bool = False) -> _Server:
         found = self._servers[server]
@@ -230,31 +230,21 @@ class Definitions:
     async def _decided(
         self, found: _Server, asked: DefinitionsToApprove, *, again: bool
     ) -> str:
-        args = strict_json.accept_object(asked.model_dump(mode="json"))
-        name = hashlib.sha256(digest.canonical(args)).hexdigest()[:32]
-        attempt = 0
-        while True:
+        attempt, problem = 0, None
+        while problem is None:
             attempt += 1
-            # The same definitions are asked about once, by all gates together.
-            ref = wire.TurnRef(
-                agent=self._agent,
-                thread=f"{THREAD}/{asked.server}",
-                message_id=f"{name}-{attempt}",
-            )
-            problem = await self._decided_once(found, ref, asked, args, again=again)
-            if problem is not None:
-                return problem
+            problem = await self._decided_once(found, asked, attempt, again=again)
+        return problem
 
     async def _decided_once(
-        self,
-        found: _Server,
-        ref: wire.TurnRef,
-        asked: DefinitionsToApprove,
-        args: JsonObject,
-        *,
-        again: bool,
+        self, found: _Server, asked: DefinitionsToApprove, attempt: int, *, again: bool
     ) -> str | None:
         """Return why definitions are not approved, "" if they are; None to ask anew."""
+        args = strict_json.accept_object(asked.model_dump(mode="json"))
+        # Named by them: all gates together ask once about the same definitions.
+        name = hashlib.sha256(digest.canonical(args)).hexdigest()[:32]
+        thread, message = f"{THREAD}/{asked.server}", f"{name}-{attempt}"
+        ref = wire.TurnRef(agent=self._agent, thread=thread, message_id=message)
         count = f"{len(asked.tools)} tools" if len(asked.tools) > 1 else "1 tool"
         hint = wire.CallHint(
             allow=(Verb.APPROVE, Verb.REJECT),

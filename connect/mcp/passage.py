@@ -141,20 +141,26 @@ class Passage:
 
     async def follow(self) -> None:
         """Wake calls whenever the gateway has news of them; until cancelled."""
+        is_away = False
         while True:
             try:
                 await self.recover()
+                wait_s = 0 if is_away else POLL_S
                 page = await self._gate.events(
-                    agent=self._agent, after=self._place, wait_s=POLL_S
+                    agent=self._agent, after=self._place, wait_s=wait_s
                 )
             except KeyturnError as error:
                 log_failure(logger, error, "mcp.events_unread")
+                is_away = True
                 await asyncio.sleep(PAUSE_S)
                 continue
             self._place = page.next
-            if page.missed or not page.events:
+            if is_away:
+                self._definitions.changed()  # tools could not be listed
+            if is_away or page.missed or not page.events:
                 # A wait may end without an event, such as after a restore.
                 self.wake_all()
+            is_away = False
             for event in page.events:
                 self._definitions.wake(event.thread)
                 call_id = call_id_of(event.thread)

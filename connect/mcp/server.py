@@ -39,7 +39,6 @@ from keyturn.gateway.errors import BadJson, KeyRefused, KeyturnError, NotAllowed
 from keyturn.gateway.failures import any_failure
 from keyturn.gateway.protocol import strict_json, texts
 from keyturn.gateway.protocol.records import Person
-from keyturn.gateway.protocol.strict_json import JsonObject
 
 logger = logging.getLogger(__name__)
 
@@ -128,8 +127,8 @@ class GateServer:
     ) -> None:
         self.agent = options.agent
         self.upstreams = [spec.name for spec in options.upstreams]
-        configured = Caller(person=options.requester)
-        self._holds, self._caller = options.holds, caller or (lambda _: configured)
+        self._requester, self._asking = options.requester, caller
+        self._holds = options.holds
         self._passage, self.calls = passage, calls
         self.definitions, self._bus = definitions, InMemorySubscriptionBus()
         self._sessions = dict[str, ServerSession]()
@@ -222,7 +221,8 @@ class GateServer:
                 "tools may have changed; read it again."
             )
         await self._passage.recover()
-        state = _read_state(params.request_state)
+        # Verified by the boundary.
+        state = strict_json.parse_object(params.request_state or "{}")
         call = self.calls.of_request(
             wanted, state_id=str(state.get("call", "")), known=_known(ctx)
         )
@@ -310,6 +310,9 @@ class GateServer:
             f"result, as often as needed. {texts.NOT_AGAIN}"
         )
 
+    def _caller(self, ctx: Context) -> Caller:
+        return self._asking(ctx) if self._asking else Caller(person=self._requester)
+
     def _principal(self, ctx: Context) -> str | None:
         return self._caller(ctx).principal or None
 
@@ -334,7 +337,8 @@ async def _has_left(ctx: Context) -> bool:
 
 
 def _request(ctx: Context) -> Request[Any] | None:
-    return ctx.request if isinstance(ctx.request, Request) else None
+    is_http = isinstance(ctx.request, Request)
+    return cast("Request[Any]", ctx.request) if is_http else None
 
 
 def _trouble(error: KeyturnError) -> str:
@@ -350,11 +354,6 @@ def _trouble(error: KeyturnError) -> str:
             logger.warning("mcp.unavailable error=%s", error)
             why = "the approval gateway does not answer"
     return f"Nothing ran: {why}. Tell the user; make the same call again later."
-
-
-def _read_state(text: str | None) -> JsonObject:
-    """Return the content of a request's state, which the boundary has verified."""
-    return strict_json.parse_object(text) if text else {}
 
 
 def _known(ctx: Context) -> str:

@@ -145,7 +145,6 @@ async def serve_stdio(server: GateServer) -> None:
 
 
 PATH = "/mcp"
-_STOP_S = 5
 
 
 def http_app(
@@ -204,6 +203,6 @@ async def serve_http(app: Starlette, address: Address) -> None:
         log_config=None,
         access_log=False,
         ws="none",
-        timeout_graceful_shutdown=_STOP_S,
+        timeout_graceful_shutdown=5,
     )
     await uvicorn.Server(config).serve()

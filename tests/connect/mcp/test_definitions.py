@@ -9,12 +9,14 @@ from typing import Any
 import pytest
 from mcp import Client
 
+from keyturn.bot.modals import details
 from keyturn.connect.gate import HttpGate
 from keyturn.gateway.approvals.decisions import Approve, Reject
 from keyturn.gateway.errors import NotAllowed
 from keyturn.gateway.protocol.http_api import DEFINITIONS_TOOL, DefinitionsQuestion
 from keyturn.gateway.protocol.records import ItemState, Verb
 from keyturn.gateway.protocol.wire import Claimed
+from tests.bot.samples import frame
 from tests.conftest import eventually
 from tests.connect.mcp.conftest import Connect, World, legacy, modern, until
 from tests.connect.mcp.test_calls import text_of
@@ -104,6 +106,10 @@ async def test_a_changed_definition_keeps_the_approved_text_and_holds_calls(
         assert [*tools] == ["pay"]
         assert tools["pay"]["description"] == PULLED["description"]  # type: ignore[index, call-overload]
         assert before["pay"]["description"] == "Pay somebody."  # type: ignore[index, call-overload]
+        shown = str(details.view(frame(await world.people.approval(item_id)), 0, 1))
+        assert "Pay somebody." in shown
+        assert "U+200B" in shown
+        assert "U+202E" in shown
         await world.decide(Approve())
         # Approving the definition releases nothing: the call itself is asked about.
         [call_id] = await world.asked()

@@ -10,11 +10,19 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from keyturn.connect.mcp.server import WAIT
 from keyturn.connect.mcp.upstreams import UpstreamSpec
 from keyturn.gateway.approvals.decisions import Approve
 from keyturn.gateway.protocol.records import ItemState
 from tests.conftest import eventually
-from tests.connect.mcp.conftest import Seen, World, http_server, modern, until
+from tests.connect.mcp.conftest import (
+    Seen,
+    World,
+    http_server,
+    legacy,
+    modern,
+    until,
+)
 from tests.connect.mcp.test_calls import text_of
 from tests.connect.mcp.test_stdio import Raw, started
 from tests.connect.mcp.upstream import make_server
@@ -205,3 +213,26 @@ async def test_calls_that_wait_hear_of_decisions_after_an_outage(
         await world.people.decide(item_id, Approve())
         is_away = False
         assert not (await calling).is_error
+
+
+async def test_a_client_hears_of_the_tools_when_the_gateway_is_back(
+    world: World,
+) -> None:
+    is_away, heard = True, list[str]()
+
+    async def away(_name: str) -> web.Response | None:
+        return web.Response(status=502) if is_away else None
+
+    async def hear(message: Any) -> None:
+        heard.append(type(message).__name__)
+
+    world.seen.before = away
+    async with world.gate() as gate, legacy(gate, message_handler=hear) as client:
+        assert [one.name for one in (await client.list_tools()).tools] == [WAIT]
+        is_away = False
+        await until(lambda: "ToolListChangedNotification" in heard)
+
+        async def are_listed() -> bool:
+            return len((await client.list_tools()).tools) > 1
+
+        await eventually(are_listed)

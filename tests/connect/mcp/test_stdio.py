@@ -134,6 +134,8 @@ async def test_a_call_under_way_is_recorded_when_the_client_ends(world: World) -
         await until(world.script.calls)
         assert raw.process.stdin
         raw.process.stdin.close()
+        # Clients wait two seconds for the end, and then send this.
+        raw.process.terminate()
         world.script.put()
         assert await asyncio.wait_for(raw.process.wait(), 30) == 0
     assert (await world.people.item(item_id)).state is ItemState.EXECUTED

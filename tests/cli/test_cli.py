@@ -266,7 +266,7 @@ def test_the_settings_that_ship_are_good(shell: Shell) -> None:
     good, *notes = shell.said("--config", str(config), "policy", "check").splitlines()
 
     assert (good[0], notes) == ("✔", [])
-    assert list(Settings.load(config, {}).agents) == ["support"]
+    assert list(Settings.load(config, {}).agents) == ["support", "crm"]
 
 
 COUNTS = """

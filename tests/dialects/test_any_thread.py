@@ -147,7 +147,8 @@ def given(name: str, calls: Sequence[Call], agent: Agent) -> dict[str, Any]:
 
 def open_of(agent: Agent, config: Any) -> tuple[Interrupt, ...]:
     """Return the open questions of a thread."""
-    return agent.graph.get_state(config).interrupts
+    found: tuple[Interrupt, ...] = agent.graph.get_state(config).interrupts
+    return found
 
 
 def end_of(call: ProposedCall, chance: random.Random) -> Ended:

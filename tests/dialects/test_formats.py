@@ -94,37 +94,38 @@ CALL: dict[str, Any] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "value",
-    cast("list[Any]", [
-        WHOLE | javascript(WHOLE),
-        {"action_requests": WHOLE["action_requests"]},
-        {"action_requests": WHOLE["action_requests"], "review_configs": []},
-        {**WHOLE, "review_configs": javascript(WHOLE)["reviewConfigs"]},
-        {**WHOLE, "review_configs": [{"action_name": "other"}]},
-        {**WHOLE, "action_requests": [{"name": 7, "args": {}}]},
-        {**WHOLE, "action_requests": [{"name": "pay", "args": "all"}]},
-        {**WHOLE, "action_requests": [{"name": "pay", "arguments": {}}]},
-        {**WHOLE, "action_requests": [{"name": "pay", "args": {}, "arguments": {}}]},
-        {**WHOLE, "action_requests": [{"name": "\ud800", "args": {}}]},
-        {**WHOLE, "action_requests": WHOLE["action_requests"] * 1001},
-        {**WHOLE, "action_requests": []},
-        batch("defer"),
-        {**WHOLE, "review_configs": [*WHOLE["review_configs"],
-                                     *batch("edit")["review_configs"]]},
-        WHOLE | inbox(accept=True),
-        [WHOLE],
-        CALL,
-        inbox(),
-        {"action_request": {"action": "pay", "args": {}}},
-        [inbox(accept=True), {"note": "look"}],
-        {"type": "ask_user"},
-        {"type": "ask_user", "questions": [{"question": "?", "type": "riddle"}]},
-        {"type": APPROVAL_INTERRUPT, "item_id": "i"},
-        float("nan"),
-        object(),
-    ]),
-)  # fmt: skip
+RESEMBLING: list[Any] = [
+    WHOLE | javascript(WHOLE),
+    {"action_requests": WHOLE["action_requests"]},
+    {"action_requests": WHOLE["action_requests"], "review_configs": []},
+    {**WHOLE, "review_configs": javascript(WHOLE)["reviewConfigs"]},
+    {**WHOLE, "review_configs": [{"action_name": "other"}]},
+    {**WHOLE, "action_requests": [{"name": 7, "args": {}}]},
+    {**WHOLE, "action_requests": [{"name": "pay", "args": "all"}]},
+    {**WHOLE, "action_requests": [{"name": "pay", "arguments": {}}]},
+    {**WHOLE, "action_requests": [{"name": "pay", "args": {}, "arguments": {}}]},
+    {**WHOLE, "action_requests": [{"name": "\ud800", "args": {}}]},
+    {**WHOLE, "action_requests": WHOLE["action_requests"] * 1001},
+    {**WHOLE, "action_requests": []},
+    batch("defer"),
+    {**WHOLE, "review_configs": [*WHOLE["review_configs"],
+                                 *batch("edit")["review_configs"]]},
+    WHOLE | inbox(accept=True),
+    [WHOLE],
+    CALL,
+    inbox(),
+    {"action_request": {"action": "pay", "args": {}}},
+    [inbox(accept=True), {"note": "look"}],
+    {"type": "ask_user"},
+    {"type": "ask_user", "questions": [{"question": "?", "type": "riddle"}]},
+    {"type": APPROVAL_INTERRUPT, "item_id": "i"},
+    float("nan"),
+    object(),
+]  # fmt: skip
+"""Values that only resemble a format."""
+
+
+@pytest.mark.parametrize("value", RESEMBLING)
 def test_a_value_that_only_resembles_a_format_is_unknown_and_never_answered(
     value: object,
 ) -> None:

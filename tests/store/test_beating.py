@@ -7,6 +7,7 @@ import logging
 import threading
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -49,7 +50,7 @@ class Threads(RemoteThreads):
     """A gateway over HTTP that gives and keeps leases."""
 
     def __init__(self, count: Count) -> None:
-        super().__init__(cast("Any", None))
+        super().__init__(cast("Any", SimpleNamespace(connection=None)))
         self._count = count
 
     @override

@@ -254,13 +254,14 @@ async def test_an_equal_call_after_a_restart_and_its_continuation_is_new(
 ) -> None:
     more: Any = {} if name == "state" else {"meta": {name: "toolu_1"}}
     async with world.gate(SHORT_S) as gate, modern(gate) as client:
-        call_tool = client.session.call_tool
+        call_tool: Any = client.session.call_tool
         first = await call_tool("pay", ARGS, allow_input_required=True, **more)
         assert isinstance(first, InputRequiredResult)
     if name == "state":
         more["request_state"] = first.request_state
     async with world.gate() as gate, modern(gate) as client:
-        calling = asyncio.create_task(client.session.call_tool("pay", ARGS, **more))
+        call_tool = client.session.call_tool
+        calling = asyncio.create_task(call_tool("pay", ARGS, **more))
         await world.decide(Approve())
         await calling
         another = asyncio.create_task(client.call_tool("pay", ARGS))
@@ -278,10 +279,11 @@ async def test_a_call_that_another_gate_ran_is_not_the_answer_to_a_later_one(
         await world.asked()
         async with world.gate() as other, modern(other) as its_client:
             await its_client.call_tool("look_up", {})
-            assert other.calls._found
+            open_calls: Any = other.calls
+            assert open_calls._found
             await world.decide(Approve())
             await calling
-            await until(lambda: not any(other.calls._found.values()))
+            await until(lambda: not any(open_calls._found.values()))
             another = asyncio.create_task(its_client.call_tool("pay", ARGS))
             await world.decide(Approve())
             await another
@@ -305,8 +307,12 @@ async def test_one_caller_cannot_fill_the_gate(
 ) -> None:
     monkeypatch.setattr(calls, "MOST_OF_A_CALLER", 1)
     who = ["ana"]
+
+    def asking(_: object) -> Caller:
+        return Caller(who[0])
+
     async with (
-        world.gate(SHORT_S, caller=lambda _: Caller(who[0])) as gate,
+        world.gate(SHORT_S, caller=asking) as gate,
         legacy(gate) as client,
     ):
         ticket = ticket_of(await client.call_tool("pay", ARGS))

@@ -24,7 +24,7 @@ from anyio.abc import ObjectReceiveStream, ObjectSendStream
 from mcp import Client
 from mcp.client.session import ClientSession
 from mcp.client.stdio import StdioServerParameters, stdio_client
-from mcp.client.streamable_http import streamable_http_client
+from mcp.client.streamable_http import MCP_SESSION_ID, streamable_http_client
 from mcp.client.subscriptions import ListenNotSupportedError
 from mcp.shared._stream_protocols import ReadStream, WriteStream
 from mcp.shared.dispatcher import ProgressFnT
@@ -85,13 +85,14 @@ class Delivery:
     """How far one forwarded call came.
 
     ``is_sent`` is True once the server may have received a byte of it. ``status`` is
-    the HTTP status of the answer, 0 without one.
+    the HTTP status of the answer, 0 without one. ``is_of_session`` is True if the
+    request named a session of the server.
     """
 
-    __slots__ = ("is_sent", "status")
+    __slots__ = ("is_of_session", "is_sent", "status")
 
     def __init__(self) -> None:
-        self.is_sent = False
+        self.is_sent = self.is_of_session = False
         self.status = 0
 
 
@@ -171,6 +172,7 @@ class _OneByOne(httpx2.AsyncBaseTransport):
         delivery = _sending.get()
         if delivery is not None:
             request.extensions["trace"] = _noting(delivery)
+            delivery.is_of_session = MCP_SESSION_ID in request.headers
         try:
             response = await self._inner.handle_async_request(request)
         except (httpx2.TransportError, OSError) as error:
@@ -334,7 +336,7 @@ class Upstream:
         is_made_up = error.code in {CONNECTION_CLOSED, PARSE_ERROR, REQUEST_TIMEOUT}
         if self.spec.command:
             return unknown if is_made_up or line.closed.is_set() else refused
-        if delivery.status == _NOT_FOUND:
+        if delivery.status == _NOT_FOUND and delivery.is_of_session:
             # The server does not know the session, as after its restart.
             return NotSent(self._sentence("has forgotten this session", error))
         if _CLIENT_ERROR <= delivery.status < _SERVER_ERROR:

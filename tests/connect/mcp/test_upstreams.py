@@ -34,14 +34,19 @@ class Faulty:
         self._app = app
         self.fault = ""
         self.calls = 0
+        self.is_old = False
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Pass a request on, except a call while there is a fault."""
-        if scope["type"] != "http" or scope["method"] != "POST" or not self.fault:
+        is_open = not (self.fault or self.is_old)
+        if scope["type"] != "http" or scope["method"] != "POST" or is_open:
             await self._app(scope, receive, send)
             return
         message = await receive()
-        if b'"tools/call"' not in message["body"]:
+        fault = self.fault if b'"tools/call"' in message["body"] else ""
+        if self.is_old and b'"server/discover"' in message["body"]:
+            fault = "404 "
+        if not fault:
 
             async def again() -> Any:
                 nonlocal message
@@ -50,8 +55,8 @@ class Faulty:
 
             await self._app(scope, again, send)
             return
-        self.calls += 1
-        status, _, body = self.fault.partition(" ")
+        self.calls += b'"tools/call"' in message["body"]
+        status, _, body = fault.partition(" ")
         length = str(len(body) + 10 * (status == "cut")).encode()
         headers = [(b"content-type", b"application/json"), (b"content-length", length)]
         await send(
@@ -71,9 +76,12 @@ def script(tmp_path: Path) -> Script:
 
 
 @asynccontextmanager
-async def connected(script: Script) -> AsyncGenerator[tuple[Upstream, Faulty]]:
+async def connected(
+    script: Script, *, is_old: bool = False
+) -> AsyncGenerator[tuple[Upstream, Faulty]]:
     """Connect to a server over HTTP, through a faulty proxy."""
     faulty = Faulty(make_server(script.folder).streamable_http_app())
+    faulty.is_old = is_old
     async with http_server(faulty) as url:
         upstream = Upstream(UpstreamSpec("billing", url=f"{url}/mcp"))
         await upstream.tools()
@@ -95,14 +103,17 @@ ERROR = '{"jsonrpc":"2.0","id":%d,"error":{"code":%d,"message":"no"}}'
         ("cut {", NoAnswer),
         ("401 ", ServerRefused),
         ("422 ", ServerRefused),
-        ("404 ", NotSent),
+        # Without a session, the server cannot have forgotten it.
+        ("404 ", ServerRefused),
+        ("session 404 ", NotSent),
     ],
 )
 async def test_an_answer_of_http_says_whether_the_call_may_have_run(
     script: Script, fault: str, means: type[Exception]
 ) -> None:
-    async with connected(script) as (upstream, faulty):
-        faulty.fault = fault
+    has_session = fault.startswith("session ")
+    async with connected(script, is_old=has_session) as (upstream, faulty):
+        faulty.fault = fault.removeprefix("session ")
         with pytest.raises(means):
             await upstream.call("pay", ARGS, meta={})
         # Only a forgotten session is tried once more, with a new one.

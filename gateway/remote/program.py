@@ -136,6 +136,8 @@ class RemoteThreads(Threads):
         gateway: the agents' gateway.
     """
 
+    polls = True
+
     def __init__(self, gateway: HttpGateway) -> None:
         super().__init__()
         self._gateway = gateway

@@ -78,7 +78,12 @@ class Threads:
 
     The caller has the thread's lease. By default only marks are kept, in this process:
     for threads that no job of the gateway advances.
+
+    Attributes:
+        polls: this process asks for the answers to its threads' questions.
     """
+
+    polls = False
 
     def __init__(self) -> None:
         self._marks: dict[RunRef, str] = {}
@@ -265,6 +270,8 @@ class Advancer:
         await self._threads.rests(run, state)
         if state.is_finished:
             await self._threads.finishes(run, state)
+        if not self._threads.polls:
+            return state
         return replace(state, handed=await self._hand_over.waiting(run, state))
 
     async def run_until_waiting(

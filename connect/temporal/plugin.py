@@ -164,7 +164,8 @@ class KeyturnPlugin(SimplePlugin):
             verdict = await self._verdict(call)
         held = HeldCall(_ref_of(call), verdict, call.args)
         try:
-            told = await once(self._gate, held, Work(run), limit_s=0)
+            with _final_errors():
+                told = await once(self._gate, held, Work(run), limit_s=0)
         except NotDecided as waits:
             asked = waits.question
             in_doubt = asked.kind == wire.RECONCILE_INTERRUPT

@@ -88,8 +88,8 @@ def gate_tools(  # noqa: PLR0913 - one keyword for each option
 
     Raises:
         SettingsError: when an argument cannot be used, or an agent has something that
-            acts past the gate: a hosted tool, an MCP server, a stored prompt, an agent
-            as a tool that is not gated, or a tool that asks for approval by itself.
+            acts past the gate: a hosted tool, an MCP server, a stored prompt, a
+            sandbox, an ungated agent as a tool, or a tool that asks by itself.
     """
     asker = Asker.of(name, gateway, api_key, ungated=ungated, limit_s=limit_s)
     return _Gates(asker, thread, requester, durable=durable).agent(agent)
@@ -155,6 +155,9 @@ class _Gates:
         return copy
 
     def _check(self, agent: Agent[Any]) -> None:
+        if type(agent) is not Agent and agent.name not in self.asker.ungated:
+            what = f"{type(agent).__name__} {agent.name!r}"
+            self._refuse(what, None, "it may add tools to a run; use a plain Agent")
         for server in agent.mcp_servers:
             if server.name not in self.asker.ungated:
                 self._refuse(

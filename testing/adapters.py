@@ -1,8 +1,8 @@
 """What every connector keeps, as tests: give a driver, and run each behaviour.
 
     @pytest.mark.parametrize("behaviour", EXECUTED, ids=name_of)
-    async def test_my_connector(behaviour, store):
-        async with Desk.on(store) as desk:
+    async def test_my_connector(behaviour, tmp_path):
+        async with Desk.in_folder(tmp_path) as desk:
             await behaviour(desk, MyDriver(desk))
 
 A driver is one agent of the framework with two tools, `Bank.pay` and `Bank.wipe`, and a
@@ -16,6 +16,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Protocol
 
 from keyturn.connect.local_gate import LocalGate
@@ -38,6 +39,7 @@ from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.service.decide.reviews import ReviewService
 from keyturn.gateway.service.report.event_feed import EventFeed, Follower
 from keyturn.gateway.service.run.sweep import Sweeper
+from keyturn.gateway.store.open_store import open_store
 from keyturn.gateway.store.store import Store
 
 AGENT = "adapter"
@@ -160,6 +162,13 @@ class Desk:
                 yield cls(store, gate, reviews, events)
             finally:
                 await gate.aclose()
+
+    @classmethod
+    @asynccontextmanager
+    async def in_folder(cls, folder: Path) -> AsyncGenerator[Desk]:
+        """Open a desk on an embedded store with its files in a folder."""
+        async with open_store(None, folder) as store, cls.on(store) as desk:
+            yield desk
 
     async def asked(self, calls: int = 1, agent: str = AGENT) -> list[str]:
         """Wait until so many calls wait for people; return their ids in order."""

@@ -202,7 +202,7 @@ class Passage:
             # Such a call has no record, and may have run under the policy alone.
             return text_result(FORGOTTEN)
         for outcome in outcomes:
-            if (found := _over(outcome, None)) is not None:
+            if (found := _over(outcome, {})) is not None:
                 return found
             if outcome.state is ItemState.IN_DOUBT:
                 return in_doubt()
@@ -362,7 +362,7 @@ class Passage:
 
 def in_doubt() -> CallToolResult:
     """Return the result of a call whose effect is unknown."""
-    decision = decision_of("unknown", None, None, None)
+    decision = decision_of("unknown", {}, None, None)
     return text_result(texts.UNKNOWN_RESULT, decision=decision)
 
 
@@ -389,11 +389,8 @@ def _meaning(error: BaseException) -> claiming.Unfinished | None:
     return None if has_begun else claiming.Unfinished.NOT_BEGUN
 
 
-def _over(outcome: wire.CallOutcome, args: JsonObject | None) -> CallToolResult | None:
-    """Return the result of a call that is over; None for one that may still run.
-
-    ``args`` are the client's; None if they are not known here.
-    """
+def _over(outcome: wire.CallOutcome, args: JsonObject) -> CallToolResult | None:
+    """Return the result of a call that is over; None for one that may still run."""
     answer = outcome.answer
     if answer is not None and answer.type not in _GOES_ON:
         return ended(answer, args)

@@ -44,7 +44,7 @@ def text_result(
     return types.CallToolResult(content=content, is_error=is_error, _meta=meta)
 
 
-def ended(answer: Answer, requested: JsonObject | None) -> types.CallToolResult:
+def ended(answer: Answer, requested: JsonObject) -> types.CallToolResult:
     """Return the result of a call that people, or the time, ended without running it.
 
     It is an error, even for an answer: a client that validates would refuse a success
@@ -56,14 +56,12 @@ def ended(answer: Answer, requested: JsonObject | None) -> types.CallToolResult:
 
 def decision_of(
     kind: str,
-    requested: JsonObject | None,
+    requested: JsonObject,
     executed: JsonObject | None,
     answer: Answer | EditRecord | None,
 ) -> JsonObject:
     """Return what became of a call, for programs."""
-    found: JsonObject = {"type": str(kind)}
-    if requested is not None:
-        found["requested"] = requested
+    found: JsonObject = {"type": str(kind), "requested": requested}
     if executed is not None:
         found["executed"] = executed
     if answer is not None:

@@ -164,19 +164,19 @@ class KeyturnPlugin(SimplePlugin):
             verdict = await self._verdict(call)
         held = HeldCall(_ref_of(call), verdict, call.args)
         try:
-            with _final_errors():
-                told = await once(self._gate, held, Work(run), limit_s=0)
+            told = await once(self._gate, held, Work(run), limit_s=0)
         except NotDecided as waits:
-            one = waits.question
-            in_doubt = one.kind == wire.RECONCILE_INTERRUPT
-            return Step("wait", Held(call, one.item_id, one.action_hash, in_doubt))
+            asked = waits.question
+            in_doubt = asked.kind == wire.RECONCILE_INTERRUPT
+            return Step("wait", Held(call, asked.item_id, asked.action_hash, in_doubt))
         except Exception as error:
             if not verdict.runs_unclaimed:
                 raise
             # An outcome, as for a claimed call.
             failed = texts.failed_result(error)
             kind = failed.failure or FailureKind.RAISED
-            told = Told(text=texts.failure_text(kind, failed.summary), kind="failed")
+            text = texts.failure_text(kind, failed.summary)
+            told = Told[object](text=text, kind="failed")
         return Step("end", Held(call, verdict.item_id), _outcome(told))
 
     async def _verdict(self, call: Call) -> wire.Verdict:

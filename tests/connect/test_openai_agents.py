@@ -22,6 +22,7 @@ from agents import (
     set_tracing_disabled,
 )
 from agents.mcp import MCPServerStdio
+from agents.sandbox import SandboxAgent
 from agents.testing import ScriptedModel, assistant_message, function_call
 from openai.types.responses.tool_param import CodeInterpreter, Mcp
 
@@ -340,10 +341,11 @@ def past_the_gate(desk: Desk) -> dict[str, Agent[Any]]:
         "MCP server 'the CRM'": Agent(name="a", mcp_servers=[server]),
         "stored prompt": Agent(name="a", prompt={"id": "pmpt_1"}),
         "tool 'pay'": Agent(name="a", tools=[pay]),
+        "SandboxAgent 'a'": SandboxAgent(name="a"),
     }
 
 
-@pytest.mark.parametrize("number", range(6))
+@pytest.mark.parametrize("number", range(7))
 async def test_an_agent_that_acts_past_the_gate_is_refused_by_name(
     desk: Desk, number: int
 ) -> None:

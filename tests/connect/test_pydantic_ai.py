@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from datetime import date
+from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
@@ -194,6 +195,11 @@ async def test_it_keeps_what_connectors_promise(
 ) -> None:
     async with Desk.on(store) as desk:
         await behaviour(desk, driver(desk))
+
+
+async def test_a_stranger_runs_a_behaviour_in_a_folder(tmp_path: Path) -> None:
+    async with Desk.in_folder(tmp_path) as desk:
+        await EXECUTED[0](desk, InProcess(desk))
 
 
 @pytest.fixture

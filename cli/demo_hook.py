@@ -1,4 +1,4 @@
-"""A script of the demo: a coding agent asks about its calls by hooks."""
+"""A demo script: a coding agent sends its calls through hooks."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ REASON = "Try it on staging first."
 
 
 async def hook(context: DemoContext) -> None:
-    """A coding agent reads unasked; its deployment is edited and handed over once."""
+    """A coding agent reads freely, and its edited deployment is handed over once."""
     headers = await _headers(context)
     async with aiohttp.ClientSession(headers=headers) as session:
         answer = await _asked(context, session, "toolu_1", QUIET)
-        expect(not answer, "A plain reading was decided.")
+        expect(not answer, "The gateway decided on a call that only reads.")
 
         answer = await _asked(context, session, "toolu_2", COMMAND)
-        expect(answer.get("permissionDecision") == "deny", "A held call may run.")
+        expect(answer.get("permissionDecision") == "deny", "A pending call may run.")
         ts, approval = await context.card_after("0")
         await context.click(ts, Action.EDIT, approval, 0)
         await context.fill({"command": EDITED, Input.REASON: REASON}, approval, 0)
@@ -38,9 +38,9 @@ async def hook(context: DemoContext) -> None:
         # The model makes the same call again, under another id.
         answer = await _asked(context, session, "toolu_3", COMMAND)
         expect(answer.get("permissionDecision") == "allow", "The edit may not run.")
-        expect(answer.get("updatedInput") == {"command": EDITED}, "It was not edited.")
-        told = str(answer.get("additionalContext"))
-        expect(REASON in told, "The agent does not know the reason.")
+        expect(answer.get("updatedInput") == {"command": EDITED}, "The edit is lost.")
+        notice = str(answer.get("additionalContext"))
+        expect(REASON in notice, "The agent did not get the reviewer's reason.")
         await context.reached(approval, {0: ItemState.HANDED_OVER})
 
         await _asked(context, session, "toolu_3", EDITED, event="PostToolUse")
@@ -53,7 +53,7 @@ async def _headers(context: DemoContext) -> dict[str, str]:
     return {
         "Authorization": f"Bearer {await demo_key(context, AGENT)}",
         REQUESTER_HEADER: REQUESTER,
-        # Held calls are answered at once.
+        # Within this margin the gateway answers immediately.
         WAIT_HEADER: "5",
     }
 
@@ -83,7 +83,7 @@ async def _asked(
     *,
     event: str = "PreToolUse",
 ) -> dict[str, JsonValue]:
-    """Send a hook's request, and return the answer's decision."""
+    """Send the request of a hook; return the decision in the reply."""
     body = {
         "hook_event_name": event,
         "session_id": "demo",

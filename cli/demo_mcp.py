@@ -1,4 +1,4 @@
-"""A script of the demo: an MCP client asks, and the tool's server wants receipts."""
+"""A demo script: an MCP client calls a tool whose server verifies receipts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ REASON = "Only half of it was damaged."
 
 
 async def mcp(context: DemoContext) -> None:
-    """People approve the tools of a server; a call is edited and runs once."""
+    """Reviewers approve a server's tools, then edit a call, which runs once."""
     try:
         from mcp import Client  # noqa: PLC0415 - the packages of an extra
 
@@ -64,13 +64,13 @@ async def mcp(context: DemoContext) -> None:
         context.say("mcp.answered", client="demo", is_error=result.is_error)
     await gate.aclose()
     expect(not result.is_error, f"The server refused the call: {text}")
-    expect(REASON in text, "The client does not know the reason.")
+    expect(REASON in text, "The client did not get the reviewer's reason.")
     refunds = _refunds(context.ledger.parent)
     expect(refunds == [EDITED], f"{EDITED} was expected; {refunds} ran.")
 
 
 def _payments(context: DemoContext) -> dict[str, str]:
-    """Return the settings of the server: the gateway's public key, and its folder."""
+    """Return the settings of the payment server: public keys, folder and tool."""
     keyring = context.demo.stack.keyturn.store.keyring
     keys = keyring.verifying(Role.GATEWAY) if keyring else ()
     return {

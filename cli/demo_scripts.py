@@ -535,12 +535,12 @@ def _share(policy: dict[str, Any]) -> None:
 
 
 def _code(policy: dict[str, Any]) -> None:
-    """Add the tools of coding agents, with the policy that is printed for them."""
+    """Add the rules that `keyturn hooks --policy` prints for coding agents."""
     policy["tools"] |= yaml.safe_load(quiet_policy())["tools"]
 
 
 def _payments(policy: dict[str, Any]) -> None:
-    """Let people decide about the refunds of an MCP server, which wants receipts."""
+    """Add a rule for the refunds of the MCP server, which verifies receipts."""
     rule = policy["tools"]["process_refund"]
     policy["tools"]["billing__process_refund"] = {
         "tier": "approve",

@@ -1,4 +1,4 @@
-"""A script of the demo: an agent with LangChain's own middleware asks on cards."""
+"""A demo script: an agent with LangChain's middleware, reviewed on cards."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ NO = "It is on its way already."
 
 
 async def stock(context: DemoContext) -> None:
-    """A stock agent's call is edited and handed over once; the next one is rejected."""
+    """A reviewer edits one call of a stock agent, and rejects the next one."""
     ts, approval = await context.ask(STOCK_REQUEST)
     values = {"cause": EDITED, Input.REASON: REASON}
     handed = ItemState.HANDED_OVER
@@ -20,13 +20,13 @@ async def stock(context: DemoContext) -> None:
     await context.shows(ts, "which runs it by itself")
     context.say("card.handed_over", approval=approval.id)
     # LangChain tells the model about the change by itself.
-    expect(EDITED in words, "The agent does not know the change.")
+    expect(EDITED in words, "The agent's answer lacks the edited cause.")
 
     ts, approval = await context.ask(STOCK_REQUEST)
     values = {Input.REASON: NO}
     rejected = ItemState.REJECTED
     _, words = await context.decide(ts, approval, Action.REJECT, rejected, values)
-    expect(NO in words, "The agent does not know the reason.")
+    expect(NO in words, "The agent's answer lacks the reviewer's reason.")
 
     ran = [effect["args"] for effect in context.effects()]
     wanted = [{"order_id": "78304", "cause": EDITED}]

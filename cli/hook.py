@@ -1,4 +1,4 @@
-"""Answer a hook of a coding agent that runs commands."""
+"""Answer the command hook of a coding agent."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from keyturn.gateway.failures import any_failure
 group = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
 _BLOCKED = 2
-"""The only exit code for which Codex does not run the call."""
+"""The only exit code with which Codex blocks the call."""
 
 _TOO_SLOW = (
-    "The approval gateway is too slow, so this call did not run. Try it again later, "
-    "or tell the user.\n"
+    "This call did not run: the approval gateway is too slow. Try it again later, or "
+    "tell the user.\n"
 )
 
 
 @group.callback()
 def hook() -> None:
-    """Answer a hook of a coding agent that runs commands."""
+    """Answer the command hook of a coding agent."""
 
 
 @group.command()
@@ -45,7 +45,7 @@ def codex(
     Examples:
       keyturn hook codex  as the hook of Codex: see 'keyturn hooks codex'
     """
-    # Each part of an answer has a timeout, and many slow parts would outlast Codex.
+    # The client's timeout is for each read; many slow reads would outlast Codex.
     timer = threading.Timer(TIMEOUT_S, _end)
     timer.daemon = True
     timer.start()

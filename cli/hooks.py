@@ -1,6 +1,6 @@
-"""Print the settings of coding agents that ask Keyturn.
+"""Print the settings that put Keyturn before the tools of a coding agent.
 
-The gateway needs an address ('api' in the settings). The coding agent needs an API key,
+The gateway needs an address ('api' in the settings). The coding agent needs an API key
 in the variable KEYTURN_API_KEY.
 """
 
@@ -24,7 +24,7 @@ Url = Annotated[
 ]
 AsPolicy = Annotated[
     bool,
-    typer.Option("--policy", help="Print a policy that keeps reading quiet instead."),
+    typer.Option("--policy", help="Print a policy that lets it read files instead."),
 ]
 _HERE = "http://127.0.0.1:8780"
 
@@ -37,11 +37,11 @@ def claude_code(
         str,
         typer.Option(
             metavar="USER",
-            help="Slack user id of the person at it, who cannot approve its calls.",
+            help="Slack user id of its user, who then cannot approve its calls.",
         ),
     ] = "",
     reports: Annotated[
-        bool, typer.Option("--reports", help="Also report how approved calls ended.")
+        bool, typer.Option("--reports", help="Also report results of approved calls.")
     ] = False,
     defer: Annotated[
         bool,
@@ -53,8 +53,8 @@ def claude_code(
 
     Examples:
       keyturn hooks claude-code > .claude/settings.json  ask about every call
-      keyturn hooks claude-code --reports                also learn how calls ended
-      keyturn hooks claude-code --policy > policy.yml    ask about all but reading
+      keyturn hooks claude-code --reports                also report results
+      keyturn hooks claude-code --policy > policy.yml    ask except for reading
     """
     if policy:
         typer.echo(quiet_policy(), nl=False)
@@ -79,8 +79,8 @@ def codex(
 
     Examples:
       keyturn hooks codex --managed > /etc/codex/requirements.toml  ask about every call
-      keyturn hooks codex >> ~/.codex/config.toml  the same once /hooks has trusted it
-      keyturn hooks codex --policy > policy.yml    ask about all but reading
+      keyturn hooks codex >> ~/.codex/config.toml  the same; trust it in /hooks
+      keyturn hooks codex --policy > policy.yml    ask except for reading
     """
     shown = quiet_policy() if policy else codex_settings(is_managed=managed)
     typer.echo(shown, nl=False)

@@ -1,7 +1,7 @@
-"""Settings of coding agents that ask Keyturn, and a check for settings that fail open.
+"""Write the settings of coding agents, and find settings that fail open.
 
-Claude Code runs a call if its hook fails, except with the setting ``onFailure: block``.
-With each problem below, the real program ran a call without asking the gateway.
+Claude Code runs a call whose hook fails, unless ``onFailure: block`` is set. Each
+problem below made the real program run a call without asking the gateway.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ def claude_settings(
     Args:
         url: URL of the gateway.
         requester: Slack user id of the person at the coding agent; "" if unknown.
-        reports: also report how approved calls ended.
-        defers: end the run of ``claude -p`` while people decide.
+        reports: also report the results of approved calls.
+        defers: end a run of ``claude -p`` while people decide.
     """
     headers: JsonObject = {"Authorization": f"Bearer ${KEY_VARIABLE}"}
     if requester:
@@ -58,30 +58,30 @@ def claude_settings(
 
 
 def codex_settings(*, is_managed: bool = False) -> str:
-    """Return the settings of Codex, as a part of its ``config.toml``.
+    """Return the settings of Codex, for its ``config.toml``.
 
-    Codex runs a hook there only after its user has trusted it. ``is_managed`` is for
-    its file ``requirements.toml``, whose hooks need no trust: no other hooks run.
+    Codex runs such a hook only after its user has trusted it. With ``is_managed`` the
+    settings are for ``requirements.toml``: its hooks need no trust, and no others run.
     """
     return ("allow_managed_hooks_only = true\n\n" if is_managed else "") + (
         "[[hooks.PreToolUse]]\n"
         "[[hooks.PreToolUse.hooks]]\n"
         'type = "command"\n'
-        # A shell without this program ends with 127, and Codex would run the call.
+        # If the program is missing, the shell exits with 127 and Codex runs the call.
         f'command = "{CODEX_COMMAND} || exit 2"\n'
         f"timeout = {int(TIMEOUT_S + 2 * MARGIN_S)}\n"
     )
 
 
 def problems(settings: JsonObject) -> list[str]:
-    """Return a sentence for each mistake with which calls run unasked."""
+    """Return a sentence for each mistake that makes calls run without a decision."""
     hooks = _hooks(settings)
     if settings.get("disableAllHooks"):
         return ["'disableAllHooks' is set, so no hook runs: remove it."]
     if not hooks:
         text = f"No 'http' hook of {_BEFORE!r} has a URL with {CLAUDE_CODE.url_path!r}"
         return [f"{text}: copy the output of 'keyturn hooks claude-code'."]
-    # One complete hook is enough. Others may be for another gateway.
+    # One complete hook is enough; another hook may be for another gateway.
     return min((_problems_of(group, hook) for group, hook in hooks), key=len)
 
 
@@ -99,11 +99,11 @@ def _hooks(settings: JsonObject) -> list[tuple[JsonObject, JsonObject]]:
 
 def _problems_of(group: JsonObject, hook: JsonObject) -> list[str]:
     given = _mapping(hook.get("headers"))
-    said = {name.lower(): str(value) for name, value in given.items()}
-    key, url = said.get("authorization", ""), _url(hook)
-    used = {name for text in said.values() for name in _VARIABLE.findall(text)}
+    headers = {name.lower(): str(value) for name, value in given.items()}
+    key, url = headers.get("authorization", ""), _url(hook)
+    used = {name for text in headers.values() for name in _VARIABLE.findall(text)}
     missing = sorted(used - {str(one) for one in _list(hook.get("allowedEnvVars"))})
-    waits = said.get(WAIT_HEADER.lower(), f"{TIMEOUT_S}")
+    waits = headers.get(WAIT_HEADER.lower(), f"{TIMEOUT_S}")
     address = _address(url.hostname)
     is_here = url.hostname == "localhost" or (address and address.is_loopback)
     checks: list[tuple[object, str]] = [
@@ -141,8 +141,8 @@ _WRITTEN_KEY = (
     f"{KEY_VARIABLE}, and name the variable."
 )
 _SOME_TOOLS = (
-    "'matcher' or 'if' leaves tools out, whose calls run: set \"matcher\": \"*\". The "
-    "policy decides which calls to ask about."
+    "'matcher' or 'if' skips tools, so their calls run unasked: set \"matcher\": "
+    "\"*\", and remove 'if'. The policy decides which calls need people."
 )
 _IN_CLEAR = "The URL sends the API key in the clear: use https."
 _PRIVATE = (
@@ -152,7 +152,7 @@ _PRIVATE = (
 
 
 def _outlasts(timeout: JsonValue, waits: str) -> bool:
-    """Return whether a hook's timeout is at least as long as the gateway waits."""
+    """Return True if a hook's timeout is at least as long as the gateway's wait."""
     try:
         return isinstance(timeout, int | float) and timeout >= float(waits)
     except ValueError:

@@ -1,7 +1,7 @@
-"""Ask the gateway about a call of Codex, from its command hook.
+"""Ask the gateway about a call of Codex, from a command hook.
 
-Codex runs a call if its hook fails, except when the hook ends with 2 and writes a
-reason to stderr. So everything that is no clear answer is a `NoAnswer`.
+Codex runs a call whose hook fails, unless the hook exits with 2 and writes a reason to
+stderr. So every unclear answer raises `NoAnswer`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def ask(body: bytes, url: str, api_key: str) -> str:
     """Send a hook's request, and return the text for its stdout.
 
     Args:
-        body: what Codex wrote to the hook's stdin.
+        body: the JSON that Codex wrote to the hook's stdin.
         url: URL of the gateway.
         api_key: its API key.
 
@@ -47,8 +47,8 @@ def ask(body: bytes, url: str, api_key: str) -> str:
         text = answer.read(_LONGEST)
     except (OSError, http.client.HTTPException) as error:
         raise NoAnswer(
-            f"The approval gateway does not answer ({type(error).__name__}), so this "
-            "call did not run. Try it again later, or tell the user."
+            "This call did not run: the approval gateway does not answer "
+            f"({type(error).__name__}). Try it again later, or tell the user."
         ) from error
     finally:
         connection.close()
@@ -67,16 +67,16 @@ def _checked(text: bytes) -> str:
         found = strict_json.parse_object(text)
     except BadJson:
         found = None
-    said = found.get("hookSpecificOutput") if found else None
+    output = found.get("hookSpecificOutput") if found else None
     is_denied = (
-        isinstance(said, dict)
-        and said.get("permissionDecision") == "deny"
-        and bool(str(said.get("permissionDecisionReason") or "").strip())
+        isinstance(output, dict)
+        and output.get("permissionDecision") == "deny"
+        and bool(str(output.get("permissionDecisionReason") or "").strip())
     )
     if found is None or (found and not is_denied):
         raise NoAnswer(
-            "The approval gateway gave an answer that is none of a hook, so this call "
-            "did not run. Tell the user to check the gateway's URL."
+            "This call did not run: the approval gateway's answer is not that of a "
+            "hook. Ask the user to check the gateway's URL."
         )
     return json.dumps(found)
 

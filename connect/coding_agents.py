@@ -1,4 +1,4 @@
-"""Hooks of coding agents: their requests and answers, as these programs write them."""
+"""Requests and replies of coding agents' hooks, in the format of each program."""
 
 from __future__ import annotations
 
@@ -17,41 +17,41 @@ REQUESTER_HEADER = "Keyturn-Requester"
 
 TIMEOUT_S = 60.0
 MARGIN_S = 5.0
-"""A hook's usual timeout, and how long before its end a request is answered."""
+"""A hook's default timeout, and the part of it that is reserved for the reply."""
 
 STILL_WAITS = (
-    "People still decide about this call, so it has not run. Make exactly the same "
-    "call again to go on waiting for them."
+    "This call has not run: people still decide about it. Make exactly the same call "
+    "again to go on waiting."
 )
 AGAIN_LATER = "Make exactly the same call again later, or tell the user."
 NOT_CHANGEABLE = (
-    "A reviewer changed this call, and this program cannot run a changed call, so it "
-    "did not run. Tell the user."
+    "This call did not run: a reviewer changed it, and this program cannot run a "
+    "changed call. Tell the user."
 )
 HANDED_BEFORE = (
-    "The decision about this call was handed over before, so the call may have run. "
-    "Do not repeat it; tell the user that it has to be checked."
+    "This call may have run: its approval was handed over before. Do not repeat it. "
+    "Ask the user to check whether it ran."
 )
 
 EDIT_ADVICE = (
-    "If the call ran, it ran with the changed arguments, and its result is theirs. "
-    "Tell the user about the change."
+    "If the call ran, it ran with the changed arguments. Tell the user about the "
+    "change."
 )
 
 Reply = dict[str, JsonValue]
 NO_OPINION: Reply = {}
-"""The coding agent goes on by its own rules; an approval would switch them off."""
+"""Leaves the call to the coding agent's rules; an approval would disable them."""
 
 
 @dataclass(frozen=True)
 class CodingAgent:
-    """A program whose hooks are answered.
+    """A coding agent whose hooks Keyturn answers.
 
     Attributes:
-        path: its name in the URL and in threads.
-        name: its name for people.
-        takes_edits: it runs changed arguments and informs its model.
-        defers: it can end its run until people have decided.
+        path: name in the URL and in threads.
+        name: name for people.
+        takes_edits: the program runs changed arguments and informs its model.
+        defers: the program can end its run while people decide.
     """
 
     path: str
@@ -61,7 +61,7 @@ class CodingAgent:
 
     @property
     def url_path(self) -> str:
-        """Return the path of its hooks at a gateway."""
+        """Return the path of the program's hooks at a gateway."""
         return f"{BASE}/hooks/{self.path}"
 
 
@@ -86,7 +86,10 @@ class HookCall(BaseModel):
 
 
 def reply(decision: str, reason: str, **more: JsonValue) -> Reply:
-    """Return an answer; a reason is never empty, because Codex would run the call."""
+    """Return a reply to a hook.
+
+    ``reason`` must not be empty: Codex would ignore the reply and run the call.
+    """
     return {
         "hookSpecificOutput": {
             "hookEventName": "PreToolUse",
@@ -98,5 +101,5 @@ def reply(decision: str, reason: str, **more: JsonValue) -> Reply:
 
 
 def denied(reason: str) -> Reply:
-    """Return the answer for a call that must not run."""
+    """Return the reply for a call that must not run."""
     return reply("deny", reason)

@@ -1,14 +1,14 @@
-"""Answer the hooks of coding agents, which ask before each call of a tool.
+"""Answer the hooks that coding agents send before each tool call.
 
-`POST /v1/hooks/claude-code` and `POST /v1/hooks/codex` are served with the HTTP API. An
-API key names the agent. Each call is a turn in a separate thread, so that parallel
-calls do not supersede each other. The coding agent runs the call by itself: the
-decision is handed over, and a later hook may report how the call ended.
+The HTTP API serves `POST /v1/hooks/claude-code` and `POST /v1/hooks/codex`. The API key
+names the agent. Each call is a turn in a separate thread, so parallel calls do not
+supersede each other. The coding agent runs the call by itself: Keyturn hands the
+decision over, and a later hook may report the result.
 
-A hook can wait for a minute, and people may take longer. The held call is then denied,
-with the advice to make it again. The same call of the same session joins the earlier
-one (`LeftCalls`). A failure of the gateway is a denial with status 200, because coding
-agents run a call if its hook fails.
+A hook waits for at most a minute, and people may take longer. Keyturn then denies the
+call and advises the model to repeat it. The repeated call of the same session joins the
+earlier one (`LeftCalls`). A failure of the gateway is a denial with status 200, because
+coding agents run a call whose hook fails.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ _BODY = TypeAdapter(HookCall)
 
 @dataclass(frozen=True)
 class _Asked:
-    """One request: who sent it, the call, and how long it may wait."""
+    """One request: its sender, its call, and the longest wait in seconds."""
 
     of: CodingAgent
     key: ApiKey
@@ -101,7 +101,7 @@ class _Asked:
 
     @property
     def place(self) -> str:
-        """Return a text that is equal for the same call of the same session."""
+        """Return a key that is equal for equal calls of the same session."""
         call = self.call
         content: JsonValue = [call.tool_name, call.tool_input, call.cwd]
         hashed = digest.tagged_hash(_CONTENT, digest.canonical(content))
@@ -109,15 +109,15 @@ class _Asked:
 
     @property
     def has_left(self) -> bool:
-        """Return whether the caller has closed its connection."""
+        """Return True if the caller has closed its connection."""
         return self.request.transport is None
 
     @property
     def defers(self) -> bool:
-        """Return whether the settings ask to end the run while people decide.
+        """Return True if the run may end while people decide.
 
-        A deferral that is ignored falls back to the permission mode, so each mode that
-        would run the call is denied instead.
+        A coding agent that ignores the deferral applies its permission mode. So only
+        the mode ``default`` is deferred; the other modes could run the call.
         """
         may = self.of.defers and self.call.permission_mode == "default"
         return may and self.request.query.get("defer") == "1"
@@ -155,7 +155,7 @@ def hook_routes(
     Args:
         store: the store of the gateway.
         tenant: the tenant of the agents.
-        gated_servers: MCP servers behind a gate, whose calls are not asked twice.
+        gated_servers: MCP servers behind a gate, which asks about their calls.
     """
 
     def routes(services: Tenant, limits: RateLimits) -> Mapping[str, KeyedRoute]:
@@ -175,9 +175,9 @@ class Hooks:
     Args:
         services: the services of the tenant.
         limits: limits of each key.
-        left: held calls whose callers have left.
-        clock_s: Unix seconds by the store.
-        gated_servers: MCP servers whose calls are asked about elsewhere.
+        left: held calls whose callers have disconnected.
+        clock_s: returns the store's time in Unix seconds.
+        gated_servers: MCP servers behind a gate, which asks about their calls.
     """
 
     def __init__(
@@ -200,7 +200,7 @@ class Hooks:
         """Answer a hook.
 
         Raises:
-            Refusal: when the key names no agent, or the body is no call.
+            Refusal: when the key does not name one agent, or the body is not a call.
         """
         asked = _read(of, key, request, await request.read())
         is_before = asked.call.hook_event_name == "PreToolUse"
@@ -256,11 +256,11 @@ class Hooks:
         size = operations.stored_bytes(http_api.SUBMIT, 1, asked.body)
         self._limits.store(asked.key.id, size)
         [verdict] = await self._of.port.submit(turn)
-        # Only the request that had the answer may have it again.
+        # Only the request that received the answer may receive it again.
         return _Held(call, turn.ref, verdict, is_collected or call == id_)
 
     async def _waited(self, asked: _Asked, held: _Held) -> Reply:
-        """Wait for people, and hand their decision over if the caller still waits."""
+        """Wait for the decision, and hand it over if the caller is still connected."""
         place, clock = asked.place, asyncio.get_running_loop().time
         await self._left.hold(place, held.call, asked.wait_s + MARGIN_S)
         ends = clock() + asked.wait_s
@@ -285,7 +285,7 @@ class Hooks:
     async def _answered(
         self, asked: _Asked, held: _Held, wait_s: float
     ) -> Reply | None:
-        """Return the answer to a call that people decided; None if it still waits."""
+        """Return the reply to a decided call; None while people still decide."""
         question = held.question.with_(wait_s=max(0.0, wait_s))
         found = await self._of.runs.answers(question, asked.key.may_be)
         if not found or asked.has_left:
@@ -301,7 +301,7 @@ class Hooks:
         held: _Held,
         allowed: Callable[[EditRecord | None], Reply],
     ) -> Reply | None:
-        """Hand a decision over; return None while another request does."""
+        """Hand a decision over; return None while another request does it."""
         port, verdict = self._of.port, held.verdict
         asks = wire.ClaimRequest(
             item_id=verdict.item_id,
@@ -328,7 +328,7 @@ class Hooks:
                 return denied(HANDED_BEFORE)
 
     async def _is_recent(self, asked: _Asked, held: _Held) -> bool:
-        """Return whether a call was handed over to this request's first attempt."""
+        """Return True if an earlier attempt of this request received the decision."""
         if not held.may_repeat:
             return False
         approval_id, index = approval_of(held.verdict.item_id)
@@ -337,7 +337,7 @@ class Hooks:
         return found is not None and found.calls[index].changed_at > earliest
 
     async def _after(self, asked: _Asked) -> Reply:
-        """Report how a call ended that was handed over; others are ignored."""
+        """Report the result of a handed-over call; ignore all other calls."""
         call = await self._left.joined(asked.session, asked.call.tool_use_id)
         outcomes = await self._of.port.outcomes(asked.ref(call))
         for outcome in outcomes:
@@ -360,16 +360,16 @@ def _read(
     """Parse a request.
 
     Raises:
-        Refusal: when it is none of a hook.
+        Refusal: when it is not the request of a hook.
     """
     if len(key.agents) != 1 or "*" in key.agents:
         raise Refusal(
             FORBIDDEN,
-            f"The key {key.name!r} has to name exactly one agent; `keyturn api-keys "
-            "create NAME --agent coder` makes such a key.",
+            f"The key {key.name!r} must name exactly one agent. Make such a key with "
+            "`keyturn api-keys create NAME --agent coder`.",
         )
     try:
-        # Arguments that strict JSON refuses are a denial, which the model reads.
+        # Strict JSON comes later: its refusal is a denial, which the model reads.
         call = _BODY.validate_json(body)
     except ValidationError as error:
         raise operations.misfit(error) from error

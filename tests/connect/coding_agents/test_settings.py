@@ -88,9 +88,9 @@ def test_settings_that_ask_about_every_call_are_good(settings: dict[str, Any]) -
         (changed(headers=None), "'Authorization' is missing"),
         (changed(headers={"Authorization": "x"}), "'Authorization' is missing"),
         (changed(headers={"Authorization": "Bearer tk_1"}), "written into the file"),
-        (grouped(matcher="Bash"), "'matcher' or 'if' leaves tools out"),
-        (grouped(matcher="Bash|Write"), "'matcher' or 'if' leaves tools out"),
-        (changed(**{"if": "Bash(rm *)"}), "'matcher' or 'if' leaves tools out"),
+        (grouped(matcher="Bash"), "'matcher' or 'if' skips tools"),
+        (grouped(matcher="Bash|Write"), "'matcher' or 'if' skips tools"),
+        (changed(**{"if": "Bash(rm *)"}), "'matcher' or 'if' skips tools"),
         (changed(once=True), "'once' removes the hook"),
         (
             changed(url="http://gateway.example/v1/hooks/claude-code"),

@@ -33,8 +33,8 @@ async def check_servers(settings: Settings) -> AsyncGenerator[Check]:
     async with outgoing(timeout_s=10.0) as session:
         for name, server in settings.servers.items():
             title = f"server {name}"
-            host = AgentServer(name, server, session)
             try:
+                host = AgentServer(name, server, session)
                 found, waiting = await host.info(), await host.waiting()
                 unknown = await _unknown(host, waiting)
             except KeyturnError as error:

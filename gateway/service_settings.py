@@ -368,7 +368,8 @@ class ServerSettings(SettingsModel):
             return ""
         key = read_text(self.key_file, "the server's key", hint=_KEY_FILE).strip()
         if not (key.isascii() and key.isprintable() and key):
-            raise SettingsError(f"{str(self.key_file)!r} contains no key. {_KEY_FILE}")
+            why = "is not one line of plain characters" if key else "is empty"
+            raise SettingsError(f"{str(self.key_file)!r} {why}. {_KEY_FILE}")
         return key
 
 

@@ -218,14 +218,35 @@ def test_the_settings_of_the_page_are_settings(tmp_path: Path) -> None:
     assert settings.agent_names == ("billing",)
 
 
-@pytest.mark.parametrize("text", ["", " \n", "a\nb", "schlüssel"])
-def test_a_file_without_a_key_is_refused(tmp_path: Path, text: str) -> None:
-    server = ServerSettings.model_validate(
-        with_key(tmp_path, "http://127.0.0.1:1", text)
-    )
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "is empty"),
+        (" \n", "is empty"),
+        ("a\nb", "is not one line of plain characters"),
+        ("schlüssel", "is not one line of plain characters"),
+    ],
+)
+async def test_a_file_without_a_key_is_refused(
+    tmp_path: Path, text: str, why: str
+) -> None:
+    given = with_key(tmp_path, "http://127.0.0.1:1", text)
 
-    with pytest.raises(SettingsError, match="contains no key"):
-        server.read_key()
+    with pytest.raises(SettingsError, match=why):
+        ServerSettings.model_validate(given).read_key()
+    [(state, told)] = await checks(tmp_path, **given)
+    assert state is State.BAD
+    assert why in told
+
+
+async def test_the_doctor_names_a_missing_file_of_a_key(tmp_path: Path) -> None:
+    given = with_key(tmp_path, "http://127.0.0.1:1", "key")
+    (tmp_path / "key").unlink()
+
+    [(state, text)] = await checks(tmp_path, **given)
+
+    assert state is State.BAD
+    assert "There is no file" in text
 
 
 async def test_a_server_that_is_away_loses_nothing(on: Bench) -> None:

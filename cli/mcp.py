@@ -170,6 +170,10 @@ def check(
         decides = "people decide" if row["needs_people"] else "as the policy says"
         say(f"{row['tool']}: {decides}; its definition is {row['definition']}")
     if any(row["definition"] != "approved" for row in rows):
+        if not json:
+            console.note(
+                "Ask people to approve definitions: keyturn mcp trust SERVER …"
+            )
         raise typer.Exit(1)
 
 

@@ -350,6 +350,20 @@ class Upstream:
         why = error.message if isinstance(error, MCPError) else type(error).__name__
         return f"The server {self.name!r} {what} ({why[:300]})."
 
+    def _unconnected(self, error: BaseException) -> str:
+        """Return why there is no connection, and what people can look at."""
+        if not self.spec.command:
+            what = f"did not answer at {self.spec.url!r}; check the URL and the headers"
+            return self._sentence(what, error)
+        program = self.spec.command[0]
+        if isinstance(error, FileNotFoundError):
+            return (
+                f"The server {self.name!r} did not start: there is no program "
+                f"{program!r}. Install it, or write its full path."
+            )
+        what = f"did not start; try {program!r} with its arguments in a terminal"
+        return self._sentence(what, error)
+
     async def _connected(self) -> _Line:
         async with self._connecting:
             line = self._line
@@ -365,7 +379,7 @@ class Upstream:
                     return line
             except any_failure() as error:
                 line.closed.set()
-                raise NotSent(self._sentence("did not start", error)) from error
+                raise NotSent(self._unconnected(error)) from error
 
     async def _hold(self, line: _Line, ready: asyncio.Future[ClientSession]) -> None:
         """Keep one connection open until it ends; it has one task from start to end."""

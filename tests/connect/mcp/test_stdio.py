@@ -160,6 +160,7 @@ async def test_check_and_trust_tell_what_is_approved(world: World) -> None:
     assert "billing__pay: people decide; its definition is changed" in said
     assert "billing__look_up: as the policy says; its definition is approved" in said
     assert "billing__new: as the policy says; its definition is new" in said
+    assert "Ask people to approve definitions: keyturn mcp trust SERVER" in said
     assert await world.cards() == 0
 
     asking = asyncio.create_task(run("trust", "billing"))

@@ -193,12 +193,24 @@ async def test_a_local_server_that_dies_leaves_the_call_unknown(
 
 
 @pytest.mark.parametrize(
-    "command", [("no-such-program",), (sys.executable, "-c", "print('hello')")]
+    ("command", "why"),
+    [
+        (("no-such-program",), "there is no program 'no-such-program'. Install it"),
+        ((sys.executable, "-c", "print('hello')"), "in a terminal"),
+    ],
 )
 async def test_a_local_server_that_does_not_start_gets_nothing(
-    command: tuple[str, ...],
+    command: tuple[str, ...], why: str
 ) -> None:
     upstream = Upstream(UpstreamSpec("billing", command=command))
-    with pytest.raises(NotSent, match="'billing' did not start"):
+    with pytest.raises(NotSent, match=f"'billing' did not start.*{why}"):
+        await upstream.call("pay", ARGS, meta={})
+    await upstream.aclose()
+
+
+async def test_a_server_that_is_away_is_named_with_its_url() -> None:
+    url = f"http://127.0.0.1:{free_port()}/mcp"
+    upstream = Upstream(UpstreamSpec("billing", url=url))
+    with pytest.raises(NotSent, match=f"did not answer at '{url}'; check the URL"):
         await upstream.call("pay", ARGS, meta={})
     await upstream.aclose()

@@ -234,6 +234,9 @@ def state_sentence(
     elif item.is_restored:
         tail = tail.replace(_STOPPED, _OLDER)
     tail = tail.replace(NOTHING_RAN, what_ran(item))
+    # With a decision a person withdrew it, and with `revoked` it ended by itself.
+    if state is _S.WITHDRAWN and not item.decision and not item.revoked:
+        tail = " by the agent" + tail
     tail, more = _in_words_of_hand_over(item, tail)
     if item.is_standing:
         tail = tail.removesuffix(" Waiting to run.").replace(NOTHING_RAN, "")
@@ -241,9 +244,6 @@ def state_sentence(
         head = head.replace("*Approved*", "*Without review*")
     if item.is_question:
         head = head.replace("*Rejected*", "*Skipped*")
-    # With a decision a person withdrew it, and with `revoked` it ended by itself.
-    if state is _S.WITHDRAWN and not item.decision and not item.revoked:
-        tail = " by the agent" + tail
     at = when(at_ms)
     if not has_names or state in _UNDECIDED or not approvers(item):
         return template((head + tail).rstrip(), at=at, **more)
@@ -269,6 +269,8 @@ def _in_words_of_hand_over(
     """Return a sentence's end for a call that another program runs, and its names."""
     if item.handed_to:
         tail = tail.replace("Waiting to run.", "Waiting to be handed to {name}.")
+        # The call may have been answered elsewhere, and that by a person.
+        tail = tail.replace(" by the agent {at}.", " {at}: {name} no longer asks.")
     reported = item.handed.reported
     if reported is not None:
         ran: LiteralString = "it ran" if reported.ok else "it failed"

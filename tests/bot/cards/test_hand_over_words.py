@@ -117,3 +117,10 @@ def test_every_event_names_the_class() -> None:
         event = event_of(item)
         assert event.data[HANDED_TO] == item.handed_to
         assert view_of(an_approval(item)).calls[0].handed_to == item.handed_to
+
+
+def test_a_question_that_is_gone_may_have_been_answered_elsewhere() -> None:
+    gone = handed(a_refund(), S.WITHDRAWN).with_(decision=None)
+    [said] = {card(frame(an_approval(gone))).text}
+    assert "Claude Code no longer asks. It was not handed over." in said
+    assert "by the agent" not in said

@@ -16,12 +16,7 @@ from keyturn.gateway.running import own_gate_of
 from tests.docs.test_readme import ROOT, blocks
 
 PAGE = (ROOT / "docs" / "stock-agents.md").read_text("utf-8")
-POLICY = """\
-version: 1
-defaults: {tier: approve, needs: U0ANA, channel: "#x"}
-tools:
-  look_up_order: {tier: auto}
-"""
+[POLICY] = blocks("yaml policy.yml", PAGE)
 
 
 @tool

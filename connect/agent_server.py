@@ -1,16 +1,16 @@
-"""Agents of a LangGraph Agent Server, also in the cloud: its HTTP API as a host.
+"""A LangGraph Agent Server as a `Host`, over its HTTP API, also in the cloud.
 
-The server runs each agent and its tools by itself; this module finds its paused
-threads and resumes them. An answer is one run:
+The server runs each agent and its tools by itself. This module finds the paused threads
+and resumes them. An answer is one run:
 
-- It takes over the configuration, the assistant and the webhook of the run that paused.
+- The run copies the configuration, the assistant and the webhook of the paused run.
   Without them, a tool would run as another user.
 - ``multitask_strategy="reject"``: an answer never interrupts another run.
-- No ``checkpoint_id``: that would fork the thread, and no fork goes on.
-- Its metadata name the question, the checkpoint and the newest run before it. So any
-  process finds it again, and can prove that it answered the question: the next
-  checkpoint has its run id. The run's status does not prove that, because the server
-  ignores an answer to a question that is no longer open.
+- No ``checkpoint_id``: it would fork the thread, and a fork does not resume.
+- The metadata name the question, the checkpoint and the newest run before. So any
+  process can find the run again, and prove that it answered the question: the next
+  checkpoint has its run id. The run's status is no proof, because the server ignores
+  an answer to a question that is no longer open.
 """
 
 from __future__ import annotations
@@ -46,43 +46,43 @@ from keyturn.gateway.service_settings import ServerSettings
 logger = logging.getLogger(__name__)
 
 PAGE = 100
-"""Threads or runs of one request."""
+"""Threads or runs in one page."""
 
 PAGES = 10
-"""Most pages of a thread's runs in which an earlier answer is looked for."""
+"""Largest number of pages of a thread's runs to search for an earlier answer."""
 
 HISTORY_PAGE = 10
-"""Checkpoints of one request; each has all values of its thread."""
+"""Checkpoints in one page; each contains all values of the thread."""
 
 HISTORY_PAGES = 100
 
 MAX_BYTES = 64 * 1024 * 1024
-"""Longest answer of a server: a thread's state may have long conversations."""
+"""Largest response in bytes; a thread's state contains whole conversations."""
 
 TIMEOUT_S = 30.0
 
 _TURNS, _CLAIMS = "keyturn_turns", "keyturn_claims"
 _CHECKPOINT, _AFTER = "keyturn_checkpoint", "keyturn_after"
-"""Names in the metadata of our runs."""
+"""Keys in the metadata of Keyturn's runs."""
 
 _OF_A_RUN = ("run_id", "thread_id", "graph_id", "assistant_id", "user_id")
 _PREFIXES = ("__", "langgraph_", "checkpoint")
 _CHECKS, _TOOLS = "HumanInTheLoopMiddleware.after_model", "tools"
-"""Steps of LangChain's agents: one checks an answer, and one runs tools."""
+"""Steps of LangChain's agents: the check of an answer, and the tools."""
 
 _IN_CONTEXT = "__context_provided__"
 _ACTIVE = {"pending", "running"}
 _KEY_REFUSED = {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}
-# An id that is none of this server is refused as invalid.
+# The server refuses malformed ids as invalid.
 _MISSING = {HTTPStatus.NOT_FOUND, HTTPStatus.UNPROCESSABLE_ENTITY}
 _LATER = {HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS}
 
 Body = dict[str, Any]
-"""A JSON object of the server: only the members that are read here matter."""
+"""A JSON object of the server."""
 
 
 class HostRefused(Exception):
-    """The server refused a request, with this status and text."""
+    """The server refused a request with a status and a text."""
 
     def __init__(self, status: int, detail: str) -> None:
         super().__init__(detail)
@@ -90,13 +90,13 @@ class HostRefused(Exception):
 
 
 class Info(NamedTuple):
-    """What a server is.
+    """The version and the graphs of a server.
 
     Attributes:
-        version: of the server.
-        langgraph: version of LangGraph, major and minor; () if it is not told.
-        graphs: that have an assistant.
-        has_auth: it refuses requests without a key.
+        version: version of the server; "" if unknown.
+        langgraph: version of LangGraph, major and minor; () if unknown.
+        graphs: ids of the graphs with an assistant.
+        has_auth: the server refuses requests without a key.
     """
 
     version: str
@@ -109,13 +109,13 @@ class AgentServer:
     """An Agent Server as a `keyturn.connect.host.Host`.
 
     Args:
-        name: its name in the settings.
-        settings: its URL and graphs.
+        name: the server's name in the settings.
+        settings: the server's URL and graphs.
         session: sends requests; the caller closes it.
 
     Attributes:
-        name: its name for people.
-        agents: its agents.
+        name: the server's name for people.
+        agents: names of the server's agents in the policy.
     """
 
     def __init__(
@@ -129,10 +129,10 @@ class AgentServer:
         self._errors = dict[str, Waiting]()
 
     async def info(self) -> Info:
-        """Return what the server is; also try whether the key may list threads.
+        """Return facts about the server; also check that the key may list threads.
 
         Raises:
-            HostUnavailable: it does not answer as an Agent Server, or refuses the key.
+            HostUnavailable: when the server is not an Agent Server, or refuses the key.
         """
         about = _object(await self._done("GET", "/info"))
         found = await self._done("POST", "/assistants/search", {"limit": 1000})
@@ -160,7 +160,7 @@ class AgentServer:
         """
         errors = dict[str, Waiting]()
         async for thread, found in self._threads("error"):
-            # The newest change comes first, so all older ones are as before.
+            # The newest change comes first, so all older threads are unchanged.
             if self._errors.get(thread) == found:
                 break
             errors[thread] = found
@@ -169,7 +169,7 @@ class AgentServer:
         return {**self._errors, **dict(waiting)}
 
     async def _threads(self, status: str) -> AsyncIterator[tuple[str, Waiting]]:
-        """Yield the threads of our graphs in a status, the newest change first."""
+        """Yield the configured graphs' threads in a status, newest change first."""
         body: Body = {
             "status": status,
             "limit": PAGE,
@@ -190,12 +190,12 @@ class AgentServer:
             body["offset"] += PAGE
 
     async def read(self, thread: str) -> Position | None:
-        """Return where a thread is; see `Host.read`."""
+        """Return the position of a thread; see `Host.read`."""
         state = await self._state(thread)
         return None if state is None else _position(thread, state)
 
     async def runs(self, thread: str) -> Runs:
-        """Return what was sent to a thread before; see `Host.runs`."""
+        """Return the runs of a thread; see `Host.runs`."""
         found, select = list[Body](), "select=run_id&select=metadata"
         for offset in range(0, PAGES * PAGE, PAGE):
             at = f"/runs?limit={PAGE}&offset={offset}&{select}"
@@ -213,10 +213,10 @@ class AgentServer:
         return await self._run(at, {"command": {"resume": dict(answers)}}, mark)
 
     async def ask_again(self, at: Position, mark: Sent) -> Sent | Ending | NotSent:
-        """Let a thread ask again; no model is called. See `Host.ask_again`.
+        """Make a thread ask again, without a call of a model; see `Host.ask_again`.
 
-        An answer that the agent failed with stays in its checkpoint, and would be used
-        instead of every later one. A copy of the checkpoint is without it.
+        A failed answer stays in its checkpoint and would replace every later answer.
+        The run therefore starts from a copy of the checkpoint, without the answer.
         """
         body: Body = {"input": None, "checkpoint_id": at.checkpoint}
         return await self._run(at, body, mark)
@@ -251,11 +251,11 @@ class AgentServer:
         return replace(mark, run=str(made.get("run_id")))
 
     async def ending(self, sent: Sent, question: str) -> Ending | None:
-        """Return how the answer to a question ended; see `Host.ending`."""
+        """Return the end of an answer; see `Host.ending`."""
         run = _object(await self._of(sent.thread, "GET", f"/runs/{sent.run}"))
         state = await self._state(sent.thread)
         if state is None or not run:
-            return Ending(Outcome.LOST, "It was deleted after the answer was sent.")
+            return Ending(Outcome.LOST, "Its run was deleted after it was sent.")
         if await self._has_answered(sent, state):
             return Ending(Outcome.TAKEN)
         at = _position(sent.thread, state)
@@ -271,7 +271,7 @@ class AgentServer:
         return Ending(Outcome.ELSEWHERE)
 
     async def _has_answered(self, sent: Sent, state: Body) -> bool:
-        """Return whether our run made a checkpoint after the answered one."""
+        """Return True if the run made the checkpoint after the answered one."""
         if _parent(state) == sent.checkpoint and _run_of(state) == sent.run:
             return True
         if _checkpoint(state) == sent.checkpoint:
@@ -291,12 +291,12 @@ class AgentServer:
         return False
 
     async def _is_next(self, sent: Sent) -> bool:
-        """Return whether no run came between the question and our answer."""
+        """Return True if no run came between the question and the answer."""
         ids = [*(await self.runs(sent.thread)).ids, ""]
         return sent.run in ids and ids[ids.index(sent.run) + 1] == sent.after
 
     async def _paused_run(self, at: Position, newest: str) -> Body:
-        """Return the run that asked, or else the newest one."""
+        """Return the run that asked, or else the newest run."""
         for run in dict.fromkeys(one for one in (at.run, newest) if one):
             found = await self._of(at.thread, "GET", f"/runs/{quote(run, safe='')}")
             if found is not None:
@@ -310,7 +310,7 @@ class AgentServer:
     async def _of(
         self, thread: str, method: str, path: str, body: Body | None = None
     ) -> JsonValue:
-        """Ask about a thread; None when there is no such thread or run."""
+        """Send a request about a thread; return None if thread or run is missing."""
         path = f"/threads/{quote(thread, safe='')}{path}"
         return await self._done(method, path, body, _MISSING)
 
@@ -332,7 +332,7 @@ class AgentServer:
     def _refusal(self, error: HostRefused) -> str:
         if error.status in _KEY_REFUSED:
             return (
-                f"{self.name} at {self._url!r} refuses the key ({error.status}); write "
+                f"{self.name} at {self._url!r} refuses the key ({error.status}). Write "
                 "a valid one into its 'key_file', and allow it to read all threads."
             )
         return (
@@ -347,11 +347,11 @@ class AgentServer:
         body: Body | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> JsonValue:
-        """Send a request, with the key unless other headers are given.
+        """Send a request; ``headers`` replace the header with the key.
 
         Raises:
-            HostUnavailable: there is no usable answer.
-            HostRefused: the server refused it.
+            HostUnavailable: when there is no usable response.
+            HostRefused: when the server refuses the request.
         """
         try:
             async with (
@@ -397,9 +397,9 @@ async def _read(content: aiohttp.StreamReader) -> bytes:
 
 
 def resumed_settings(paused: Body) -> Body:
-    """Return the settings of a run that goes on where another one paused.
+    """Return the settings for a run that resumes a paused one.
 
-    The server takes either a context or a configuration, although it stores both.
+    The server accepts either a context or a configuration, although it stores both.
     """
     given = _object(paused.get("kwargs"))
     config = _object(given.get("config"))
@@ -454,11 +454,11 @@ def _interrupts(state: Body) -> list[Body]:
 
 
 def _failed(state: Body, question: str, run: Body) -> Ending:
-    """Return how an answer ended whose question is still open after its run."""
+    """Return the end of an answer whose question is still open after the run."""
     for task in _objects(state.get("tasks")):
         asked = _objects(task.get("interrupts"))
         if task.get("error") and any(one.get("id") == question for one in asked):
-            # In this step nothing else happens; any other one may contain the call.
+            # This step only checks the answer; any other step may have run the call.
             is_refused = task.get("name") == _CHECKS
             outcome = Outcome.REFUSED if is_refused else Outcome.FAILED
             return Ending(outcome, str(task["error"]))

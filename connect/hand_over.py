@@ -1,13 +1,13 @@
 """Hand people's decisions over to agents that another program runs by itself.
 
-One loop for every such program, a `Host`: find the threads that wait, ask people about
-their questions, and hand a decision over once it is complete. All facts are in the host
-and in the gateway, so any process can continue after the death of another one:
+Such a program is a `Host`. One loop serves every host: it finds the threads that wait,
+asks people about their questions, and hands each complete decision over. All facts are
+in the host and the gateway, so another process can continue after a crash:
 
-- Whether a question is open is read from its thread right before an answer is sent.
-- Each answer carries a mark. The mark is looked up before anything is sent, so an
-  answer is sent once, and a refused one is not sent again.
-- A decision counts as taken only when the host proves it.
+- The thread is read right before an answer is sent, to check that it still asks.
+- Each answer carries a mark, which is looked up before sending. So an answer is sent
+  once, and a refused answer is not sent again.
+- A decision counts as taken only with proof from the host.
 """
 
 from __future__ import annotations
@@ -52,38 +52,38 @@ from keyturn.gateway.store.runs.leases import beating
 logger = logging.getLogger(__name__)
 
 LOOK_S = 15.0
-"""Seconds between two looks at every open question, also without an event."""
+"""Seconds between two checks of every open question, even without an event."""
 
 RECOVER_S = 60.0
-"""Seconds between two readings of the gateway's open approvals."""
+"""Seconds between two listings of the gateway's open approvals."""
 
 FOLLOW_S = 30
-"""Seconds that one request waits for events."""
+"""Longest wait of one request for events, in seconds."""
 
 LEASE_S = 15.0
-"""Lease of an answer without claims: it is not sent long after its thread was read."""
+"""Lease of an answer without claims, in seconds since its thread was read."""
 
 GRACE_S = 2.0
-"""Time for answers on their way when the process stops."""
+"""Seconds to finish answers in delivery when the process stops."""
 
 AT_ONCE = 16
-"""Most threads that are read at the same time."""
+"""Largest number of threads that are read concurrently."""
 
 TRIES = 5
-"""Most runs of a gated agent with the same answer: it claims by itself, so once."""
+"""Most runs of a gated agent with one answer; its claim makes repeats safe."""
 
 _CANNOT_ASK_AGAIN = (
-    "It asks inside a step with other work, which would run again. Send the agent a "
+    "The agent asks in a step with other work, which would run again. Send the agent a "
     "message instead: it then drops this question."
 )
 
 
 @dataclass(frozen=True)
 class _Open:
-    """A question that people are asked, or its calls as the gateway lists them.
+    """A question for people, or its calls from the gateway's listing.
 
-    ``question`` is None for listed calls. ``ours`` names the call of a gated agent,
-    whose middleware has submitted it.
+    ``question`` is None for listed calls. ``ours`` is the call of a gated agent, which
+    Keyturn's middleware has submitted.
     """
 
     ref: TurnRef
@@ -98,10 +98,10 @@ class _Open:
 
 @dataclass
 class _Work:
-    """One question on its way: the claims of its calls, and what to answer.
+    """The delivery of one answer: the claims of its calls, and the answer.
 
-    ``ends`` is None if the thread does not ask it any more. ``dropped`` are calls that
-    people need not decide on any more.
+    ``ends`` is None if the thread no longer asks the question. ``dropped`` are the ids
+    of calls that need no decision any more.
     """
 
     about: _Open
@@ -116,9 +116,9 @@ class HandOver:
     """Asks people about a host's questions, and hands their decisions over.
 
     Args:
-        host: runs the agents.
-        gate: asks people.
-        every_s: pause between two looks at the host, in seconds.
+        host: the program that runs the agents.
+        gate: the gateway.
+        every_s: pause between two requests for waiting threads, in seconds.
     """
 
     def __init__(self, host: Host, gate: Gate, *, every_s: float = 2.0) -> None:
@@ -133,7 +133,7 @@ class HandOver:
         self._looked_s = self._listed_s = float("-inf")
 
     async def run(self) -> None:
-        """Work until it is cancelled."""
+        """Serve the host until cancelled."""
         following = asyncio.create_task(self._follow())
         is_away = False
         try:
@@ -155,22 +155,22 @@ class HandOver:
         finally:
             tasks = [following, *self._tasks.values()]
             if self._tasks:
-                # Another process would wait for the leases of their claims.
+                # Otherwise the next process would wait until their leases end.
                 await asyncio.wait(self._tasks.values(), timeout=GRACE_S)
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def tick(self, *, looks_at_all: bool = False) -> None:
-        """Look once at the host, and start work on each thread with news.
+        """Read the host's waiting threads once, and start a task for each changed one.
 
-        ``looks_at_all`` also looks at open questions without news, and at those that
-        only the gateway knows.
+        ``looks_at_all`` also starts tasks for unchanged open questions, and for those
+        that only the gateway lists.
         """
         waiting = await self._host.waiting()
         changed, self._changed = self._changed, set[str]()
         due = {one for one, at in waiting.items() if self._seen.get(one) != at}
-        # Busy, or no longer asked; also without an event, all once in a while.
+        # Also threads that are busy or no longer ask, and those with an event.
         due |= self._open.keys() - waiting.keys() | changed & self._open.keys()
         if looks_at_all or now_s() - self._listed_s >= RECOVER_S:
             due |= await self._recover()
@@ -189,7 +189,7 @@ class HandOver:
                 self._changed.add(thread)
 
     async def settled(self) -> None:
-        """Wait until no thread is worked on."""
+        """Wait until no task for a thread is left."""
         while self._tasks:
             await asyncio.wait([*self._tasks.values()])
 
@@ -198,7 +198,7 @@ class HandOver:
             try:
                 await self._attend(thread, self._agents[thread])
             except KeyturnError as error:
-                # Not seen: it is looked at again.
+                # Not marked as seen, so the next tick tries again.
                 logger.warning("thread.unattended thread=%s error=%s", thread, error)
             except any_failure() as error:
                 log_failure(logger, error, "thread.failed thread=%s", thread)
@@ -239,7 +239,7 @@ class HandOver:
                 self._wake.set()
 
     async def _recover(self) -> set[str]:
-        """Find open calls of threads that this process does not know yet."""
+        """Add the gateway's open calls; return threads that are new to this process."""
         found = set[str]()
         for agent in sorted({*self._host.agents}):
             cursor, is_first = "", True
@@ -258,7 +258,7 @@ class HandOver:
         return found
 
     async def _ask_again(self, approval: ApprovalView) -> None:
-        """Let an agent ask again, where a person wants it to."""
+        """Make an agent ask again if a person pressed *Ask again*."""
         ours = [it for it in approval.calls if it.handed_to == self._host.name]
         wanted = [it.id for it in ours if it.ask_again]
         if not wanted:
@@ -284,13 +284,13 @@ class HandOver:
             await self._gate.report_asked_again(report)
 
     async def _attend(self, thread: str, agent: str) -> None:
-        """Bring one thread forward: ask, withdraw, hand over."""
+        """Process one thread: ask, withdraw, hand over."""
         async with self._room:
             at = await self._host.read(thread)
             asked = _named(at.questions) if at else {}
             known = self._open.setdefault(thread, {})
             for name, question in asked.items():
-                # A listed one has no question yet.
+                # Calls from the listing have no question yet.
                 if name not in known or known[name].question is None:
                     one = await self._ask(question, name, agent, thread)
                     if one is not None:
@@ -308,7 +308,7 @@ class HandOver:
     async def _ask(
         self, question: Question, name: str, agent: str, thread: str
     ) -> _Open | None:
-        """Ask people about a question; None when it cannot be shown to them."""
+        """Ask people about a question; return None if it cannot be shown to them."""
         if (ours := _of_keyturn(question)) is not None:
             ref = TurnRef(agent=agent, thread=thread, ns=question.id, message_id=name)
             return _Open(ref, question=question, ours=ours)
@@ -327,7 +327,7 @@ class HandOver:
         return _Open(turn.ref, verdicts, question)
 
     async def _decided(self, one: _Open) -> _Work | None:
-        """Return the decisions on a question; None while one of them is missing."""
+        """Return the decisions on a question; None while one is missing."""
         run = RunRef(agent=one.ref.agent, thread=one.ref.thread)
         held = [it for it in one.verdicts if it.kind is VerdictKind.HOLD]
         asks = (one.ours,) if one.ours else tuple(map(_question_about, held))
@@ -337,9 +337,9 @@ class HandOver:
         if len(found) < len(asks):
             return None
         if one.ours:
-            [said] = found
-            mark = f"{said.item_id}.{said.times}"
-            return _Work(one, [], cast("JsonValue", said.answer), mark)
+            [decided] = found
+            mark = f"{decided.item_id}.{decided.times}"
+            return _Work(one, [], cast("JsonValue", decided.answer), mark)
         people = {it.item_id: wire.Answer.model_validate(it.answer) for it in found}
         ends = [
             people[it.item_id] if it.kind is VerdictKind.HOLD else it
@@ -348,12 +348,12 @@ class HandOver:
         return _Work(one, ends, mark=one.name)
 
     async def _settle(self, thread: str, work: Sequence[_Work]) -> None:
-        """Look the marks up, claim, send what was not sent, and record the end."""
+        """Look the marks up, claim, send each unsent answer, and record its end."""
         asked_s, leases_s = now_s(), [LEASE_S]
         runs = await self._host.runs(thread)
         left = [one for one in work if not await self._was_sent(one, runs)]
         if len(left) < len(work):
-            # That may have taken a while.
+            # Waiting for those ends may have taken long, so read the thread again.
             self._look_again(thread)
             return
         left = [one for one in work if await self._claim(one, leases_s)]
@@ -372,7 +372,7 @@ class HandOver:
                 await self._end(one, gone)
                 left.remove(one)
             ready = [one for one in left if self._is_complete(one)]
-            # After a pause of this process, another one may have claimed and sent.
+            # If this process was suspended, another may have claimed and sent.
             is_late = now_s() > asked_s + beat_s
             if at and ready and not is_late:
                 left = await self._send(at, runs.newest, ready)
@@ -380,7 +380,7 @@ class HandOver:
                 await self._release(one)
 
     async def _claim(self, one: _Work, leases_s: list[float]) -> bool:
-        """Claim the approved calls of a question; False to leave it for now."""
+        """Claim the approved calls of a question; return False to try again later."""
         for place, call in enumerate(one.about.verdicts):
             is_claimed = call.item_id and _is_approved(one.ends, place)
             if is_claimed and not await self._claim_call(one, place, call, leases_s):
@@ -409,13 +409,13 @@ class HandOver:
                     one.dropped.append(call.item_id)
                 return True
             case wire.Refused(state=ItemState.HANDING_OVER):
-                pass  # its program may have taken it: nothing is said about it
+                pass  # the program may have taken it: do not send a rejection
             case wire.Refused() if ends is not None:
                 ends[place] = _refusal(call, reply.reason)
                 one.dropped.append(call.item_id)
                 return True
             case wire.HandedOver():
-                # Handed over before, and open again: only people may repeat it.
+                # Handed over before, and asked again: only people may repeat it.
                 logger.warning("question.open_again question=%s", one.about.name)
                 self._forget(one)
             case _:
@@ -423,18 +423,18 @@ class HandOver:
         return False
 
     async def _was_sent(self, one: _Work, runs: Runs) -> bool:
-        """Record the end of an answer that was sent before; False if none was."""
+        """Record the end of an earlier answer; return False if there is none."""
         sent = [it for it in runs.ours if (one.mark or one.about.name) in it.marks]
         if not sent:
             return False
         ending = await self._ended(sent[0], one)
-        # A gated agent claims by itself, so the same answer runs a call once.
+        # A gated agent claims by itself, so a repeated answer runs a call once.
         is_tried_again = one.about.ours is not None and len(sent) < TRIES
         if is_tried_again and ending.outcome is Outcome.FAILED:
             return False
         ids = {call.item_id for call in one.about.verdicts if call.item_id}
         one.claims = [it for it in sent[0].claims if it.item_id in ids]
-        # Those that were not claimed for it were rejected.
+        # Calls without a claim were rejected.
         one.dropped = [*(ids - {it.item_id for it in one.claims})]
         await self._end(one, ending)
         return True
@@ -444,7 +444,7 @@ class HandOver:
         self._wake.set()
 
     def _is_complete(self, one: _Work) -> bool:
-        """Write the answer to a question; False when its format has no word for it."""
+        """Write the answer to a question; return False if its format cannot do it."""
         question = one.about.question
         if one.ends is None or question is None:
             return False
@@ -453,14 +453,14 @@ class HandOver:
         try:
             one.answer = dialects.answer(question, one.ends)
         except NoWord:
-            # Without its text, which may quote a person.
+            # Do not log the error's text: it may quote a person.
             logger.warning("question.unanswered question=%s", one.about.name)
             self._forget(one)
             return False
         return True
 
     async def _send(self, at: Position, newest: str, ready: list[_Work]) -> list[_Work]:
-        """Send all answers at once; return those that a busy thread did not get."""
+        """Send all answers in one request; return them if the thread is busy."""
         answers = {one.about.ref.ns: one.answer for one in ready}
         claims = tuple(it for one in ready for it in one.claims)
         marks = tuple(one.mark for one in ready)
@@ -482,7 +482,7 @@ class HandOver:
         try:
             return await self._host.send(at, answers, mark)
         except HostUnavailable as error:
-            # It may have arrived.
+            # The request may have arrived, so look for its mark.
             logger.warning("answer.unconfirmed thread=%s error=%s", at.thread, error)
         while True:
             await asyncio.sleep(self._every_s)
@@ -491,7 +491,7 @@ class HandOver:
                 return next((it for it in found if it.marks == mark.marks), NotSent())
 
     async def _ended(self, sent: Sent, one: _Work) -> Ending:
-        """Wait until it is known what became of an answer."""
+        """Wait until the host shows how an answer ended."""
         pause_s = 0.05
         while True:
             with suppress(HostUnavailable):
@@ -502,7 +502,7 @@ class HandOver:
             pause_s = min(pause_s * 2, self._every_s)
 
     async def _end(self, one: _Work, ending: Ending) -> None:
-        """Record the end of a hand-over, and withdraw what is not asked any more."""
+        """Record the end of a hand-over, and withdraw the dropped calls."""
         ref, problem = one.about.ref, PROBLEMS[ending.outcome]
         for claim in one.claims:
             end = wire.HandOverEnd(
@@ -524,7 +524,7 @@ class HandOver:
         self._open.get(one.about.ref.thread, {}).pop(one.about.name, None)
 
     async def _release(self, one: _Work) -> None:
-        """Give claims back, because nothing was sent."""
+        """Release the claims, because nothing was sent."""
         for item_id, fence in one.claims:
             await self._gate.release(item_id, fence, has_begun=False)
 
@@ -534,7 +534,7 @@ class HandOver:
 
 
 def _named(questions: Iterable[Question]) -> dict[str, Question]:
-    """Return questions by their names; values that are no strict JSON have none."""
+    """Return questions by message id, without those that are not strict JSON."""
     found = dict[str, Question]()
     for one in questions:
         with suppress(BadJson):
@@ -543,12 +543,12 @@ def _named(questions: Iterable[Question]) -> dict[str, Question]:
 
 
 def is_known(question: Question) -> bool:
-    """Return whether people can be asked this question."""
+    """Return True if Keyturn can show this question to people."""
     return _of_keyturn(question) is not None or dialects.read(question) is not None
 
 
 def _of_keyturn(question: Question) -> http_api.OpenQuestion | None:
-    """Return the call that a question of Keyturn's middleware names."""
+    """Return the call in a question of Keyturn's middleware; None for others."""
     value = question.value
     if not isinstance(value, dict):
         return None
@@ -567,7 +567,7 @@ def _question_about(call: Verdict) -> http_api.OpenQuestion:
 
 
 def _is_approved(ends: Sequence[Ended] | None, place: int) -> bool:
-    """Return whether a call has to be claimed; all of a question that is gone."""
+    """Return True if a call must be claimed; always if its question is gone."""
     if ends is None:
         return True
     end = ends[place]
@@ -577,7 +577,7 @@ def _is_approved(ends: Sequence[Ended] | None, place: int) -> bool:
 
 
 def _is_as_decided(call: Verdict, end: Ended, claimed: wire.Claimed) -> bool:
-    """Return whether a claim is for the call that the answer was read for."""
+    """Return True if the claimed call is the one that people decided on."""
     if isinstance(end, wire.Answer) and end.type is AnswerKind.EDIT:
         return digest.same(digest.action_args(claimed.action), end.args)
     return claimed.action_hash == call.action_hash
@@ -593,7 +593,7 @@ def _refusal(call: Verdict, reason: str) -> wire.Answer:
 
 
 def _listed(approval: ApprovalView, host: str) -> _Open | None:
-    """Return the open calls of an approval; None for calls of another program."""
+    """Return the open calls of an approval; None if another program has them."""
     is_open = any(call.state is not ItemState.NOT_TAKEN for call in approval.calls)
     if not is_open or any(call.handed_to != host for call in approval.calls):
         return None

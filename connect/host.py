@@ -1,7 +1,7 @@
-"""Where agents are run by another program: its threads, questions and answers.
+"""The interface to a program that runs agents: its threads, questions and answers.
 
-A host reads a thread's position and resumes it. `keyturn.connect.hand_over` does the
-rest for every host.
+A `Host` reads a thread's position and resumes the thread. `keyturn.connect.hand_over`
+does the rest for every host.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from keyturn.gateway.protocol.records import NotTaken
 
 
 class HostUnavailable(KeyturnError):
-    """The host did not answer: it is not known whether it got the request."""
+    """The host did not answer; it may have received the request."""
 
 
 class Outcome(Enum):
-    """What became of an answer.
+    """The end of an answer.
 
-    ``REFUSED``: nothing has begun. ``FAILED``: the agent failed with it, at any point.
-    ``LOST``: it was sent, and then its run or thread was deleted.
+    ``REFUSED``: nothing has begun. ``FAILED``: the agent failed with the answer, at any
+    point. ``LOST``: the run or the thread was deleted after the answer was sent.
     """
 
     TAKEN = auto()
@@ -45,18 +45,18 @@ PROBLEMS: dict[Outcome, NotTaken] = {
     Outcome.FAILED: "failed",
     Outcome.LOST: "failed",
 }
-"""Why an answer was not taken, in the words of the gateway."""
+"""The gateway's problem for each outcome; "" if the answer was taken."""
 
 
 class Ending(NamedTuple):
-    """How an answer ended, with the host's error."""
+    """The outcome of an answer, with the host's error."""
 
     outcome: Outcome
     detail: str = ""
 
 
 class Waiting(NamedTuple):
-    """A thread that may wait: its agent, and a text that changes with its state."""
+    """A thread that may wait: its agent, and a stamp that changes with its state."""
 
     agent: str
     stamp: str
@@ -67,12 +67,12 @@ class Position:
     """A thread at one moment.
 
     Attributes:
-        thread: its id.
-        questions: that are open.
-        checkpoint: that they belong to.
-        run: that made the checkpoint.
-        assistant: of that run.
-        may_ask_again: nothing else would run again if the thread asked again.
+        thread: id of the thread.
+        questions: the open questions.
+        checkpoint: id of the checkpoint with these questions.
+        run: id of the run that made the checkpoint.
+        assistant: id of that run's assistant.
+        may_ask_again: asking again would repeat no other work.
     """
 
     thread: str
@@ -95,12 +95,12 @@ class Sent:
     """A run that delivers answers.
 
     Attributes:
-        thread: its thread.
-        run: its id.
-        marks: of the answers.
-        claims: of the calls; they end the hand-over also after a crash.
-        checkpoint: that the answers belong to.
-        after: the newest run before; another one in between may have answered.
+        thread: id of the thread.
+        run: id of the run; "" before it is sent.
+        marks: the marks of the answers.
+        claims: the claims of the calls, to end the hand-over after a crash.
+        checkpoint: id of the checkpoint with the answered questions.
+        after: id of the newest run before; a run in between may have answered.
     """
 
     thread: str
@@ -112,45 +112,45 @@ class Sent:
 
 
 class Runs(NamedTuple):
-    """The runs of a thread, newest first: their ids, and those with our marks."""
+    """The runs of a thread, newest first: all ids, and the runs with marks."""
 
     ids: tuple[str, ...]
     ours: tuple[Sent, ...]
 
     @property
     def newest(self) -> str:
-        """Return the id of the newest run; "" without one."""
+        """Return the id of the newest run; "" if there is none."""
         return self.ids[0] if self.ids else ""
 
 
 class NotSent:
-    """No run was made, because the thread is busy: try again."""
+    """The thread is busy, so no run was made: try again."""
 
 
 class Host(Protocol):
     """A program that runs agents by itself.
 
-    Every method raises `HostUnavailable` when it does not answer.
+    Every method raises `HostUnavailable` when the program does not answer.
     """
 
     name: str
-    """Its name for people, such as "Agent Server crm"."""
+    """The program's name for people, such as "Agent Server crm"."""
 
     @property
     def agents(self) -> Collection[str]:
-        """Return its agents, by their names in the policy."""
+        """Return the names of the program's agents in the policy."""
         ...
 
     async def waiting(self) -> Mapping[str, Waiting]:
-        """Return the threads that may wait; only a hint."""
+        """Return the threads that may wait, by id; `read` decides."""
         ...
 
     async def read(self, thread: str) -> Position | None:
-        """Return where a thread is; None when it is deleted."""
+        """Return the position of a thread; None if it is deleted."""
         ...
 
     async def runs(self, thread: str) -> Runs:
-        """Return what was sent to a thread before."""
+        """Return the runs of a thread, with earlier answers."""
         ...
 
     async def send(
@@ -160,9 +160,9 @@ class Host(Protocol):
         ...
 
     async def ask_again(self, at: Position, mark: Sent) -> Sent | Ending | NotSent:
-        """Let a thread ask its questions again, with new ids; as `send`."""
+        """Make a thread ask its questions again, with new ids; returns as `send`."""
         ...
 
     async def ending(self, sent: Sent, question: str) -> Ending | None:
-        """Return how the answer to a question ended; None while that is open."""
+        """Return the end of the answer to a question; None while it is unknown."""
         ...

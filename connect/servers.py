@@ -1,7 +1,7 @@
 """Connect the Agent Servers of the settings while a gateway runs.
 
-One process at a time works for a server, under a lease in the store. Two of them would
-do no harm: they would only ask the server twice as often.
+One process at a time connects a server, under a lease in the store. The lease only
+saves requests: two processes would do no harm.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from keyturn.gateway.store.store import Store
 logger = logging.getLogger(__name__)
 
 PAUSE_S = 2.0
-"""Pause before the lease of another process is tried again."""
+"""Seconds between two attempts to get a lease that another process has."""
 
 
 @asynccontextmanager
@@ -35,7 +35,7 @@ async def connecting_servers(
     """Connect every server of the settings.
 
     Raises:
-        SettingsError: the key of one cannot be read.
+        SettingsError: when the key file of a server cannot be read.
     """
     if not settings.servers:
         yield
@@ -60,7 +60,7 @@ async def connecting_servers(
 async def _alone(
     store: Store, tenant: str, name: str, make: Callable[[], HandOver]
 ) -> None:
-    """Work for a server whenever this process has its lease."""
+    """Connect a server whenever this process has its lease."""
     place = (store.keys_of_tenant(tenant), "", f"server {name}")
     while True:
         try:
@@ -75,7 +75,7 @@ async def _alone(
                 finally:
                     await _stopped([working, lost])
         except ThreadUnavailable:
-            pass  # another process works for it
+            pass  # another process connects it
         except KeyturnError as error:
             logger.warning("server.unconnected server=%s error=%s", name, error)
         await asyncio.sleep(PAUSE_S)
@@ -85,5 +85,5 @@ async def _stopped(tasks: Sequence[asyncio.Task[Any]]) -> None:
     for task in tasks:
         task.cancel()
     if tasks:
-        # Not `await task`: its cancellation could not be told from the caller's.
+        # Not `await task`: its cancellation would look like the caller's.
         await asyncio.wait(tasks)

@@ -154,7 +154,7 @@ async def test_a_wrong_key_is_named(app: DevServer, tmp_path: Path) -> None:
     [(state, text)] = await checks(tmp_path, **with_key(tmp_path, app.url, "stolen"))
 
     assert state is State.BAD
-    assert "refuses the key (401); write a valid one into its 'key_file'" in text
+    assert "refuses the key (401). Write a valid one into its 'key_file'" in text
     assert "stolen" not in text
 
 

@@ -276,11 +276,15 @@ class Gated:
         return step
 
     async def _next_knock(self, item_id: str) -> None:
-        knocked = self._keyturn.knocked
+        knocked, task = self._keyturn.knocked, asyncio.current_task()
+        before = task.cancelling() if task else 0
         with suppress(TimeoutError):
             await workflow.wait_condition(
                 lambda: item_id in knocked, timeout=self.keyturn_poll
             )
+        if task and task.cancelling() > before:
+            # Of an old server's task, the wait may report only the timer or the Update.
+            raise asyncio.CancelledError
         # Before the gateway is asked: a knock after this asks once more.
         knocked.discard(item_id)
 

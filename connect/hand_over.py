@@ -39,10 +39,10 @@ from keyturn.connect.host import (
 from keyturn.gateway.approvals.events import EventName
 from keyturn.gateway.clock import now_s
 from keyturn.gateway.dialects import dialects
-from keyturn.gateway.dialects.asked import Ended, NoWord, Question
+from keyturn.gateway.dialects.asked import Ended, NoWord, Question, is_as_decided
 from keyturn.gateway.errors import BadJson, KeyturnError, NotAllowed
 from keyturn.gateway.failures import any_failure, log_failure
-from keyturn.gateway.protocol import digest, http_api, wire
+from keyturn.gateway.protocol import http_api, wire
 from keyturn.gateway.protocol.approval_views import ApprovalView
 from keyturn.gateway.protocol.records import ItemState, RunRef
 from keyturn.gateway.protocol.strict_json import JsonObject
@@ -403,7 +403,7 @@ class HandOver:
             case wire.Claimed():
                 one.claims.append(Claim(call.item_id, reply.fence))
                 leases_s.append(reply.lease_s)
-                return ends is None or _is_as_decided(call, ends[place], reply)
+                return ends is None or is_as_decided(call, ends[place], reply)
             case wire.Refused() | wire.HandedOver() if ends is None:
                 if isinstance(reply, wire.Refused):
                     one.dropped.append(call.item_id)
@@ -574,13 +574,6 @@ def _is_approved(ends: Sequence[Ended] | None, place: int) -> bool:
     if isinstance(end, Verdict):
         return end.kind is VerdictKind.RUN
     return end.type in {AnswerKind.APPROVE, AnswerKind.EDIT}
-
-
-def _is_as_decided(call: Verdict, end: Ended, claimed: wire.Claimed) -> bool:
-    """Return True if the claimed call is the one that people decided on."""
-    if isinstance(end, wire.Answer) and end.type is AnswerKind.EDIT:
-        return digest.same(digest.action_args(claimed.action), end.args)
-    return claimed.action_hash == call.action_hash
 
 
 def _refusal(call: Verdict, reason: str) -> wire.Answer:

@@ -13,6 +13,7 @@ from keyturn.gateway.protocol.wire import (
     Answer,
     AnswerKind,
     CallHint,
+    Claimed,
     ProposedCall,
     Verdict,
     VerdictKind,
@@ -150,6 +151,16 @@ def decision(call: ProposedCall, words: Iterable[Verb], end: Ended) -> Decision:
             "nothing was sent."
         )
     return Decision(verb, args, text.strip())
+
+
+def is_as_decided(call: Verdict, end: Ended, claimed: Claimed) -> bool:
+    """Return whether a claim is for the call that the answer was read for.
+
+    In between, a decision may have been revoked, and another one made.
+    """
+    if isinstance(end, Answer) and end.type is AnswerKind.EDIT:
+        return digest.same(digest.action_args(claimed.action), end.args)
+    return claimed.action_hash == call.action_hash
 
 
 def _verb(call: ProposedCall, end: Ended) -> Verb:

@@ -22,7 +22,7 @@ from typing import Protocol
 from pydantic import JsonValue
 
 from keyturn.gateway.dialects import dialects
-from keyturn.gateway.dialects.asked import Ended, NoWord, Question
+from keyturn.gateway.dialects.asked import Ended, NoWord, Question, is_as_decided
 from keyturn.gateway.errors import GraphError, ThreadUnavailable
 from keyturn.gateway.protocol import wire
 from keyturn.gateway.protocol.http_api import OpenQuestion
@@ -322,8 +322,11 @@ class HandOver:
             if not call.item_id or not _runs(ends[place]):
                 continue
             match await self._granted(shown.ref, call):
-                case wire.Claimed(fence=fence):
-                    decided.claims.append((call.item_id, fence))
+                case wire.Claimed() as claimed:
+                    decided.claims.append((call.item_id, claimed.fence))
+                    if not is_as_decided(call, ends[place], claimed):
+                        await self.release([decided])
+                        return None
                 case wire.Refused(reason=reason) if not is_begun:
                     ends[place] = _denied(call, reason)
                 case reply:

@@ -168,7 +168,7 @@ def run_state(event: Event, *, key: bytes, team: str) -> Message:
 
 
 _KEPT = template(
-    "What people decide is kept, and Keyturn runs an approved call at most once."
+    "What people decide is kept. An approved call that Keyturn ran does not run again."
 )
 
 

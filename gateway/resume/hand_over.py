@@ -253,8 +253,8 @@ class HandOver:
             raise StoppedInside(
                 f"The agent {run.agent!r} stopped with {type(error).__name__} while it "
                 f"worked on a decision in its thread {run.thread!r}. A call may have "
-                "run, so the decision is not sent again; look, and then send the agent "
-                "a message."
+                "run, and Try again could run it a second time: look first. Or send "
+                "the agent a message, which drops the call."
             ) from error
 
     async def settle(self, run: RunRef, runner: Runner, state: ThreadState) -> None:

@@ -264,6 +264,8 @@ async def test_an_agent_that_fails_inside_a_decision_gets_it_once(
         assert item.state is (missed if is_open else handed)
         await stack.idle()
         assert sample_tools.ledger() == ["tried"]
+        [parked] = await stack.events(EventName.RUN_PARKED)
+        assert "Try again could run it a second time" in parked.reason
         if not is_open:
             return
         assert item.handed.problem == "failed"

@@ -1,7 +1,7 @@
 """Calls of Temporal workflows that people approve.
 
-The workflow waits for people without holding an activity or a connection. This package
-imports only the workflow's side; the worker needs `keyturn.connect.temporal.plugin`.
+The workflow waits for people without a running activity or connection. This package
+imports only the workflow's part; the worker needs `keyturn.connect.temporal.plugin`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Gate calls inside a workflow: ask people, wait, and run the approved activity once.
 
-The workflow has to be deterministic. It therefore knows neither the policy nor the
-decisions: activities ask the gateway, and an Update only tells it to ask again. This
-module imports nothing else of Keyturn, so that Temporal's sandbox can load it.
+A workflow must be deterministic, so it reads neither the policy nor the decisions.
+Activities ask the gateway, and an Update only makes the workflow ask again. This module
+imports no other module of Keyturn, so Temporal's sandbox can load it.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ SUBMIT, DECIDED, WITHDRAW = "keyturn_submit", "keyturn_decided", "keyturn_withdr
 """The activities of `keyturn.connect.temporal.plugin`."""
 
 DECISION, WAITING = "keyturn_decision", "keyturn_waiting"
-"""The Update that wakes a workflow, and the query of its open calls."""
+"""The Update that wakes a workflow, and the query for its open calls."""
 
 HEARTBEAT = timedelta(seconds=30)
-"""After this long without a sign of life, an attempt counts as dead."""
+"""An attempt without a heartbeat for this long counts as dead."""
 
 ANSWER_WITHIN = timedelta(seconds=20)
 _WITHDRAW_WITHIN = timedelta(minutes=5)
@@ -35,7 +35,7 @@ _RETRIES = RetryPolicy(maximum_interval=timedelta(minutes=1))
 class Call:
     """A proposed call.
 
-    ``thread`` and ``key`` name it: a replay or a reset finds the same approval.
+    A replay or a reset finds the same approval by ``thread`` and ``key``.
     """
 
     agent: str
@@ -47,9 +47,9 @@ class Call:
 
 @dataclass(frozen=True)
 class Held:
-    """A call in progress; ``item_id`` is empty until the gateway knows it.
+    """A call in progress; ``item_id`` is "" until the gateway has recorded the call.
 
-    ``in_doubt`` is True while people find out whether an interrupted attempt ran.
+    ``in_doubt`` is True while people check whether an interrupted attempt ran.
     """
 
     call: Call
@@ -66,7 +66,7 @@ class Outcome:
         kind: ``ran``, ``failed``, ``refused``, ``reject``, ``respond``, ``expired``,
             ``superseded``, ``withdrawn``, ``lapsed``, or ``unknown`` for a call that
             was interrupted and not run again.
-        text: for a model: what people decided or changed, and the result.
+        text: text for a model: the decision, the edit and the result.
         value: the return value of the tool; None unless it ran.
     """
 
@@ -77,7 +77,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Step:
-    """An activity's answer: ``wait`` for people, ``run`` the call, or its ``end``."""
+    """The next step of a call: ``wait`` for people, ``run`` it, or its ``end``."""
 
     next: Literal["wait", "run", "end"]
     held: Held
@@ -86,7 +86,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Carry:
-    """What a workflow takes along when it continues as new."""
+    """The open calls that a workflow passes on when it continues as new."""
 
     thread: str
     count: int
@@ -99,11 +99,11 @@ class _State:
 
     Attributes:
         thread: the thread of all calls.
-        count: number of calls that got a number as their key.
+        count: number of calls with a number as their key.
         open: calls in progress, by key.
-        carried: open calls of the run before this one.
-        knocked: items about which an Update came.
-        submitting: number of calls whose items are not known yet.
+        carried: open calls of the previous run.
+        knocked: ids of items with an Update.
+        submitting: number of calls without a known item.
     """
 
     thread: str
@@ -114,7 +114,7 @@ class _State:
     submitting: int = 0
 
     def begin(self, agent: str, tool: str, args: dict[str, Any], key: str) -> Held:
-        """Open a call: one that was carried here, or else a new one."""
+        """Open a call: a carried one if it is equal, or else a new one."""
         for held in self.carried:
             call = held.call
             is_meant = call.key == key if key else call.key.startswith("#")
@@ -126,8 +126,8 @@ class _State:
             key = key or f"#{self.count}"
             held = Held(Call(agent, self.thread, key, tool, args))
         if held.call.key in self.open:
-            said = f"The call {key!r} is in progress; give each call its own key."
-            raise ApplicationError(said, non_retryable=True)
+            text = f"The call {key!r} is in progress; give each call another key."
+            raise ApplicationError(text, non_retryable=True)
         self.open[held.call.key] = held
         return held
 
@@ -146,8 +146,8 @@ class Gated:
             async def run(self, order: str) -> str:
                 return (await self.gated("refund", {"order": order})).text
 
-    ``agent`` is the agent's name in policy, cards and API key. ``poll`` is how often a
-    waiting call asks the gateway, in case an Update is lost.
+    ``agent`` is the agent's name in policy, cards and API key. A waiting call asks the
+    gateway once per ``poll``, in case an Update is lost.
     """
 
     keyturn_agent: ClassVar[str] = ""
@@ -156,7 +156,7 @@ class Gated:
     def __init_subclass__(
         cls, *, agent: str = "", poll: timedelta | None = None
     ) -> None:
-        """Take the agent's name, also from a base class."""
+        """Read the agent's name, also from a base class."""
         super().__init_subclass__()
         cls.keyturn_agent = agent or cls.keyturn_agent
         cls.keyturn_poll = poll or cls.keyturn_poll
@@ -172,15 +172,15 @@ class Gated:
         start_to_close_timeout: timedelta = timedelta(minutes=10),
         task_queue: str | None = None,
     ) -> Outcome:
-        """Ask for a call, wait for people if the policy says so, and run it once.
+        """Propose a call, wait for people if the policy demands it, and run it once.
 
         Args:
             tool: name of the tool and of its activity.
-            args: its arguments by name, strict JSON.
+            args: arguments by name, strict JSON.
             key: name of this call in the workflow; the same key is the same call. By
                 default the calls are numbered.
-            start_to_close_timeout: how long one attempt may take.
-            task_queue: of the activity; by default that of the workflow.
+            start_to_close_timeout: longest time of one attempt.
+            task_queue: queue of the activity; by default that of the workflow.
 
         Raises:
             ActivityError: when the gateway refuses the request itself, such as the same
@@ -205,7 +205,7 @@ class Gated:
                     await self._next_knock(held.item_id)
                     step = await _asked(DECIDED, held)
         except asyncio.CancelledError:
-            # Detached: another cancellation must not leave a card that nobody reads.
+            # Shielded: a second cancellation must not leave a card without a workflow.
             await asyncio.shield(asyncio.ensure_future(_withdrawn(submitting)))
             raise
         finally:
@@ -213,16 +213,16 @@ class Gated:
         return step.outcome
 
     def carry(self) -> Carry:
-        """Return what the next run needs to continue with the same approvals.
+        """Return the open calls, so that the next run continues with their approvals.
 
-        Pass it to `workflow.continue_as_new`, and there to `continue_from`.
+        Pass them to `workflow.continue_as_new`, and in the next run to `continue_from`.
         """
         state = self._keyturn
         held = [*state.carried, *state.open.values()]
         return Carry(state.thread, state.count, held)
 
     def continue_from(self, carry: Carry | None) -> None:
-        """Continue the calls of the run before; make the same calls again after it."""
+        """Take over the previous run's open calls; then make the same calls again."""
         if carry is not None:
             state = self._keyturn
             state.thread, state.count = carry.thread, carry.count
@@ -230,14 +230,14 @@ class Gated:
 
     @workflow.update(name=DECISION)
     async def keyturn_decision(self, item_id: str) -> None:
-        """Ask the gateway about a call now. The Update itself decides nothing."""
+        """Make the workflow ask the gateway about a call; this decides nothing."""
         self._keyturn.knocked.add(item_id)
 
     @keyturn_decision.validator
     def _check_decision(self, item_id: str) -> None:
         # A refused Update leaves no event in the history.
         state = self._keyturn
-        # While a call is submitted, any item may be its.
+        # While a call is being submitted, any unknown item may belong to it.
         if item_id in state.knocked or not (item_id in state.known or state.submitting):
             raise ValueError("The gateway is asked already, or this call is not open.")
 
@@ -248,12 +248,12 @@ class Gated:
 
     @property
     def _keyturn(self) -> _State:
-        # Made on first use: the workflow's `__init__` need not call ours, and an Update
-        # may come before `run`.
+        # Made on first use: a workflow's `__init__` may not call `super().__init__()`,
+        # and an Update may arrive before `run`.
         found: _State | None = self.__dict__.get("_keyturn_state")
         if found is None:
             info = workflow.info()
-            # This run id survives a reset. Each run of a cron schedule has another.
+            # This run id survives a reset, and differs for each run of a schedule.
             thread = f"{info.workflow_id}/{info.original_execution_run_id}"
             found = self.__dict__["_keyturn_state"] = _State(thread)
         return found
@@ -265,13 +265,13 @@ class Gated:
         state.submitting += 1
         try:
             step = await _asked(SUBMIT, held)
-            # Before the count falls: an early Update may be about this item.
+            # Before the count falls: an early Update may name this item.
             if held.call.key in state.open:
                 state.open[held.call.key] = step.held
         finally:
             state.submitting -= 1
             if not state.submitting:
-                # Of early Updates, those about unknown items are dropped.
+                # Drop early Updates that named unknown items.
                 state.knocked &= state.known
         return step
 
@@ -283,9 +283,9 @@ class Gated:
                 lambda: item_id in knocked, timeout=self.keyturn_poll
             )
         if task and task.cancelling() > before:
-            # Of an old server's task, the wait may report only the timer or the Update.
+            # On old servers the wait may report only the timer or the Update.
             raise asyncio.CancelledError
-        # Before the gateway is asked: a knock after this asks once more.
+        # Before the request: a later Update then causes another request.
         knocked.discard(item_id)
 
 

@@ -1,4 +1,4 @@
-"""The worker's side: activities that ask the gateway, and run approved calls once."""
+"""A plugin for workers: activities that ask the gateway and run approved calls once."""
 
 from __future__ import annotations
 
@@ -37,19 +37,19 @@ from keyturn.gateway.protocol.wire import AnswerKind, VerdictKind
 Tool = Callable[..., Any]
 
 BEATS = 3
-"""Signs of life within Temporal's time-out for them."""
+"""Number of heartbeats within Temporal's heartbeat timeout."""
 
 
 class KeyturnPlugin(SimplePlugin):
     """Runs gated tools as activities of a worker, and wakes waiting workflows.
 
     Args:
-        tools: functions, synchronous or not; each becomes the activity of its name.
+        tools: functions, synchronous or not; each becomes an activity of its name.
             They get the authorized arguments as keywords.
         gateway: the gateway, or its URL; by default ``KEYTURN_GATEWAY``.
         api_key: by default ``KEYTURN_API_KEY``; it needs all three scopes.
-        requester: returns who asked for a call; they cannot approve it.
-        wakes: whether the worker follows the gateway's events. One worker has to.
+        requester: returns the requester of a call, who cannot approve it.
+        wakes: follow the gateway's events; at least one worker must.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class KeyturnPlugin(SimplePlugin):
     async def run_worker(
         self, worker: Worker, next: Callable[[Worker], Awaitable[None]]
     ) -> None:
-        """Run a worker, and the waker beside it."""
+        """Run a worker and its waker concurrently."""
         waker = Waker(worker.client, self._gate)
         waking = asyncio.create_task(waker.run() if self._wakes else asyncio.sleep(0))
         try:
@@ -89,7 +89,7 @@ class KeyturnPlugin(SimplePlugin):
 
     @activity.defn(name=gated.SUBMIT)
     async def _submit(self, held: Held) -> Step:
-        """Propose a call; the same one again gets the same verdict."""
+        """Propose a call; a repeated proposal gets the same verdict."""
         with _final_errors():
             person = await self._requester(held.call) if self._requester else None
             if person is not None:
@@ -100,7 +100,7 @@ class KeyturnPlugin(SimplePlugin):
             verdict = await self._verdict(held.call)
         held = replace(held, item_id=verdict.item_id, action_hash=verdict.action_hash)
         if verdict.kind is VerdictKind.HOLD:
-            # A reset, or the same key again: people may have decided before.
+            # After a reset, or with a repeated key, people may have decided already.
             return await self._decided(held)
         if verdict.kind is VerdictKind.RUN:
             return Step("run", held)
@@ -109,7 +109,7 @@ class KeyturnPlugin(SimplePlugin):
 
     @activity.defn(name=gated.DECIDED)
     async def _decided(self, held: Held) -> Step:
-        """Ask what people decided, without waiting for it."""
+        """Request the decision, without waiting for it."""
         kind = wire.RECONCILE_INTERRUPT if held.in_doubt else wire.APPROVAL_INTERRUPT
         question = http_api.OpenQuestion(
             kind=kind, item_id=held.item_id, action_hash=held.action_hash
@@ -135,7 +135,7 @@ class KeyturnPlugin(SimplePlugin):
             await self._gate.withdraw(_ref_of(held.call).run_ref, (held.item_id,))
 
     def _once(self, name: str, tool: Tool) -> Tool:
-        """Return the activity of a tool: each attempt claims the call for itself."""
+        """Return the activity of a tool; each attempt claims the call."""
 
         @activity.defn(name=name)
         async def attempt(held: Held) -> Step:
@@ -146,14 +146,14 @@ class KeyturnPlugin(SimplePlugin):
         return attempt
 
     async def _attempt(self, call: Call, tool: Tool) -> Step:
-        """Run a call, or return what it waits for."""
+        """Run a call once, or return its open question."""
 
         async def run(args: JsonObject, _permit: Permit) -> object:
             try:
                 inspect.signature(tool).bind(**args)
             except TypeError as error:
                 name = tool.__name__
-                raise NotStarted(f"{name} cannot be called so: {error}.") from error
+                raise NotStarted(f"{name} refuses the arguments: {error}.") from error
             is_async = inspect.iscoroutinefunction(tool)
             value = await (
                 tool(**args) if is_async else asyncio.to_thread(tool, **args)
@@ -190,7 +190,7 @@ class KeyturnPlugin(SimplePlugin):
 
 
 def _passing_through(runner: WorkflowRunner | None) -> WorkflowRunner:
-    """Load this package once, and not for each workflow."""
+    """Load this package once instead of once for each workflow."""
     if not isinstance(runner, SandboxedWorkflowRunner):
         return runner or SandboxedWorkflowRunner()
     allowed = runner.restrictions.with_passthrough_modules("keyturn")
@@ -205,7 +205,7 @@ def _ref_of(call: Call) -> wire.TurnRef:
 
 
 def _schemas(name: str, tool: Tool | None) -> dict[str, JsonObject]:
-    """Return the schema of a tool's arguments, for edits, if its types have one."""
+    """Return the schema of a tool's arguments for edits; {} if it has none."""
     try:
         found = (
             schema_of(TypeAdapter(cast("Any", tool)).json_schema()) if tool else None
@@ -217,7 +217,7 @@ def _schemas(name: str, tool: Tool | None) -> dict[str, JsonObject]:
 
 @contextmanager
 def _final_errors() -> Generator[None]:
-    """Let Temporal retry outages, and refused keys, which can be replaced meanwhile."""
+    """Mark final errors as not retryable; Temporal retries outages and refused keys."""
     try:
         yield
     except KeyRefused:
@@ -228,10 +228,10 @@ def _final_errors() -> Generator[None]:
 
 
 async def _to_its_end(work: Coroutine[Any, Any, Step]) -> Step:
-    """Await work, and tell Temporal that it lives, as the claim tells the gateway.
+    """Await work, with heartbeats to Temporal.
 
-    What has begun ends and is recorded, although its workflow is cancelled or its
-    worker stops.
+    Work that has begun is finished and recorded, even if its workflow is cancelled or
+    its worker stops.
     """
     running, cancelled = begun(work), False
     while not running.done():

@@ -1,8 +1,8 @@
-"""Wake workflows whose calls were decided, so that they need not ask all the time.
+"""Wake workflows whose calls were decided, so that they rarely poll the gateway.
 
-An Update is a knock: the workflow then asks the gateway itself, so whoever may send
-Updates can approve nothing. A lost one delays a call until the workflow's next poll,
-and a repeated one is refused by the workflow or dropped by its id.
+An Update only makes the workflow ask the gateway, so a forged Update approves nothing.
+A lost Update delays a call until the workflow's next poll. A repeated Update is refused
+by the workflow, or dropped because of its id.
 """
 
 from __future__ import annotations
@@ -26,29 +26,29 @@ logger = logging.getLogger(__name__)
 
 WAIT_S = 30
 PAUSE_S = 5.0
-"""Length of one long poll, and the pause after one that failed."""
+"""Length of one long poll, and the pause after a failed one, in seconds."""
 
 MOST_AT_ONCE = 50
 _UPDATE_WITHIN = timedelta(seconds=20)
 
 _Knock = tuple[RunRef, str, ItemState, str]
-"""The run and the id of a call, its state, and the place of the event."""
+"""A call's run and id, its state, and the id of the event."""
 
 _THREAD = re.compile(r"(.+)/[0-9a-f]{8}-[0-9a-f-]{27}", re.DOTALL)
-"""The id of a workflow and of its run; threads of other runtimes look different."""
+"""The ids of a workflow and its run; threads of other runtimes do not match."""
 
 _UNDECIDED = {ItemState.PENDING, ItemState.EXECUTING, ItemState.IN_DOUBT}
 _ENDED = {ItemState.EXECUTED, ItemState.FAILED}
 
 
 class Waker:
-    """Sends an Update to each workflow about whose call something was decided.
+    """Sends an Update to each workflow with a newly decided call.
 
-    Several may run at once; each knock counts once.
+    Several wakers may run concurrently: their Updates for an event have one id.
 
     Args:
-        client: of the namespace of the workflows.
-        gate: the gateway, with a key that may read the calls of their agents.
+        client: client for the namespace of the workflows.
+        gate: the gateway; its key must read the calls of the workflows' agents.
     """
 
     def __init__(self, client: temporal.Client, gate: Gate) -> None:
@@ -65,7 +65,7 @@ class Waker:
                 try:
                     place, found = await self._decided(place)
                 except Exception as error:  # noqa: BLE001 - the waker must survive
-                    # Workflows ask by themselves now and then. No event is lost.
+                    # No event is lost: the next request continues at this place.
                     log_failure(logger, error, "temporal.waker_waits")
                     await asyncio.sleep(PAUSE_S)
                     continue
@@ -73,7 +73,7 @@ class Waker:
                     knocks.create_task(self._knock(*knock))
 
     async def _decided(self, place: str) -> tuple[str, list[_Knock]]:
-        """Return the place after the next events, and their decided calls."""
+        """Return the position after the next events, and the decided calls in them."""
         page = await self._gate.events(after=place, wait_s=WAIT_S if place else 0)
         found = [
             (event.run, event.item, event.state, event.id)
@@ -82,7 +82,7 @@ class Waker:
         ]
         cursor = "" if page.missed or not place else None
         while cursor is not None:
-            # Events are gone: approved calls are listed, others are found by polls.
+            # Events were missed: list the approved calls; polls find the others.
             listed = await self._gate.listing(state="authorized", cursor=cursor)
             found += [
                 (one.run, call.id, call.state, page.next)
@@ -94,11 +94,11 @@ class Waker:
         return page.next, found
 
     def _wakes(self, item_id: str, state: ItemState) -> bool:
-        """Return whether a workflow waits for this change of a call."""
+        """Return True if a workflow waits for this change of a call."""
         was_in_doubt = item_id in self._in_doubt
         change = set.add if state is ItemState.IN_DOUBT else set.discard
         change(self._in_doubt, item_id)
-        # Other ends are reported by the activity itself.
+        # The activity itself reports all other ends.
         return state not in _UNDECIDED and (state not in _ENDED or was_in_doubt)
 
     async def _knock(
@@ -107,14 +107,14 @@ class Waker:
         found = _THREAD.fullmatch(run.thread)
         if found is None:
             return
-        # Without the run: the workflow may have continued as new.
+        # No run id: the workflow may have continued as new.
         handle = self._client.get_workflow_handle(found[1])
         try:
             async with self._slots:
                 await handle.execute_update(
                     DECISION,
                     item_id,
-                    # Of the event, so that the knocks of several wakers count once.
+                    # The event's id, so that Updates of several wakers count once.
                     id=f"{item_id}@{place}",
                     rpc_timeout=_UPDATE_WITHIN,
                 )
@@ -129,7 +129,7 @@ class Waker:
     async def _withdraw_ended(
         self, handle: temporal.WorkflowHandle[Any, Any], run: RunRef, item_id: str
     ) -> None:
-        """Withdraw an approved call that waits for a workflow that has ended."""
+        """Withdraw an approved call whose workflow has ended."""
         try:
             described = await handle.describe(rpc_timeout=_UPDATE_WITHIN)
             if described.status is not temporal.WorkflowExecutionStatus.RUNNING:

@@ -1,4 +1,4 @@
-"""Propose the calls of an agent whose framework a connector wraps, and run them.
+"""Propose the calls of an agent in a wrapped framework, and run them.
 
 Connectors share the arguments of a user (`Asker`), the check that verdicts are about
 the proposed calls, and the wait of a program that has paused its run (`decided`).
@@ -60,7 +60,7 @@ class Asker:
         agent: the agent's name in policy and cards.
         gate: the gateway.
         ungated: names of tools that run without the gateway.
-        limit_s: how long a call waits for people; then it is withdrawn.
+        limit_s: seconds that a call waits for people before it is withdrawn.
     """
 
     agent: str
@@ -101,7 +101,7 @@ class Asker:
     async def verdict(
         self, turn: Turn, call: ProposedCall, requester: Person | None = None
     ) -> Verdict:
-        """Propose a turn, also again, and return the verdict on one of its calls.
+        """Propose a turn, which may be repeated; return the verdict on one call.
 
         A refusal by the gateway, or a verdict about another call, denies the call.
 
@@ -126,12 +126,12 @@ class Asker:
         return _denied(call, texts.NO_VERDICT)
 
     async def run(self, held: HeldCall, work: Work[R]) -> Told[R]:
-        """Run a call like `once`; withdraw it when people take too long."""
+        """Run a call like `once`; withdraw it if people do not decide in time."""
         try:
             return await once(self.gate, held, work, limit_s=self.limit_s)
         except NotDecided:
             await self.gate.withdraw(held.ref.run_ref, (held.item_id,))
-        # The withdrawal, or the decision that came first.
+        # Returns the withdrawal, or a decision that came first.
         return await once(self.gate, held, work)
 
 
@@ -149,17 +149,17 @@ def _denied(call: ProposedCall, reason: str) -> Verdict:
 async def decided(
     gate: Gate, run: RunRef, question: OpenQuestion, *, waits: bool = True
 ) -> bool:
-    """Return True if people have answered a question of a run; wait until then.
+    """Wait until people have answered a question of a run; return True then.
 
     Args:
         gate: the gateway.
         run: the run of the call.
-        question: about the call.
-        waits: False only looks.
+        question: the question about the call.
+        waits: False returns at once, with False if the question is open.
 
     Raises:
         KeyRefused: when the gateway refuses the API key of this process.
-        NotAllowed: when it refuses the question.
+        NotAllowed: when the gateway refuses the question.
     """
     wait_s = POLL_S if waits else 0.0
     asked = AnswersQuestion(run=run, questions=(question,), wait_s=wait_s)
@@ -173,7 +173,7 @@ async def decided(
 async def decided_on(
     gate: Gate, run: RunRef, verdict: Verdict, *, waits: bool = True
 ) -> bool:
-    """Return True if people have decided on a call, or need not; see `decided`."""
+    """Wait like `decided` if the verdict needs people; otherwise return True."""
     about = OpenQuestion(
         kind=APPROVAL_INTERRUPT,
         item_id=verdict.item_id,

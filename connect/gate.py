@@ -1,8 +1,8 @@
-"""What a connector asks of a gateway, and the gateway at a URL.
+"""The interface of a gateway for connectors, and a client for a gateway at a URL.
 
-The port for agents proposes and runs calls. A connector also waits for people, names
-the requester, withdraws what its framework has dropped, and finds its open calls after
-a restart. `keyturn.connect.local_gate` is the same in the gateway's process.
+Agents use a port that proposes and runs calls. A connector also waits for people, names
+the requester, withdraws calls that its framework dropped, and finds its open calls
+after a restart. `keyturn.connect.local_gate` does the same in the gateway's process.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from keyturn.gateway.protocol.records import RunRef
 Queue = Literal[
     "pending", "authorized", "executing", "handing_over", "ask_again", "open"
 ]
-"""States of the calls in a listing; ``open`` is all of them."""
+"""States of calls in a listing; ``open`` includes all of them."""
 
 _PAGE_OF_APPROVALS = TypeAdapter(ApprovalPage)
 _PAGE_OF_EVENTS = TypeAdapter(EventPage)
@@ -34,31 +34,31 @@ class Gate(Gateway, Protocol):
     """
 
     async def hand_over(self, end: wire.HandOverEnd) -> bool:
-        """Record how a hand-over ended; return False when the claim is lost.
+        """Record the end of a hand-over; return False if the claim is lost.
 
-        For a claimed call of a turn with ``handed_to``, instead of `finish`.
+        It replaces `finish` for a claimed call of a turn with ``handed_to``.
         """
         ...
 
     async def report_outcome(self, report: wire.ReportedOutcome) -> bool:
-        """Record a program's report of a call that was handed to it.
+        """Record a program's report on a call that was handed to it.
 
-        The first report counts; returns False for another one, and for a call that the
-        program did not take.
+        Only the first report counts. Returns False for later reports, and for a call
+        that the program did not take.
         """
         ...
 
     async def report_asked_again(self, report: wire.AskedAgain) -> bool:
-        """Record that an agent asked again, which a person wanted, or why it could not.
+        """Record that an agent asked again as a person wanted, or why it could not.
 
-        Returns False for a call about which nobody wants that.
+        Returns False if no person wanted the call to be asked again.
         """
         ...
 
     async def answers(
         self, question: http_api.AnswersQuestion
     ) -> tuple[http_api.Answered, ...]:
-        """Return what people decided; wait up to ``wait_s`` for the first answer."""
+        """Return the decisions; wait up to ``wait_s`` seconds for the first one."""
         ...
 
     async def withdraw(
@@ -82,7 +82,10 @@ class Gate(Gateway, Protocol):
         ...
 
     async def keep_definitions(self, item_id: str, fence: int) -> bool:
-        """Keep the definitions of a claimed `DEFINITIONS_TOOL`; False if it is lost."""
+        """Store the definitions of a claimed call; return False if the claim is lost.
+
+        The call is one of `DEFINITIONS_TOOL`.
+        """
         ...
 
     async def listing(
@@ -97,9 +100,9 @@ class Gate(Gateway, Protocol):
 
         Args:
             agent: only approvals of this agent; "" for all.
-            state: of one of its calls.
-            cursor: ``next`` of the page before.
-            limit: most approvals of the page.
+            state: state of at least one call.
+            cursor: ``next`` of the previous page.
+            limit: largest number of approvals in the page.
         """
         ...
 
@@ -110,7 +113,7 @@ class Gate(Gateway, Protocol):
 
         Args:
             agent: only events of this agent; "" for all.
-            after: ``next`` of the page before; "" begins with new events.
+            after: ``next`` of the previous page; "" begins with new events.
             wait_s: seconds to wait for the first event, 60 at most.
         """
         ...
@@ -122,7 +125,7 @@ class HttpGate(HttpGateway):
     async def answers(
         self, question: http_api.AnswersQuestion
     ) -> tuple[http_api.Answered, ...]:
-        """Return what people decided; see `Gate.answers`."""
+        """Return the decisions; see `Gate.answers`."""
         ask = self.connection.ask
         return await ask(http_api.ANSWERS, question, wait_s=question.wait_s)
 

@@ -1,4 +1,4 @@
-"""Store what a tool returned as JSON, so that a replay returns it again."""
+"""Store the return value of a tool as JSON, so that a replay returns it again."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ def recalled(payload: str) -> object:
     """Return the value in a payload of `kept`, as plain data.
 
     Raises:
-        LookupError: when it is lost.
+        LookupError: when the value was not stored, or cannot be read.
     """
     try:
         return cast("dict[str, object]", json.loads(payload))["value"]
-    # The stored text may be anything: any writer to the store can forge it.
+    # A writer to the store can forge the text, so it may be anything.
     except (ValueError, TypeError, RecursionError) as error:
-        raise LookupError("The value was not kept.") from error
+        raise LookupError("The stored value cannot be read.") from error
 
 
 def defused(value: object) -> object:

@@ -27,7 +27,7 @@ class LocalGate(AgentService):
 
     Args:
         store: the store.
-        policy: returns the policy in force now.
+        policy: returns the current policy.
         tenant: the tenant of the connector's agents.
         triage: assesses the calls that the policy selects for it.
     """
@@ -63,7 +63,7 @@ class LocalGate(AgentService):
     async def answers(
         self, question: http_api.AnswersQuestion
     ) -> tuple[http_api.Answered, ...]:
-        """Return what people decided; see `Gate.answers`."""
+        """Return the decisions; see `Gate.answers`."""
         return await self._runs.answers(question, _any_agent)
 
     async def withdraw(

@@ -3,13 +3,13 @@
     agent = gate_tools(agent, "billing")
     result = await Runner.run(agent, "Refund order 61003.")
 
-The agent is copied, with its tools and the agents that it hands off to. A call is
+`gate_tools` copies the agent, its tools and the agents that it hands off to. A call is
 proposed when the SDK starts it, and runs with exactly the authorized arguments. By
-default it waits where it is. With ``durable=True`` the run pauses instead, and
-continues after `decided`. What a program approves in a `RunState` means nothing: such a
-call still waits for people.
+default a call waits in place. With ``durable=True`` the run pauses instead, and
+continues after `decided`. Only the gateway decides: an approval by the program in a
+`RunState` has no effect.
 
-The SDK starts each call by itself, so each call is a turn in its own lane.
+The SDK starts calls one by one, so each call is a turn in a separate lane.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ Context = RunContextWrapper[Any]
 _OUTPUTS = (ToolOutputText, ToolOutputImage, ToolOutputFileContent)
 _KINDS = {"text", "image", "file"}
 _RAISES: dict[str, Any] = {
-    # Private to the SDK: a failure as a text would be recorded as a success.
+    # Private to the SDK. Without them, a failure is a text and counts as a success.
     "_failure_error_function": None,
     "_use_default_failure_error_function": False,
 }
@@ -71,19 +71,18 @@ def gate_tools(  # noqa: PLR0913 - one keyword for each option
     requester: Callable[[Context], Person | None] | None = None,
     ungated: Collection[str] = (),
 ) -> Agent[Any]:
-    """Return a copy of an agent whose calls are held for people, as the policy demands.
+    """Return a copy of an agent that holds calls for people, as the policy demands.
 
     Args:
         agent: the agent; it is not changed.
-        name: the agent's name in policy and cards, also of those it hands off to.
-        gateway: the gateway, or its URL; None is that of the environment.
-        api_key: the key for a gateway at a URL; None is that of the environment.
+        name: name in policy and cards, of the agent and of those it hands off to.
+        gateway: the gateway, or its URL; by default ``KEYTURN_GATEWAY``.
+        api_key: the key for a gateway at a URL; by default ``KEYTURN_API_KEY``.
         durable: pause the run instead of waiting; see `decided`.
-        limit_s: how long a call waits for people; then it is withdrawn.
+        limit_s: seconds that a call waits for people before it is withdrawn.
         thread: returns the conversation of a run, the same for a saved state. By
-            default each call is a thread, named by its id, which has to be unique.
-        requester: returns the person who asked for a run; they cannot approve its
-            calls.
+            default each call is a thread; the id of the call must then be unique.
+        requester: returns the requester of a run, who cannot approve its calls.
         ungated: names of tools and MCP servers that run without the gateway.
 
     Raises:
@@ -96,10 +95,10 @@ def gate_tools(  # noqa: PLR0913 - one keyword for each option
 
 
 async def decided(state: RunState[Any, Any]) -> RunState[Any, Any]:
-    """Wait until people have decided on the calls that a durable run has paused for.
+    """Wait for the decisions on the calls that paused a durable run; return its state.
 
-    The state then continues in `Runner.run`, in any process and as often as needed:
-    each call runs once. Calls of other tools stay for the program.
+    Continue the state with `Runner.run`, in any process and as often as needed: each
+    call runs once. The program decides on the calls of other tools.
     """
     context = cast("Context", getattr(state, "_context", None))
     for item in state.get_interruptions():
@@ -128,7 +127,7 @@ def _of(item: ToolApprovalItem, name: str) -> str:
 
 
 class _Gates:
-    """Copies agents, each once, so that they may hand off to each other."""
+    """Copies each agent once, so that agents may hand off to each other."""
 
     def __init__(
         self,
@@ -140,7 +139,7 @@ class _Gates:
     ) -> None:
         self.asker, self.thread, self.requester = asker, thread, requester
         self._durable = durable
-        # With the originals, so that no other object gets their ids.
+        # The originals are kept, so that no other object can get their ids.
         self._copies = dict[int, tuple[Agent[Any], Agent[Any]]]()
 
     def agent(self, agent: Agent[Any]) -> Agent[Any]:
@@ -204,7 +203,7 @@ class _Gates:
         )
 
     def _check_inner(self, agent: Agent[Any], name: str, seen: set[int]) -> None:
-        """Refuse an agent as a tool that has calls of its own past the gate."""
+        """Refuse an agent as a tool if its own tools bypass the gate."""
         if id(agent) in seen:
             return
         seen.add(id(agent))
@@ -244,14 +243,14 @@ class _Gates:
         ref = cast("Any", getattr(given, "_agent_ref", None))
         target = ref and ref()
         if target is not None:
-            # By it, a saved state finds the agents.
+            # A saved state finds its agents by this reference.
             setattr(copy, "_agent_ref", weakref.ref(self.agent(target)))  # noqa: B010
         return copy
 
     def _refuse(self, what: str, agent: Agent[Any] | None, advice: str) -> NoReturn:
         owner = f" of {agent.name!r}" if agent else ""
         raise SettingsError(
-            f"The {what}{owner} acts past the gate of {self.asker.agent!r}: {advice}, "
+            f"The {what}{owner} bypasses the gate of {self.asker.agent!r}: {advice}, "
             "or list its name in ungated= to run it without approvals."
         )
 
@@ -281,7 +280,7 @@ class _Gated:
 
         async def run(args: object, _permit: object) -> object:
             context.tool_arguments = json.dumps(args)
-            # Not around the wait for people.
+            # The timeout is for the run, not for the wait for people.
             async with asyncio.timeout(self.timeout_s):
                 returned = await self.tool.on_invoke_tool(
                     context, context.tool_arguments
@@ -318,13 +317,13 @@ class _Gated:
         return Turn(ref=ref, calls=(call,), schemas=schemas)
 
     async def verdict(self, context: Context, turn: Turn) -> Verdict:
-        """Propose the call, also again."""
+        """Propose the call; a repeated proposal gets the same verdict."""
         requester = self.gates.requester and self.gates.requester(context)
         return await self.gates.asker.verdict(turn, turn.calls[0], requester)
 
 
 def _as_output(returned: object) -> object:
-    """Return what the SDK would make of a tool's return value, as plain data."""
+    """Return a tool's return value as the SDK would convert it, as plain data."""
     if isinstance(returned, str):
         return returned
     is_list = isinstance(returned, list)

@@ -2,11 +2,11 @@
 
     agent = Agent(model, tools=[refund], capabilities=[KeyturnApproval("billing")])
 
-The calls of one model response are one turn, so they share a card. A call is claimed
-around the tool itself, inside of all other capabilities, and runs with exactly the
-authorized arguments. By default it waits where it is. With ``durable=True`` the run
-ends with `DeferredToolRequests`, and continues after `KeyturnApproval.results`. What
-a program answers there for a call means nothing: the decision is the gateway's.
+The calls of one model response are one turn, so they share a card. The claim is around
+the tool itself, inside all other capabilities, so the tool runs with exactly the
+authorized arguments. By default a call waits in place. With ``durable=True`` the run
+ends with `DeferredToolRequests`, and continues after `KeyturnApproval.results`. Only
+the gateway decides: an approval by the program has no effect.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ METADATA = "keyturn"
 """The key of Keyturn's data in the metadata of tool returns and deferred calls."""
 
 UNSTABLE = (
-    "The tool reads its own form of these arguments differently, so people cannot be "
-    "shown what would run, and it did not run. Tell the user."
+    "This call did not run: the tool changes these arguments each time it validates "
+    "them, so reviewers cannot see the arguments of the run. Tell the user."
 )
 TAG = "keyturn/v1/pydantic-ai/response"
 
@@ -76,22 +76,21 @@ _RETURN = TypeAdapter(ToolReturn[Any])
 
 
 class KeyturnApproval(AbstractCapability[Any]):
-    """Holds the calls of an agent's tools for people, as the policy demands.
+    """Holds an agent's tool calls for people, as the policy demands.
 
     Args:
         agent: the agent's name in policy and cards.
-        gateway: the gateway, or its URL; None is that of the environment.
-        api_key: the key for a gateway at a URL; None is that of the environment.
+        gateway: the gateway, or its URL; by default ``KEYTURN_GATEWAY``.
+        api_key: the key for a gateway at a URL; by default ``KEYTURN_API_KEY``.
         durable: end the run instead of waiting; see `results`.
-        limit_s: how long a call waits for people; then it is withdrawn.
-        requester: returns the person who asked for a run; they cannot approve its
-            calls.
+        limit_s: seconds that a call waits for people before it is withdrawn.
+        requester: returns the requester of a run, who cannot approve its calls.
         ungated: names of tools and output functions that run without the gateway.
 
     Raises:
-        SettingsError: when an argument cannot be used, or the agent has something that
-            acts past the gate: a tool of the provider, an output function, or a tool
-            that asks for approval or runs elsewhere by itself.
+        SettingsError: when an argument cannot be used, or a part of the agent bypasses
+            the gate: a tool of the provider, an output function, or a tool that itself
+            asks for approval or runs elsewhere.
     """
 
     def __init__(
@@ -110,12 +109,12 @@ class KeyturnApproval(AbstractCapability[Any]):
 
     @override
     def get_ordering(self) -> CapabilityOrdering:
-        """Be the last before the tool: others may change arguments until then."""
+        """Place this capability next to the tool, after all changes of arguments."""
         return CapabilityOrdering(position="innermost")
 
     @override
     def for_agent(self, agent: AbstractAgent[Any, Any]) -> AbstractCapability[Any]:
-        """Refuse an agent that acts past the gate."""
+        """Refuse an agent with parts that bypass the gate."""
         self._refuse(_functions_of(agent.output_type), "is an output function")
         self._refuse_native(agent.root_capability.get_native_tools())
         for toolset in agent.toolsets:
@@ -129,7 +128,7 @@ class KeyturnApproval(AbstractCapability[Any]):
     async def prepare_tools(
         self, ctx: RunContext[Any], tool_defs: list[ToolDefinition]
     ) -> list[ToolDefinition]:
-        """Refuse tools of a run that ask or run elsewhere by themselves."""
+        """Refuse tools of a run that themselves ask for approval or run elsewhere."""
         self._refuse_asking([one.name for one in tool_defs if one.kind != "function"])
         return tool_defs
 
@@ -159,11 +158,11 @@ class KeyturnApproval(AbstractCapability[Any]):
         return _Gated(toolset, self)
 
     async def results(self, requests: DeferredToolRequests) -> DeferredToolResults:
-        """Wait until people have decided on the calls that a durable run deferred.
+        """Wait for the decisions on the calls that a durable run deferred.
 
         Pass the results to ``agent.run(message_history=…, deferred_tool_results=…)``,
-        in any process and as often as needed: each call runs once. Calls that other
-        tools deferred are not among the results.
+        in any process and as often as needed: each call runs once. The results do not
+        contain the calls that other tools deferred.
         """
         ours = {
             call_id: data[METADATA]
@@ -177,11 +176,11 @@ class KeyturnApproval(AbstractCapability[Any]):
         return requests.build_results(approvals=dict.fromkeys(ours, True))
 
     def _refuse_asking(self, names: Collection[str]) -> None:
-        self._refuse(names, "asks for approval or runs elsewhere by itself")
+        self._refuse(names, "itself asks for approval or runs elsewhere")
 
     def _refuse_native(self, tools: Sequence[object]) -> None:
         names = [str(getattr(one, "unique_id", type(one).__name__)) for one in tools]
-        # Searching for tools only finds some, which are gated.
+        # The search for tools only finds tools, and those are gated.
         names = [name for name in names if name != "tool_search"]
         self._refuse(names, "runs at the model's provider")
 
@@ -189,9 +188,9 @@ class KeyturnApproval(AbstractCapability[Any]):
         for name in names:
             if name not in self.asker.ungated:
                 raise SettingsError(
-                    f"{name!r} of the agent {self.asker.agent!r} {why}, past the gate. "
-                    "Make it a plain tool of this program, or list it in ungated= to "
-                    "run it without approvals."
+                    f"{name!r} of the agent {self.asker.agent!r} bypasses the gate: it "
+                    f"{why}. Make it a plain tool of this program, or list it in "
+                    "ungated= to run it without approvals."
                 )
 
 
@@ -226,8 +225,8 @@ class _Gated(WrapperToolset[Any]):
         by_id = {one.tool_call_id: one for one in turn.calls}
         call = by_id.get(ctx.tool_call_id or "")
         if call is None or call.tool != name:
-            # Another capability changed arguments that the tool would have refused, or
-            # another tool calls this one under its own id.
+            # A capability repaired arguments that the tool would have refused, or
+            # another tool passed its own id to this call.
             raise ToolFailed(texts.NO_VERDICT)
         requester = approval.requester and approval.requester(ctx)
         verdict = await asker.verdict(turn, call, requester)
@@ -265,14 +264,14 @@ def _turn(ctx: RunContext[Any], asker: Asker, args: dict[str, Any]) -> Turn:
     thread = ctx.conversation_id or ctx.run_id or ""
     name, call_id = ctx.tool_name or "", ctx.tool_call_id or ""
     if response is None or all(part.tool_call_id != call_id for part in parts):
-        # Started by another tool, which the model's response does not show.
+        # Another tool started this call, so it is not in the model's response.
         ref = TurnRef(agent=asker.agent, thread=thread, ns=call_id, message_id=call_id)
         shown = strict_json.accept_object(to_jsonable_python(args))
         alone = ProposedCall(tool=name, args=shown, tool_call_id=call_id)
         return Turn(ref=ref, calls=(alone,), schemas=_schemas(ctx, [name]))
     proposed = [_proposal(part, ctx, asker) for part in parts]
     calls = tuple(one for one in proposed if one is not None)
-    # A saved history has both. With other arguments, the turn is refused.
+    # A saved history keeps time and ids; the gateway refuses changed arguments.
     named = [response.timestamp.isoformat(), *(part.tool_call_id for part in parts)]
     message = digest.tagged_hash(TAG, json.dumps(named).encode())
     return Turn(
@@ -309,7 +308,7 @@ def _proposal(
     except BadJson as error:
         wrote, args, problem = {}, {}, str(error)
     except (ValueError, AssertionError):
-        return None  # not valid: the framework asks the model to correct it
+        return None  # invalid: the framework asks the model for a correction
     return ProposedCall(
         tool=name,
         args=args,
@@ -321,24 +320,24 @@ def _proposal(
 
 @dataclass(frozen=True, slots=True)
 class _Reader:
-    """How a tool reads its arguments: its validator converts and fills them."""
+    """Reads arguments as a tool does: its validator converts and completes them."""
 
     tool: ToolsetTool[Any]
     ctx: RunContext[Any]
 
     def validated(self, args: JsonObject) -> dict[str, Any]:
-        """Return the arguments with which the tool's function is called."""
+        """Return the arguments for the tool's function."""
         context = self.ctx.validation_context
         text = json.dumps(args)
         found = self.tool.args_validator.validate_json(text, context=context)
         return cast("dict[str, Any]", found)
 
     def read(self, args: JsonObject) -> JsonObject:
-        """Return arguments as the tool reads them, without generated defaults.
+        """Return the validated arguments as JSON, without generated defaults.
 
         Raises:
-            ValidationError: when the tool refuses them.
-            BadJson: when they cannot be shown.
+            ValidationError: when the tool refuses the arguments.
+            BadJson: when they cannot be shown as JSON.
         """
         one, other = (self._shown(args) for _ in range(2))
         return {
@@ -354,7 +353,7 @@ class _Reader:
             raise BadJson(f"They cannot be shown ({error}).") from error
 
     def reading(self, args: JsonObject) -> Reading | None:
-        """Return how the tool reads an edit that it would change, or refuse."""
+        """Return how the tool reads an edit; None if it keeps the edit unchanged."""
         try:
             found = self.read(args)
         except ValidationError as error:
@@ -369,7 +368,7 @@ class _Reader:
         """Return authorized arguments for the tool.
 
         Raises:
-            NotStarted: when it would run with others, or its validator refuses them.
+            NotStarted: when the validator changes or refuses the arguments.
         """
         misread = self.reading(args)
         if misread is not None:
@@ -377,11 +376,11 @@ class _Reader:
             raise NotStarted(f"This did not run: {why}.")
         found = self.validated(args)
         if self.tool.args_validator_func is not None:
-            # It has accepted the model's arguments, which an edit may have changed.
+            # It accepted the model's arguments, but an edit may have changed them.
             try:
-                said = self.tool.args_validator_func(self.ctx, **found)
-                if inspect.isawaitable(said):
-                    await said
+                checked = self.tool.args_validator_func(self.ctx, **found)
+                if inspect.isawaitable(checked):
+                    await checked
             except (ModelRetry, ToolFailed) as error:
                 raise NotStarted(f"This did not run: {error}") from error
         return found
@@ -400,17 +399,17 @@ def _recall(payload: str) -> ToolReturn[Any]:
     try:
         return _RETURN.validate_python(recalled(payload))
     except ValidationError as error:
-        raise LookupError("The value was not kept.") from error
+        raise LookupError("The stored value cannot be read.") from error
 
 
 def _raised(error: BaseException) -> Unfinished | None:
-    # The tool itself asks its program; it has begun.
+    # The tool has begun, and itself asks its program.
     is_pause = isinstance(error, ApprovalRequired | CallDeferred)
     return Unfinished.PAUSED if is_pause else None
 
 
 def _to_model(told: Told[ToolReturn[Any]], item_id: str) -> ToolReturn[Any]:
-    """Return what the model reads, with data for programs in its metadata."""
+    """Return the tool return for the model, with metadata for programs."""
     data: JsonObject = {"item_id": item_id}
     if told.edit is not None:
         data["edit"] = told.edit.model_dump(mode="json")

@@ -1,13 +1,13 @@
-"""What every connector keeps, as tests: give a driver, and run each behaviour.
+"""Tests for connectors: write a driver, and run it with each behaviour.
 
     @pytest.mark.parametrize("behaviour", EXECUTED, ids=name_of)
     async def test_my_connector(behaviour, tmp_path):
         async with Desk.in_folder(tmp_path) as desk:
             await behaviour(desk, MyDriver(desk))
 
-A driver is one agent of the framework with two tools, `Bank.pay` and `Bank.wipe`, and a
-scripted model. The desk is the gateway and the reviewers. `EXECUTED` is for connectors
-that run the calls, `HANDED_OVER` for those whose host runs them.
+A driver is an agent of the framework with a scripted model and two tools, `Bank.pay`
+and `Bank.wipe`. The desk is the gateway with its reviewers. `EXECUTED` is for
+connectors that run the calls, and `HANDED_OVER` for connectors whose host runs them.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Call:
 
 
 class Bank:
-    """The tools of the driver's agent, and what they did.
+    """The tools of the driver's agent, and a record of their payments.
 
     Attributes:
         paid: the arguments of each payment, in order.
@@ -89,7 +89,7 @@ class Bank:
         self._open.set()
 
     async def pay(self, amount: int, to: str) -> str:
-        """Pay an amount to somebody."""
+        """Pay an amount to a person."""
         self.paid.append({"amount": amount, "to": to})
         self.begun.set()
         await self._open.wait()
@@ -99,12 +99,12 @@ class Bank:
         """Delete an account; the policy denies it."""
         return await self.pay(amount, to)
 
-    def hold(self) -> None:
-        """Let payments begin, but not end."""
+    def block(self) -> None:
+        """Block payments that have begun until `unblock`."""
         self._open.clear()
 
-    def let_go(self) -> None:
-        """Let payments end."""
+    def unblock(self) -> None:
+        """Finish blocked payments."""
         self._open.set()
 
 
@@ -112,7 +112,7 @@ class Run(Protocol):
     """One turn of the driver's agent."""
 
     async def told(self) -> list[str]:
-        """Wait for the end; return what the model reads of each call, in order."""
+        """Wait for the end; return the model's text about each call, in order."""
         ...
 
     async def replay(self) -> list[str]:
@@ -120,7 +120,7 @@ class Run(Protocol):
         ...
 
     async def stop(self) -> None:
-        """End the first attempt, as the death of its process would."""
+        """Kill the first attempt, as if its process had crashed."""
         ...
 
 
@@ -128,7 +128,7 @@ class HandedOverRun(Run, Protocol):
     """One turn of an agent whose host runs the calls."""
 
     async def answer_elsewhere(self) -> None:
-        """Answer the host's question past the gateway, so that the calls end."""
+        """Answer the host's question without the gateway, so that the calls end."""
         ...
 
 
@@ -136,7 +136,7 @@ class Driver(Protocol):
     """One agent of the connector's framework, with the tools of `Desk.bank`."""
 
     async def propose(self, calls: Sequence[Call]) -> Run:
-        """Let the model make these calls in one response; do not wait."""
+        """Make the model propose these calls in one response; do not wait."""
         ...
 
 
@@ -171,7 +171,7 @@ class Desk:
             yield desk
 
     async def asked(self, calls: int = 1, agent: str = AGENT) -> list[str]:
-        """Wait until so many calls wait for people; return their ids in order."""
+        """Wait until ``calls`` calls are pending; return their ids in order."""
         while True:
             page = await self.gate.listing(agent=agent, state="pending")
             found = [call for one in page.approvals for call in one.calls]
@@ -182,13 +182,13 @@ class Desk:
             await self._event()
 
     async def reaches(self, item_id: str, *states: ItemState) -> Item:
-        """Wait until a call has one of these states; return its record."""
+        """Wait until a call reaches one of these states; return its record."""
         while (item := await self.item(item_id)).state not in states:
             await self._event()
         return item
 
     async def reopened(self, item_id: str) -> None:
-        """Wait until a decided call is back with people."""
+        """Wait until a decided call is pending again."""
         while (item := await self.item(item_id)).revoked is None or not item.is_pending:
             await self._event()
 
@@ -220,11 +220,11 @@ class Desk:
         await self._decide(item_id, Reconcile(finding=finding))
 
     async def expire(self, item_id: str) -> None:
-        """Move the clock past the time to decide a call."""
+        """Move the deadline of a pending call into the past."""
         await self._past(item_id, "expires")
 
     async def lose(self, item_id: str) -> None:
-        """Move the clock past the lease of a call's claim."""
+        """Move the end of a call's lease into the past."""
         await self._past(item_id, f"{approval_of(item_id)[1]}:u")
 
     async def _decide(self, item_id: str, decision: Decision) -> None:
@@ -294,7 +294,7 @@ async def an_edit_is_told(desk: Desk, driver: Driver) -> None:
 
 
 async def a_rejected_call_does_not_run(desk: Desk, driver: Driver) -> None:
-    """A rejected call does not run, and the model reads the reason."""
+    """A rejected call does not run, and the model reads the reviewer's reason."""
     run = await driver.propose([Call(5)])
     [item] = await desk.asked()
     await desk.reject(item, "a duplicate")
@@ -302,13 +302,13 @@ async def a_rejected_call_does_not_run(desk: Desk, driver: Driver) -> None:
     [told] = await run.told()
 
     assert desk.bank.paid == []
-    # A host that runs the calls has its own sentence.
+    # A host that runs the calls words the rejection differently.
     assert "did not run" in told or "rejected" in told
     assert "a duplicate" in told
 
 
 async def a_response_is_told_and_nothing_runs(desk: Desk, driver: Driver) -> None:
-    """A reviewer's answer replaces the call."""
+    """The model reads a reviewer's answer instead of the result; nothing runs."""
     run = await driver.propose([Call(5)])
     [item] = await desk.asked()
     await desk.respond(item, "paid by hand")
@@ -320,7 +320,7 @@ async def a_response_is_told_and_nothing_runs(desk: Desk, driver: Driver) -> Non
 
 
 async def a_denied_call_does_not_run(desk: Desk, driver: Driver) -> None:
-    """A call that the policy denies does not run, and nobody is asked."""
+    """A call that the policy denies does not run, and needs no reviewer."""
     run = await driver.propose([Call(5, tool="wipe")])
 
     [told] = await run.told()
@@ -331,7 +331,7 @@ async def a_denied_call_does_not_run(desk: Desk, driver: Driver) -> None:
 
 
 async def an_expired_call_does_not_run(desk: Desk, driver: Driver) -> None:
-    """A call that nobody decides in time does not run, and the model reads why."""
+    """An undecided call expires without running, and the model reads the cause."""
     run = await driver.propose([Call(5)])
     [item] = await desk.asked()
     await desk.expire(item)
@@ -359,14 +359,14 @@ async def three_calls_are_decided_in_any_order(desk: Desk, driver: Driver) -> No
 
 
 async def eight_replays_are_one_effect(desk: Desk, driver: Driver) -> None:
-    """Replays at the same time wait for the one that runs, and are told the same."""
-    desk.bank.hold()
+    """Concurrent replays wait for the running attempt, and return the same text."""
+    desk.bank.block()
     run = await driver.propose([Call(5)])
     [item] = await desk.asked()
     await desk.approve(item)
     await desk.bank.begun.wait()
     replays = [asyncio.create_task(run.replay()) for _ in range(8)]
-    desk.bank.let_go()
+    desk.bank.unblock()
 
     told = await run.told()
 
@@ -375,7 +375,7 @@ async def eight_replays_are_one_effect(desk: Desk, driver: Driver) -> None:
 
 
 async def a_late_replay_gets_the_recorded_result(desk: Desk, driver: Driver) -> None:
-    """A replay after the end runs nothing and is told the recorded result."""
+    """A replay after the end runs nothing, and returns the recorded result."""
     run = await driver.propose([Call(899)])
     [item] = await desk.asked()
     await desk.edit(item, Call(45).args, "the agreed part")
@@ -386,8 +386,8 @@ async def a_late_replay_gets_the_recorded_result(desk: Desk, driver: Driver) -> 
 
 
 async def an_attempt_that_timed_out_may_go_on(desk: Desk, driver: Driver) -> None:
-    """A second attempt waits for the result of a first that has lost its claim."""
-    desk.bank.hold()
+    """A second attempt waits for the result of a first one without a claim."""
+    desk.bank.block()
     run = await driver.propose([Call(5)])
     [item] = await desk.asked()
     await desk.approve(item)
@@ -395,7 +395,7 @@ async def an_attempt_that_timed_out_may_go_on(desk: Desk, driver: Driver) -> Non
     await desk.lose(item)
     await desk.reaches(item, ItemState.IN_DOUBT)
     second = asyncio.create_task(run.replay())
-    desk.bank.let_go()
+    desk.bank.unblock()
 
     [told] = await run.told()
 
@@ -405,7 +405,7 @@ async def an_attempt_that_timed_out_may_go_on(desk: Desk, driver: Driver) -> Non
 
 
 async def killed_while_people_decide(desk: Desk, driver: Driver) -> None:
-    """A program that dies during the wait continues with the decision."""
+    """A program that is killed during the wait continues with the decision."""
     run = await driver.propose([Call(5)])
     [item] = await desk.asked()
     await run.stop()
@@ -418,8 +418,8 @@ async def killed_while_people_decide(desk: Desk, driver: Driver) -> None:
 
 
 async def killed_in_the_effect(desk: Desk, driver: Driver) -> None:
-    """A call that was cut off waits for people's finding, and never runs by itself."""
-    desk.bank.hold()
+    """An interrupted call waits for the reviewers' finding, and is not run again."""
+    desk.bank.block()
     run = await driver.propose([Call(5)])
     [item] = await desk.asked()
     await desk.approve(item)
@@ -427,7 +427,7 @@ async def killed_in_the_effect(desk: Desk, driver: Driver) -> None:
     await run.stop()
     await desk.lose(item)
     await desk.reaches(item, ItemState.IN_DOUBT)
-    desk.bank.let_go()
+    desk.bank.unblock()
     again = asyncio.create_task(run.replay())
     await desk.reconcile(item, Finding.EXECUTED)
 
@@ -438,7 +438,7 @@ async def killed_in_the_effect(desk: Desk, driver: Driver) -> None:
 
 
 async def a_call_answered_elsewhere_is_not_taken(desk: Desk, driver: Driver) -> None:
-    """A card says that its approved call was answered past the gateway."""
+    """A call that was answered without the gateway ends as not taken."""
     run = await driver.propose([Call(5)])
     [item] = await desk.asked()
     elsewhere: HandedOverRun = run  # type: ignore[assignment]
@@ -447,7 +447,7 @@ async def a_call_answered_elsewhere_is_not_taken(desk: Desk, driver: Driver) -> 
 
 
 async def a_handed_over_call_is_run_by_its_host(desk: Desk, driver: Driver) -> None:
-    """An approved call is handed over once, and is not recorded as executed."""
+    """An approved call is handed over once, and never recorded as executed."""
     run = await driver.propose([Call(5)])
     [item] = await desk.asked()
     assert desk.bank.paid == []
@@ -485,4 +485,4 @@ HANDED_OVER: list[Behaviour] = [
     *_BOTH,
     a_call_answered_elsewhere_is_not_taken,
 ]
-"""For connectors whose host runs the calls by itself. Leave out what it cannot do."""
+"""For connectors whose host runs the calls. Omit behaviours that it cannot have."""

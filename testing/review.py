@@ -101,11 +101,11 @@ class Review:
 
         Raises:
             TimeoutError: when no card was posted in time.
-            Exception: the agent's error, when its run failed before it asked.
+            Exception: the agent's error, when its run failed before a card was posted.
         """
         person = self.sandbox.person(to)
         waiting = asyncio.create_task(person.wait_for(self._new_cards, timeout_s))
-        # A failed agent will not ask; its error is more useful than a timeout.
+        # A failed agent posts no card; its error is more useful than a timeout.
         while not waiting.done():
             running = [one for one in self._runs if not one.done()]
             await asyncio.wait([waiting, *running], return_when=asyncio.FIRST_COMPLETED)
@@ -118,7 +118,7 @@ class Review:
         return Card(person, channel, message)
 
     async def stop(self) -> None:
-        """Stop the runs that the test did not wait for."""
+        """Cancel the runs that have not ended."""
         for one in self._runs:
             one.cancel()
         await asyncio.gather(*self._runs, return_exceptions=True)

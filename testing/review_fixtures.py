@@ -1,7 +1,7 @@
-"""Pytest fixtures with which a test decides an agent's calls in a local Slack.
+"""Pytest fixtures for tests that decide an agent's calls in a local Slack.
 
-Every pytest in an environment with Keyturn loads this module, so a fixture imports what
-it needs when a test asks for it: all of it takes seconds.
+Every pytest in an environment with Keyturn loads this module. The imports take seconds,
+so each fixture imports its modules only when a test requests it.
 """
 
 from __future__ import annotations

@@ -379,7 +379,7 @@ async def test_the_time_limit_of_a_tool_is_for_its_run_and_not_for_people(
     desk: Desk,
 ) -> None:
     slow = function_tool(desk.bank.pay, timeout=0.001)
-    desk.bank.hold()
+    desk.bank.block()
     plain = Agent(name="a", model=scripted([Call(5)]), tools=[slow])
     running = asyncio.create_task(
         run_here(gate_tools(plain, AGENT, gateway=desk.gate), "pay")

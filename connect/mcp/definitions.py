@@ -245,12 +245,7 @@ class Definitions:
         name = hashlib.sha256(digest.canonical(args)).hexdigest()[:32]
         thread, message = f"{THREAD}/{asked.server}", f"{name}-{attempt}"
         ref = wire.TurnRef(agent=self._agent, thread=thread, message_id=message)
-        count = f"{len(asked.tools)} tools" if len(asked.tools) > 1 else "1 tool"
-        hint = wire.CallHint(
-            allow=(Verb.APPROVE, Verb.REJECT),
-            description=f"Definitions of {count} of {asked.server}, which its server "
-            "wrote. Agents read them.",
-        )
+        hint = wire.CallHint(allow=(Verb.APPROVE, Verb.REJECT))
         call = wire.ProposedCall(
             tool=DEFINITIONS_TOOL, args=args, tool_call_id=ref.message_id, hint=hint
         )

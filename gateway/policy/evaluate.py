@@ -34,6 +34,7 @@ from keyturn.gateway.policy.schemas import TAKES_LONG, unusable
 from keyturn.gateway.policy.windows import window_key
 from keyturn.gateway.protocol import digest
 from keyturn.gateway.protocol.edits import TOO_LONG, argument_errors
+from keyturn.gateway.protocol.http_api import DEFINITIONS_TOOL
 from keyturn.gateway.protocol.records import Tier, Verb, join
 from keyturn.gateway.protocol.strict_json import JsonObject
 
@@ -151,7 +152,7 @@ def evaluate(
         ttl_ms=rules.ttl_ms(tier),
         authorization_ms=rules.authorization_ms(tier),
         channel=rules.channel(tier),
-        description=_describe(rules.first.description or "", args, redact),
+        description=_described(rules, tool, args, redact),
         link=_linked(rules.first.link or "", redacted(args, redact)),
         preview=rules.first.preview,
         args_schema=checked.schema,
@@ -219,6 +220,28 @@ def _allowed(verbs: tuple[Verb, ...], *, is_editable: bool) -> tuple[Verb, ...]:
     left = (verb for verb in verbs if is_editable or verb is not Verb.EDIT)
     # Without any decision, the card would have no button.
     return tuple(left) or (Verb.REJECT,)
+
+
+def _described(
+    rules: EffectiveRules, tool: str, args: JsonObject, redact: tuple[str, ...]
+) -> str:
+    template = rules.first.description or ""
+    if tool == DEFINITIONS_TOOL and not template:
+        return _about_definitions(redacted(args, redact))
+    return _describe(template, args, redact)
+
+
+def _about_definitions(args: JsonObject) -> str:
+    """Say which tools of an MCP server people are asked to approve."""
+    tools, replaces = args.get("tools"), args.get("replaces")
+    names = [*tools] if isinstance(tools, dict) else []
+    changed = [*replaces] if isinstance(replaces, dict) else []
+    server = f"of the MCP server {text_at(args, ('server',))}"
+    if len(names) != 1:
+        count = f"{len(names)} " if names else ""
+        more = f" ({len(changed)} changed)" if changed else ""
+        return f"Approve {count}tools {server}{more}"
+    return f"Approve a {'changed' if changed else 'new'} tool {server}: {names[0]}"
 
 
 def _describe(template: str, args: JsonObject, redact: tuple[str, ...]) -> str:

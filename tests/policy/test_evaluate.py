@@ -12,6 +12,7 @@ from keyturn.gateway.approvals.quorum import ineligible_reason
 from keyturn.gateway.policy.evaluate import Evaluation, evaluate, is_idempotent
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.policy.rules import Policy, ToolRule
+from keyturn.gateway.protocol.http_api import DEFINITIONS_TOOL
 from keyturn.gateway.protocol.records import Tier, Verb
 from keyturn.gateway.protocol.strict_json import JsonObject
 
@@ -283,3 +284,33 @@ def test_every_call_gets_a_ruling_whatever_its_arguments_and_schema(
     assert evaluation.tier.rank >= evaluation_of(tool).tier.rank
     assert evaluation.allow
     assert evaluation.requirement.of
+
+
+OLD: JsonObject = {"name": "pay"}
+
+
+@pytest.mark.parametrize(
+    ("args", "title"),
+    [
+        ({"tools": {"pay": {}, "look": {}}}, "Approve 2 tools of the MCP server crm"),
+        (
+            {"tools": {"pay": {}, "look": {}}, "replaces": {"pay": OLD}},
+            "Approve 2 tools of the MCP server crm (1 changed)",
+        ),
+        ({"tools": {"pay": {}}}, "Approve a new tool of the MCP server crm: pay"),
+        (
+            {"tools": {"pay": {}}, "replaces": {"pay": OLD}},
+            "Approve a changed tool of the MCP server crm: pay",
+        ),
+        ({"tools": "all", "replaces": 3}, "Approve tools of the MCP server crm"),
+    ],
+)
+def test_definitions_of_tools_have_a_title_of_their_own(
+    args: JsonObject, title: str
+) -> None:
+    args = {"server": "crm", **args}
+
+    found = evaluate(POLICY, agent="mcp", tool=DEFINITIONS_TOOL, args=args)
+    other = evaluate(POLICY, agent="mcp", tool="other", args=args)
+
+    assert (found.description, other.description) == (title, "")

@@ -55,7 +55,7 @@ async def test_the_first_listing_is_approved_on_one_card(
         item = await world.people.item(item_id)
         assert item.tool == DEFINITIONS_TOOL
         assert set(item.allow) == {Verb.APPROVE, Verb.REJECT}
-        assert "3 tools of billing" in item.agent_description
+        assert item.description == "Approve 3 tools of the MCP server billing"
         assert item.args["tools"]["pay"]["description"] == "Pay somebody."  # type: ignore[index, call-overload]
         assert not world.script.calls()
         await world.decide(Approve())
@@ -101,6 +101,8 @@ async def test_a_changed_definition_keeps_the_approved_text_and_holds_calls(
         assert not (await client.call_tool("look_up", {})).is_error
         [item_id] = await world.asked()
         item = await world.people.item(item_id)
+        title = "Approve a changed tool of the MCP server billing: pay"
+        assert item.description == title
         tools, before = item.args["tools"], item.args["replaces"]
         assert isinstance(tools, dict)
         assert [*tools] == ["pay"]

@@ -15,6 +15,11 @@ from keyturn.gateway.errors import BadJson, KeyturnError
 from keyturn.gateway.protocol import strict_json
 
 _LONGEST = 1024 * 1024
+_KEY_REFUSED = {http.client.UNAUTHORIZED, http.client.FORBIDDEN}
+_OTHER_KEY = (
+    " Ask the user to set KEYTURN_API_KEY to another key: "
+    "'keyturn api-keys create NAME --agent AGENT' makes one."
+)
 
 
 class NoAnswer(KeyturnError):
@@ -53,7 +58,9 @@ def ask(body: bytes, url: str, api_key: str) -> str:
     finally:
         connection.close()
     if answer.status != http.client.OK:
-        raise NoAnswer(f"This call did not run: {_detail(text, answer.status)}")
+        is_refused = answer.status in _KEY_REFUSED
+        told = f"{_detail(text, answer.status)}{_OTHER_KEY if is_refused else ''}"
+        raise NoAnswer(f"This call did not run: {told}")
     return _checked(text)
 
 

@@ -98,6 +98,20 @@ async def test_an_answer_that_codex_would_ignore_blocks_the_call(
     assert str(caught.value).strip()
 
 
+@pytest.mark.parametrize("status", [401, 403])
+async def test_a_refused_key_is_named_with_the_way_to_another(status: int) -> None:
+    async def handler(_: web.Request) -> web.Response:
+        return web.json_response({"detail": "No such key."}, status=status)
+
+    async with answering(handler) as url:
+        code, _, err = await ran(url, {})
+
+    assert code == 2
+    assert err.startswith("This call did not run: No such key. Ask the user to")
+    assert "KEYTURN_API_KEY" in err
+    assert "keyturn api-keys create" in err
+
+
 async def test_a_failure_ends_with_two_and_a_reason() -> None:
     async def handler(_: web.Request) -> web.Response:
         return web.Response(status=500)

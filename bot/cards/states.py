@@ -311,8 +311,8 @@ def run_elsewhere(approval: Approval) -> list[Template]:
     }
     names = [template("{name}", name=handed_to(item)) for item in named.values()]
     said: LiteralString = (
-        "{names} runs this by itself: Keyturn hands your decision over and cannot see "
-        "what runs."
+        "Your decision is handed to {names}, which runs this by itself: Keyturn cannot "
+        "see what runs."
     )
     return [template(said, names=join_list(names))] if names else []
 

@@ -24,7 +24,13 @@ from keyturn.bot.web import Slack, SlackBody, SlackError, SlackRefused, text_at
 from keyturn.cli import console
 from keyturn.cli.command_context import CommandContext, command_context
 from keyturn.cli.keys import check_keys
-from keyturn.cli.reviewer_checks import Check, State, check_people, unknown_names
+from keyturn.cli.reviewer_checks import (
+    Check,
+    State,
+    absent_ungated,
+    check_people,
+    unknown_names,
+)
 from keyturn.cli.server_checks import check_servers
 from keyturn.cli.store_access import nothing_is_here, open_configured
 from keyturn.connect.claude_settings import problems
@@ -362,6 +368,8 @@ async def _agents(setup: _Setup) -> AsyncGenerator[Check]:
     for name, agent in setup.settings.agents.items():
         work = _graph(setup.settings, agent, setup.policy, graphs, name)
         yield await _run_check(f"agent {name}", work)
+        if name in graphs and (absent := absent_ungated(graphs[name], agent.ungated)):
+            yield Check(f"agent {name}", State.SKIPPED, absent)
     # If a graph cannot be loaded, its tools are unknown.
     is_whole = len(graphs) == len(setup.settings.agents)
     # The tools of agents on a server are unknown, too.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import cast
@@ -20,6 +20,7 @@ from keyturn.gateway.policy.eligibility import (
     reachable_requirements,
 )
 from keyturn.gateway.policy.rules import Policy
+from keyturn.gateway.resume.graphs import BUILTIN
 
 
 class State(StrEnum):
@@ -40,6 +41,16 @@ class Check:
 
 
 _SHOWN = 10
+
+
+def absent_ungated(graph: object, ungated: Collection[str]) -> str:
+    """Return a text about names in ``ungated`` that no tool of a graph has, or ""."""
+    found = reachable(graph)
+    absent = sorted({*ungated} - {tool.name for tool in found.tools} - {BUILTIN})
+    if not absent or found.unseen:
+        return ""
+    names = ", ".join(map(repr, absent))
+    return f"'ungated' names {names}, and this agent has no such tool."
 
 
 def unknown_names(policy: Policy, graphs: Mapping[str, object]) -> str:

@@ -296,7 +296,7 @@ def test_the_doctor_lists_the_tools_of_each_agent(
         "agents:\n"
         "  billing: {graph: 'agent.py:graph'}\n"
         "  bare: {graph: 'agent.py:bare'}\n"
-        "  known: {graph: 'agent.py:bare', ungated: [wire]}\n"
+        "  known: {graph: 'agent.py:bare', ungated: [wire, nope, builtin]}\n"
     )
 
     run(
@@ -311,3 +311,6 @@ def test_the_doctor_lists_the_tools_of_each_agent(
     assert lines["✔ agent billing"].endswith(f"gated: wire; {free}")
     assert "can start tools that no gate clears: 'wire'" in lines["✖ agent bare"]
     assert lines["✔ agent known"].endswith("ungated as the settings say: wire")
+    absent = "'ungated' names 'nope', and this agent has no such tool."
+    assert lines["· agent known"].endswith(absent)
+    assert "· agent billing" not in lines

@@ -190,7 +190,8 @@ def _walk(
             path=below,
             plan=plan(node, here, root),
             original=here,
-            is_required=name in needed,
+            # Without a schema, nothing is known to be optional.
+            is_required=name in needed or not root,
             title=title_of(name, node),
         )
 

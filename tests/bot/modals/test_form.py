@@ -99,6 +99,14 @@ def test_an_emptied_optional_argument_is_gone(schema: Any, before: Any) -> None:
     assert read_form(item, typed(opened(item), X, None)).args == {}
 
 
+def test_without_a_schema_nothing_is_marked_as_optional() -> None:
+    item = an_item({"x": "two", "flag": True, "in": {"n": 1}}, args_schema=None)
+
+    fields = [field_input(one) for one in build_form(item).fields]
+
+    assert [one.get("optional", False) for one in fields] == [False] * 3
+
+
 @pytest.mark.parametrize(
     ("schema", "before", "choices", "after"),
     [

@@ -1,14 +1,14 @@
-"""Tell the calls of the gate apart: which request continues which call.
+"""Assign each request of a client to a call: an earlier one, or a new one.
 
-A client may time out, retry under another id, or come back with a ticket. In this
-order a request belongs to: the call of its sealed state; the call of its ticket; the
-call of the client's own id for it; an identical call that no caller waits for and whose
-result nobody collected. Otherwise it is a new call.
+A client may time out, retry under another id, or return with a ticket. A request
+belongs to the first of these calls: the call of its sealed state; the call of its
+ticket; the call with the client's id; an identical call without a waiting caller and
+with an uncollected result. Otherwise it is a new call.
 
-Ids are random, or derived from the client's id: an id made of the arguments alone would
-answer a wanted second call with the result of the first one. Part of each id is a keyed
-hash of caller, tool and arguments, so an id fits one call only. The gateway keeps that
-hash as the id of the tool call; a restarted gate finds its open calls by it.
+Ids are random, or derived from the client's id. With an id made of the arguments alone,
+an intended second call would get the result of the first one. Part of each id is a
+keyed hash of caller, tool and arguments, so an id fits one call only. The gateway
+stores this hash as the id of the tool call, so a restarted gate finds its open calls.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.protocol.wire import TurnRef, Verdict
 
 KEPT_S = 24 * 3600.0
-"""How long a result waits for its caller."""
+"""Seconds that a result is kept for its caller."""
 
 BETWEEN_LEGS_S = 5.0
-"""How long a client may take to send the next leg; clients wait 0.25 seconds."""
+"""Seconds that a client may take to send the next leg; clients take 0.25 seconds."""
 
 MOST_OF_A_CALLER = 1000
-"""Calls of one caller at a time, with those whose results are not collected."""
+"""Largest number of a caller's calls, including those with uncollected results."""
 
 _RANDOM_BYTES = 8
 _MARK = 32
@@ -50,14 +50,14 @@ Progress = Callable[[float, float | None, str | None], Awaitable[None]]
 
 
 class Caller(NamedTuple):
-    """Who calls: a name that binds calls and tickets, and the person behind it."""
+    """The caller: a name that binds calls and tickets, and the person, if known."""
 
     principal: str = ""
     person: Person | None = None
 
     @property
     def bound(self) -> str:
-        """Return the name to which calls and tickets are bound.
+        """Return the name that calls and tickets are bound to.
 
         Gates with one API key may be configured for several people.
         """
@@ -75,17 +75,17 @@ class Call:
         name: the upstream's name of the tool.
         args: the client's arguments.
         mark: keyed hash of caller, tool and arguments.
-        caller: who calls.
+        caller: the caller.
         client: name of the client program, unverified.
-        waiting: number of requests that wait for it now.
+        waiting: number of requests that now wait for the call.
         legs: number of requests with sealed state so far.
-        gone_s: time from which its caller counts as gone, if no request waits.
-        verdict: the gateway's verdict, once it was submitted.
-        result: what the client gets, once it is over.
-        trouble: why the latest attempt failed before anything ran.
-        work: the attempt that runs now.
-        is_in_doubt: an earlier attempt broke off; people find out what happened.
-        progress: passes progress of the upstream on.
+        gone_s: after this time, a caller without a waiting request counts as gone.
+        verdict: the gateway's verdict, after the submission.
+        result: the result for the client, after the end.
+        trouble: the error of the latest attempt; nothing ran.
+        work: the running attempt.
+        is_in_doubt: an earlier attempt was interrupted, and people check its effect.
+        progress: passes on the progress of the upstream.
         definition: the tool's definition at the proposal; None before it.
     """
 
@@ -112,11 +112,11 @@ class Call:
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     def ref(self, agent: str) -> TurnRef:
-        """Return the turn of this call; each call has a thread of its own."""
+        """Return the turn of this call; each call has a separate thread."""
         return turn_of(agent, self.server, self.id)
 
     def end(self, result: CallToolResult) -> None:
-        """Give the call its result, and wake those that wait for it."""
+        """Set the result of the call, and wake the requests that wait for it."""
         self.result = result
         self.woken.set()
 
@@ -134,7 +134,7 @@ def call_id_of(thread: str) -> str:
 
 
 class Calls:
-    """The calls of this gate that are not collected.
+    """The gate's calls whose results are not collected.
 
     Args:
         secret: key of marks and tickets; the same after a restart.
@@ -205,14 +205,14 @@ class Calls:
                 if not call.waiting and call.gone_s <= now_s:
                     return call
             own = self._left_open(wanted.mark, own) or own
-        # One client must not fill the memory of all.
+        # One client must not use up the memory of the gate.
         of_caller = sum(one.caller == wanted.caller for one in self._by_id.values())
         if of_caller >= MOST_OF_A_CALLER:
             raise NotAllowed(
                 f"{of_caller} calls of this client wait, or nobody collected their "
                 "results."
             )
-        # Continued from here on: the next equal call must not get its result.
+        # This request continues the open call, so the next equal call is a new one.
         self._found.get(wanted.mark, {}).pop(own, None)
         wanted.id = own or secrets.token_hex(_RANDOM_BYTES) + wanted.mark[:_PART]
         wanted.begun_s = self._clock_s()
@@ -221,12 +221,12 @@ class Calls:
         return wanted
 
     def comes_back(self, call: Call) -> None:
-        """Note that a client will send the next leg of a call by itself."""
+        """Record that a client will send the next leg of a call by itself."""
         call.legs += 1
         call.gone_s = self._clock_s() + BETWEEN_LEGS_S
 
     def collected(self, call: Call) -> None:
-        """Forget a call: its caller has the result. The gateway keeps its record."""
+        """Forget a call whose caller has the result; the gateway keeps its record."""
         if self._by_id.get(call.id) is not call:
             return
         del self._by_id[call.id]
@@ -244,7 +244,7 @@ class Calls:
         return made[: 2 * _RANDOM_BYTES] + call.mark[:_PART]
 
     def _drop_old(self) -> None:
-        # In the order of their begin.
+        # The oldest call is first.
         oldest = self._clock_s() - KEPT_S
         for call in list(self._by_id.values()):
             if call.begun_s > oldest:
@@ -258,9 +258,9 @@ class Calls:
 
 
 def gate_secret(api_key: str, purpose: str) -> bytes:
-    """Return a key of this gate: it is the same in each process with the API key.
+    """Return a key of this gate, equal in each process with the same API key.
 
-    The gate has no other secret: Keyturn's own must not be where an agent works.
+    The gate has no other secret: Keyturn's keys must not be on an agent's machine.
     """
     text = f"keyturn/mcp/{purpose}".encode()
     return hmac.new(api_key.encode(), text, hashlib.sha256).digest()

@@ -1,9 +1,9 @@
-"""Pin the definitions of tools: clients see, and may call, only what people approved.
+"""Pin the definitions of tools: clients see and call only approved definitions.
 
-A server can change what a tool says about itself after people have come to trust it,
-and models do what descriptions say. New and changed definitions go to people on one
-card. Until they are approved, the list keeps the approved text, and calls wait. The
-gateway keeps what was approved; the agent's machine could forge it.
+A server can change the description of a trusted tool, and models obey descriptions.
+People approve all new and changed definitions of a server on one card. Until then, the
+list contains the approved text, and calls wait. The gateway stores the approved
+definitions, because the agent's machine could forge them.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from keyturn.gateway.protocol.strict_json import JsonObject
 logger = logging.getLogger(__name__)
 
 ROOM_BYTES = 48 * 1024
-"""Largest definitions on one card: arguments have 64 KiB at most."""
+"""Largest size of the definitions on one card; arguments have 64 KiB at most."""
 
 THREAD = "mcp-definitions"
 
@@ -57,7 +57,7 @@ class Definitions:
 
     Args:
         gate: the gateway.
-        agent: the agent in whose name people are asked.
+        agent: name of the agent that proposes the definitions.
         upstreams: the servers, by name.
         changed: called when the list of approved tools may have changed.
     """
@@ -91,7 +91,7 @@ class Definitions:
         ]
 
     async def states(self, server: str) -> dict[str, str]:
-        """Return whether each tool of a server is approved, new or changed.
+        """Return the state of each tool of a server: approved, new or changed.
 
         Raises:
             KeyturnError: the server or the gateway does not answer.
@@ -102,7 +102,7 @@ class Definitions:
         return {name: known.get(name, "approved") for name in found.current or {}}
 
     async def is_still(self, call: Call) -> bool:
-        """Return whether a call's tool is defined as it was at the proposal.
+        """Return True if the tool's definition is unchanged since the proposal.
 
         Raises:
             KeyturnError: the server does not answer.
@@ -113,9 +113,9 @@ class Definitions:
         return current is not None and current == approved == call.definition
 
     async def of_call(self, server: str, tool: str) -> JsonObject | None:
-        """Return the approved definition with which a tool may be called.
+        """Return the approved definition of a tool; None while people decide on it.
 
-        None while people decide about it; they are asked, if they were not before.
+        Asks people about a new definition first.
 
         Raises:
             NotAllowed: the server has no such tool, or people refused its definition.
@@ -133,10 +133,10 @@ class Definitions:
         return None
 
     def wake(self, thread: str) -> None:
-        """Look again at the approval that has this thread."""
+        """Read the approval with this thread again."""
         head, _, server = thread.partition("/")
         if head == THREAD and (found := self._servers.get(server)):
-            # Another gate, or `keyturn mcp trust`, may have had them approved.
+            # Another gate or `keyturn mcp trust` may have proposed the definitions.
             found.approved, found.refused = None, ""
             found.news.set()
             self.changed()
@@ -145,12 +145,12 @@ class Definitions:
         """Ask people about the new definitions of a server; wait for them.
 
         Args:
-            server: its name.
+            server: name of the server.
             tool: only this tool; "" for all.
-            again: ask also about what they refused before.
+            again: ask also about definitions that people refused before.
 
         Returns:
-            Why they are not approved; "" if they are.
+            The reason for a refusal; "" if the definitions are approved.
 
         Raises:
             KeyturnError: the server or the gateway does not answer.
@@ -185,7 +185,7 @@ class Definitions:
             await self._approved_again(server, found)
         if found.current is None or is_fresh:
             tools = await found.upstream.tools()
-            # A name twice could show one definition and run another.
+            # With a duplicate name, the approved and the called tool could differ.
             names = [tool.name for tool in tools]
             found.current = {
                 tool.name: document(tool)
@@ -208,7 +208,7 @@ class Definitions:
     def _asked_at_once(
         self, server: str, found: _Server, tool: str
     ) -> DefinitionsToApprove | None:
-        """Return as many new definitions as fit on a card; None without any."""
+        """Return as many new definitions as fit on a card; None if there are none."""
         tools, replaces = dict[str, JsonObject](), dict[str, JsonObject]()
         room = ROOM_BYTES
         for name, one in self._news(found).items():
@@ -239,9 +239,9 @@ class Definitions:
     async def _decided_once(
         self, found: _Server, asked: DefinitionsToApprove, attempt: int, *, again: bool
     ) -> str | None:
-        """Return why definitions are not approved, "" if they are; None to ask anew."""
+        """Return the reason for a refusal, "" for an approval, None to ask again."""
         args = strict_json.accept_object(asked.model_dump(mode="json"))
-        # Named by them: all gates together ask once about the same definitions.
+        # A hash of the definitions, so that several gates ask about them only once.
         name = hashlib.sha256(digest.canonical(args)).hexdigest()[:32]
         thread, message = f"{THREAD}/{asked.server}", f"{name}-{attempt}"
         ref = wire.TurnRef(agent=self._agent, thread=thread, message_id=message)
@@ -253,7 +253,7 @@ class Definitions:
         if verdict.kind is wire.VerdictKind.DENY:
             return verdict.reason
         if verdict.runs_unclaimed:
-            # The policy trusts each server; nothing is kept.
+            # The policy approves all definitions, so none is stored.
             found.approved = {**(found.approved or {}), **asked.tools}
             return ""
         has_waited = False
@@ -292,6 +292,6 @@ class Definitions:
 
 
 def document(tool: types.Tool) -> JsonObject:
-    """Return a definition as it is approved and compared."""
+    """Return a definition in the form for approval and comparison."""
     found: JsonObject = tool.model_dump(by_alias=True, mode="json", exclude_none=True)
     return found

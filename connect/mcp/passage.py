@@ -1,11 +1,11 @@
 """Bring a call from proposal to result: submit, wait for people, claim, forward.
 
-A call moves only while a caller waits for it: an approved call whose caller has gone
-does not run, and nobody would be told of its effect. Once it is forwarded, it goes on
-without its caller, and its result waits to be collected.
+A call advances only while a caller waits for it. Otherwise an approved call could run
+without a reader for its result. A forwarded call continues without its caller, and its
+result is kept until it is collected.
 
-All waiting is for one source of events. A request that waits per call would use up the
-waits that the gateway grants to one API key.
+All calls wait for one stream of events. One waiting request per call would exceed the
+gateway's limit for an API key.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ from keyturn.gateway.protocol.strict_json import JsonObject
 logger = logging.getLogger(__name__)
 
 POLL_S = 30
-"""Longest wait of one request for events; afterwards waiting calls look anyway."""
+"""Longest wait of one request for events; then all waiting calls are checked."""
 
 PAUSE_S = 1.0
-"""Pause after a gateway that does not answer."""
+"""Seconds before the next request to a gateway that did not answer."""
 
 CHANGED = (
-    "The server changed the definition of this tool after the call was proposed, so "
+    "The server changed the definition of this tool after the call was proposed. So "
     "the call did not run, and an approval of it is void. People decide about the "
     "new definition. Tell the user, who may ask for the call again."
 )
@@ -67,11 +67,11 @@ _GOES_ON = {wire.AnswerKind.APPROVE, wire.AnswerKind.EDIT}
 
 
 class _NotNow(KeyturnError):
-    """The call went back to people, or is in doubt: its caller waits again."""
+    """The call is pending again or in doubt, so its caller waits again."""
 
 
 class _Elsewhere(claiming.People):
-    """People who decide while the call waits like any other: never inside a claim."""
+    """Ends the claim instead of waiting for people inside it."""
 
     @override
     async def decide_again(self) -> wire.Answer:
@@ -91,11 +91,11 @@ class DefinitionChanged(KeyturnError):
 
 
 class Passage:
-    """The way of calls through the gateway.
+    """Brings calls through the gateway.
 
     Args:
         gate: the gateway.
-        agent: the agent in whose name calls are proposed.
+        agent: name of the agent that proposes the calls.
         upstreams: the servers, by name.
         calls: the calls of this gate.
         definitions: the approved definitions.
@@ -140,7 +140,7 @@ class Passage:
             self._is_recovered = True
 
     async def follow(self) -> None:
-        """Wake calls whenever the gateway has news of them; until cancelled."""
+        """Wake calls at their events, until cancelled."""
         is_away = False
         while True:
             try:
@@ -156,7 +156,7 @@ class Passage:
                 continue
             self._place = page.next
             if is_away:
-                self._definitions.changed()  # tools could not be listed
+                self._definitions.changed()  # during the outage no tools were listed
             if is_away or page.missed or not page.events:
                 # A wait may end without an event, such as after a restore.
                 self.wake_all()
@@ -170,12 +170,12 @@ class Passage:
                     self._calls.began_elsewhere(call_id)
 
     def wake_all(self) -> None:
-        """Let all waiting calls look again."""
+        """Wake all waiting calls."""
         for call in self._calls.all():
             call.woken.set()
 
     async def wait(self, call: Call, hold_s: float) -> CallToolResult | None:
-        """Move a call on while its caller waits; None when it still waits afterwards.
+        """Advance a call for at most ``hold_s``; return None if it is still open.
 
         Raises:
             KeyturnError: nothing ran, and the caller may ask again.
@@ -196,10 +196,10 @@ class Passage:
         return call.result
 
     async def ended_before(self, server: str, call_id: str) -> CallToolResult | None:
-        """Return the result of a call that is not known here; None if it is open."""
+        """Return the result of a call of an earlier process; None if it is open."""
         outcomes = await self._gate.outcomes(turn_of(self._agent, server, call_id))
         if not outcomes:
-            # Such a call has no record, and may have run under the policy alone.
+            # A call that the policy runs has no record, so it may have run.
             return text_result(FORGOTTEN)
         for outcome in outcomes:
             if (found := _over(outcome, {})) is not None:
@@ -209,13 +209,13 @@ class Passage:
         return None
 
     async def finish_work(self, within_s: float) -> None:
-        """Wait for the calls under way: each has a result that has to be recorded."""
+        """Wait for the running calls, so that their results are recorded."""
         work = [call.work for call in self._calls.all() if call.work is not None]
         if work:
             await asyncio.wait(work, timeout=within_s)
 
     async def _advance(self, call: Call) -> None:
-        """Take the next step of a call; none while people decide or it runs."""
+        """Take the next step of a call, unless people decide or it runs."""
         if call.result is not None or (call.work is not None and not call.work.done()):
             return
         if call.verdict is None:
@@ -291,7 +291,7 @@ class Passage:
         try:
             end = await claiming.execute(held, self._gate, AWAITING, effect)
         except DefinitionChanged:
-            # The approval was for a tool that said something else.
+            # The approval was for another definition of the tool.
             await self._gate.withdraw(held.ref.run_ref, (held.item_id,))
             call.end(text_result(CHANGED))
             return

@@ -1,8 +1,8 @@
-"""Word the results of calls: for the model, and for programs in ``_meta``.
+"""Write the results of calls: text for the model, and ``_meta`` for programs.
 
-Clients show structured content before text, or only one of them. A notice about an edit
-is therefore the first text block and the first member of the structured content. Every
-listed output schema allows that member, so a client that validates accepts it.
+A client may show only the text or only the structured content. So a notice about an
+edit is the first text block and the first member of the structured content. Every
+listed output schema allows this member, so validating clients accept it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ NOTICE = "keyturn_notice"
 """Member of structured content with the notice about an edit."""
 
 DECISION = META_KEY.replace("receipt", "decision")
-"""Member of ``_meta`` of a result: what became of the call, for programs."""
+"""Member of a result's ``_meta`` with the decision, for programs."""
 
 MAX_PAYLOAD_CHARS = 1024 * 1024
 SUMMARY_CHARS = 500
@@ -32,7 +32,7 @@ _COMPOSED = {
     "$ref", "$dynamicRef", "allOf", "anyOf", "oneOf", "not", "if",
     "unevaluatedProperties", "propertyNames", "maxProperties", "patternProperties",
 }  # fmt: skip
-"""Keywords with which one more member may not fit."""
+"""Keywords of schemas that may forbid an additional member."""
 
 
 def text_result(
@@ -45,10 +45,10 @@ def text_result(
 
 
 def ended(answer: Answer, requested: JsonObject) -> types.CallToolResult:
-    """Return the result of a call that people, or the time, ended without running it.
+    """Return the result of a call that ended without running.
 
-    It is an error, even for an answer: a client that validates would refuse a success
-    without the structured content of the tool's output schema.
+    Even an answer is an error: validating clients refuse a success without the
+    structured content of the tool's output schema.
     """
     decision = decision_of(answer.type, requested, None, answer)
     return text_result(texts.ended_text(answer), decision=decision)
@@ -60,7 +60,7 @@ def decision_of(
     executed: JsonObject | None,
     answer: Answer | EditRecord | None,
 ) -> JsonObject:
-    """Return what became of a call, for programs."""
+    """Return the decision on a call and its arguments, for programs."""
     found: JsonObject = {"type": str(kind), "requested": requested}
     if executed is not None:
         found["executed"] = executed
@@ -72,7 +72,7 @@ def decision_of(
 
 
 def cleaned(result: types.CallToolResult) -> types.CallToolResult:
-    """Return an upstream's result without what could pass for the gate's words."""
+    """Return an upstream's result without forged notices and metadata."""
     shown = _defused(result.model_dump(by_alias=True, mode="json", exclude_none=True))
     shown["_meta"] = {
         name: value
@@ -88,7 +88,7 @@ def cleaned(result: types.CallToolResult) -> types.CallToolResult:
 def with_edit(
     result: types.CallToolResult, edit: EditRecord | None
 ) -> types.CallToolResult:
-    """Return a result that tells the model about an edit of its call."""
+    """Return a result with a notice about the edit of its call."""
     if edit is None:
         return result
     notice = texts.edit_text(edit)
@@ -110,10 +110,10 @@ def with_decision(
 
 
 def noted(tool: types.Tool) -> types.Tool:
-    """Return a tool as it is listed: its output schema allows the notice.
+    """Return a tool for the list, with an output schema that allows the notice.
 
-    A composed schema is not listed, because another member may not fit it. The results
-    of such a tool keep their structured content.
+    A composed schema is removed, because it may forbid an additional member. The
+    results of such a tool keep their structured content.
     """
     schema = tool.output_schema
     if schema is None:
@@ -127,9 +127,9 @@ def noted(tool: types.Tool) -> types.Tool:
 
 
 def stored(result: types.CallToolResult) -> Result:
-    """Return the result as the gateway keeps it; too large a one without its content.
+    """Return the stored form of a result; a large result loses its payload.
 
-    The card shows the beginning of its text.
+    The card shows the beginning of the text.
     """
     found = result.model_dump_json(by_alias=True, exclude_none=True)
     text = " ".join(
@@ -143,9 +143,9 @@ def stored(result: types.CallToolResult) -> Result:
 
 
 def restored(result: Result) -> types.CallToolResult:
-    """Return a kept result, or the words that it is lost."""
+    """Return a stored result, or a text if its payload is lost."""
     try:
-        # Cleaned again: whoever writes to the store may have changed it.
+        # Cleaned again: a writer to the store may have changed it.
         return cleaned(types.CallToolResult.model_validate_json(result.payload))
     except (ValidationError, ValueError):
         text = texts.lost_result_text(result)

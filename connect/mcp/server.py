@@ -1,9 +1,9 @@
 """The MCP server that clients see: tools of the upstreams, and `keyturn_wait`.
 
-A request waits for a while (`hold`). If people still decide then, a client of the
-current protocol gets sealed state with which it asks again by itself; every other
-client gets an error with a ticket, which the model passes to `keyturn_wait`. Neither
-occupies a connection between requests.
+A request waits for a limited time (`hold`). If people still decide then, the reply
+depends on the client's protocol. A client of the current protocol gets sealed state,
+and repeats the request by itself. Other clients get an error with a ticket, which the
+model passes to `keyturn_wait`. Neither needs a connection between requests.
 """
 
 from __future__ import annotations
@@ -43,16 +43,16 @@ from keyturn.gateway.protocol.records import Person
 logger = logging.getLogger(__name__)
 
 HOLD_S = 45.0
-"""How long a request waits: the shortest limit of a known client is 60 seconds."""
+"""Seconds that a request waits; the shortest limit of a known client is 60."""
 
 MOST_SESSIONS = 1000
-"""Clients of older protocols that are told of changed tools."""
+"""Largest number of clients of older protocols that get notifications."""
 
 MOST_LEGS = 8
-"""Legs of a call by sealed state. Clients give up after ten; the ticket comes first."""
+"""Most legs of a call with sealed state; clients stop after ten."""
 
 PROGRESS_S = 10
-"""Pause between progress messages while people decide."""
+"""Seconds between progress messages while people decide."""
 
 WAIT = "keyturn_wait"
 CALL_ID = "dev.keyturn/call"
@@ -87,14 +87,14 @@ Context = ServerRequestContext[Any, Any]
 
 @dataclass(frozen=True)
 class GateOptions:
-    """What a gate is started with.
+    """The options of a gate.
 
     Attributes:
         upstreams: the servers behind the gate.
-        agent: the agent in whose name calls are proposed.
-        api_key: the key for the gateway; the gate's own secrets are derived from it.
-        requester: the person whom the configuration names as requester.
-        holds: how long requests wait, in seconds, by name of the client; "" for others.
+        agent: name of the agent that proposes the calls.
+        api_key: the key for the gateway; the gate's secrets are derived from it.
+        requester: the requester in the client's configuration.
+        holds: longest wait of a request in seconds, by client; "" for other clients.
         env: the environment of local servers.
     """
 
@@ -110,11 +110,11 @@ class GateServer:
     """Answers the requests of MCP clients.
 
     Args:
-        options: of the gate.
-        passage: the way of calls.
+        options: the options of the gate.
+        passage: brings calls through the gateway.
         calls: the calls of this gate.
         definitions: the approved tools of its servers.
-        caller: returns who sends a request; None: the configured requester.
+        caller: returns the caller of a request; None: the configured requester.
     """
 
     def __init__(
@@ -136,7 +136,7 @@ class GateServer:
             "keyturn",
             version="1",
             instructions=INSTRUCTIONS,
-            # Else the SDK lists all tools before each call over HTTP.
+            # Otherwise the SDK lists all tools before each call over HTTP.
             get_tool_input_schema=lambda _: None,
             on_list_tools=self.list_tools,
             on_call_tool=self.call_tool,
@@ -153,7 +153,7 @@ class GateServer:
     async def list_tools(
         self, ctx: Context, _params: types.PaginatedRequestParams | None
     ) -> types.ListToolsResult:
-        """List the approved tools; a server that does not answer has none."""
+        """List the approved tools, without those of unreachable servers."""
         if ctx.protocol_version not in MODERN_PROTOCOL_VERSIONS:
             self._remember(ctx)
         found = [_WAIT_TOOL]
@@ -168,11 +168,11 @@ class GateServer:
                 for tool in tools
                 if (shown := self.shown_name(name, tool.name))
             ]
-        # Each listing is asked for: a change of the tools has to be seen.
+        # No caching: a client must see changed tools.
         return types.ListToolsResult(tools=found, ttl_ms=0)
 
     async def tell_changed(self) -> None:
-        """Tell all clients that the list of tools may have changed."""
+        """Notify all clients that the list of tools may have changed."""
         await self._bus.publish(ToolsListChanged())
         for key, session in list(self._sessions.items()):
             try:
@@ -181,7 +181,7 @@ class GateServer:
                 self._sessions.pop(key, None)
 
     def _remember(self, ctx: Context) -> None:
-        """Keep a client of an older protocol, to tell it of changes."""
+        """Remember a client of an older protocol, to notify it of changes."""
         request = _request(ctx)
         key = request.headers.get("mcp-session-id", "") if request else ""
         self._sessions.pop(key, None)
@@ -190,7 +190,7 @@ class GateServer:
             del self._sessions[next(iter(self._sessions))]
 
     def shown_name(self, upstream: str, tool: str) -> str:
-        """Return the name by which clients call a tool; "" if it cannot have one."""
+        """Return a tool's name for clients; "" if no valid name is possible."""
         if len(self.upstreams) > 1:
             tool = f"{upstream}__{tool}"
         return tool if _TOOL.fullmatch(tool) and tool != WAIT else ""
@@ -221,7 +221,7 @@ class GateServer:
                 "tools may have changed; read it again."
             )
         await self._passage.recover()
-        # Verified by the boundary.
+        # `RequestStateBoundary` has verified the state.
         state = strict_json.parse_object(params.request_state or "{}")
         call = self.calls.of_request(
             wanted, state_id=str(state.get("call", "")), known=_known(ctx)
@@ -260,8 +260,8 @@ class GateServer:
         )
 
     async def _waited(self, ctx: Context, call: Call) -> types.CallToolResult | None:
-        """Wait for a call for one request; tell the client that it still waits."""
-        # At once: an equal request must not take this call for one without a caller.
+        """Wait for a call during one request, with progress messages."""
+        # Before any wait: an equal request must not count this call as abandoned.
         call.waiting += 1
         call.progress = ctx.session.report_progress
         hold_s = self._holds.get(call.client, self._holds.get("", HOLD_S))
@@ -318,7 +318,7 @@ class GateServer:
 
 
 async def _accompany(ctx: Context, call: Call, waiting: asyncio.Task[Any]) -> None:
-    """Send progress while a request waits; end its wait when its client has left."""
+    """Send progress while a request waits; cancel the wait if the client leaves."""
     for seconds in itertools.count(1):
         await asyncio.sleep(1)
         if await _has_left(ctx):
@@ -328,9 +328,9 @@ async def _accompany(ctx: Context, call: Call, waiting: asyncio.Task[Any]) -> No
 
 
 async def _has_left(ctx: Context) -> bool:
-    """Return whether the client has closed its HTTP request.
+    """Return True if the client has closed its HTTP request.
 
-    Before the current protocol this was no cancellation, so the SDK does not tell.
+    In older protocols this is not a cancellation, so the SDK does not report it.
     """
     request = _request(ctx)
     return request is not None and await request.is_disconnected()
@@ -342,7 +342,7 @@ def _request(ctx: Context) -> Request[Any] | None:
 
 
 def _trouble(error: KeyturnError) -> str:
-    """Return the words for a call of which nothing ran."""
+    """Return the text for a call that did not run."""
     match error:
         case KeyRefused():
             why = "the approval gateway does not accept this gate's API key"
@@ -357,7 +357,7 @@ def _trouble(error: KeyturnError) -> str:
 
 
 def _known(ctx: Context) -> str:
-    """Return the client's own id of the call; "" without one."""
+    """Return the client's id of the call; "" without one."""
     meta: Mapping[str, object] = cast("Mapping[str, object]", ctx.meta or {})
     for name in _KNOWN_IDS:
         value = meta.get(name)

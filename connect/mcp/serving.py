@@ -1,8 +1,8 @@
 """Run an MCP gate: over stdin and stdout, or over streamable HTTP.
 
-Over HTTP, a token of the company's issuer (`api.people` in the settings) tells who
-calls. That person becomes the requester of their calls: they cannot approve them. The
-token ends here and reaches no upstream.
+Over HTTP, a token of the company's issuer (`api.people` in the settings) identifies the
+caller. This person becomes the requester, who cannot approve the calls. The token is
+not passed to any upstream.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ from keyturn.gateway.service_settings import Address, PeopleSettings
 
 
 class Tokens(TokenVerifier):
-    """Accepts the tokens of people whom the settings list.
+    """Accepts the tokens of people in the settings.
 
     Args:
-        tokens: verifies them.
-        issuer: URL of the issuer, where a client signs in.
+        tokens: verifies tokens.
+        issuer: URL of the issuer, for the client's sign-in.
     """
 
     def __init__(self, tokens: PersonTokens, issuer: str) -> None:
@@ -56,7 +56,7 @@ class Tokens(TokenVerifier):
         try:
             found = await self._tokens.reviewer(token)
         except Refusal:
-            return None  # `PersonTokens` has logged why
+            return None  # `PersonTokens` has logged the reason
         claims = {"iss": self.issuer, "team": found.team, "name": found.name}
         return AccessToken(
             token="", client_id="", scopes=[], subject=found.user, claims=claims
@@ -66,7 +66,7 @@ class Tokens(TokenVerifier):
 def tokens_of(
     people: PeopleSettings, gate: HttpGateway, *, fetch: Fetch = fetch
 ) -> Tokens:
-    """Return what accepts the people of the settings, by the gateway's clock."""
+    """Return the verifier for people in the settings; it uses the gateway's clock."""
     clock = gate.connection.clock
 
     def now_s() -> float:
@@ -76,7 +76,7 @@ def tokens_of(
 
 
 def signed_in(_ctx: object) -> Caller:
-    """Return the person who sends the current request.
+    """Return the caller of the current request.
 
     Raises:
         NotAllowed: the request has no valid token.
@@ -98,16 +98,16 @@ async def running(
     *,
     caller: Callable[[Context], Caller] | None = None,
 ) -> AsyncGenerator[GateServer]:
-    """Run a gate; afterwards the calls under way are recorded.
+    """Run a gate; at the end, wait until running calls are recorded.
 
     Raises:
-        SettingsError: the upstreams are none, or two have one name.
+        SettingsError: when there is no upstream, or two have the same name.
     """
     names = [spec.name for spec in options.upstreams]
     if not names or len({*names}) < len(names):
         raise SettingsError(
-            f"The upstreams of a gate are {names}: give at least one, and each another "
-            "name."
+            f"The upstreams of a gate are {names}: give at least one, each with a "
+            "different name."
         )
     upstreams = {
         spec.name: Upstream(spec, env=options.env) for spec in options.upstreams
@@ -152,17 +152,17 @@ def http_app(
 ) -> Starlette:
     """Return the gate as a web application.
 
-    Requests with another host than the gate's own are refused: a page in a browser on
-    this machine could send them (DNS rebinding).
+    It refuses requests with a foreign host name: a page in a local browser could send
+    them (DNS rebinding).
 
     Args:
         server: the gate.
-        address: where it listens.
-        url: its public address, of the proxy that ends TLS; "" for this machine only.
-        tokens: accepts people; None: whoever can reach the address is accepted.
+        address: the address to listen at.
+        url: public URL, of the proxy that ends TLS; "" for this machine only.
+        tokens: verifies people; None accepts every client that reaches the address.
 
     Raises:
-        SettingsError: other machines could reach it without TLS or without a token.
+        SettingsError: when other machines could reach it without TLS or a token.
     """
     if not address.is_loopback and (tokens is None or not url.startswith("https://")):
         raise SettingsError(

@@ -1,9 +1,9 @@
 """Connections to the MCP servers behind the gate.
 
-A forwarded call must never be sent twice, so each failure has to answer one question:
-may the server have received the call? A `Delivery` records it where bytes leave this
-process: at the pipe of a local server, at the request's first byte for a URL. Errors
-that the SDK makes up for a broken connection are told apart from the server's own.
+A forwarded call must never be sent twice. After each failure the gate must decide if
+the server may have received the call. A `Delivery` records this where bytes leave the
+process: at the pipe of a local server, or at the request's first byte for a URL. The
+gate distinguishes the SDK's errors for a broken connection from errors of the server.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ from keyturn.gateway.protocol.strict_json import JsonObject
 logger = logging.getLogger(__name__)
 
 CONNECT_S = 60.0
-"""How long a server may take to start: `npx` downloads a package first."""
+"""Seconds that a server may take to start; `npx` downloads a package first."""
 
 CALL_S = 3600.0
-"""How long a call may run; afterwards its outcome is unknown."""
+"""Seconds that a call may run; after them its outcome is unknown."""
 
 _PRIVATE = "KEYTURN_"
 _CLIENT_ERROR, _SERVER_ERROR, _NOT_FOUND = 400, 500, 404
@@ -72,7 +72,7 @@ class ServerRefused(KeyturnError):
 class UpstreamSpec:
     """A server behind the gate: its name, and a command line or a URL.
 
-    ``headers`` are sent to the URL, such as its token.
+    ``headers`` are sent to the URL, such as a token for the server.
     """
 
     name: str
@@ -82,11 +82,11 @@ class UpstreamSpec:
 
 
 class Delivery:
-    """How far one forwarded call came.
+    """The progress of one forwarded call.
 
-    ``is_sent`` is True once the server may have received a byte of it. ``status`` is
-    the HTTP status of the answer, 0 without one. ``is_of_session`` is True if the
-    request named a session of the server.
+    ``is_sent`` is True once the server may have received a byte of the call. ``status``
+    is the HTTP status of the response, or 0. ``is_of_session`` is True if the request
+    named a session of the server.
     """
 
     __slots__ = ("is_of_session", "is_sent", "status")
@@ -114,7 +114,7 @@ class _Line:
 
 
 class _Reading(ObjectReceiveStream[Any]):
-    """The messages of a local server; notes the end of the stream."""
+    """The messages of a local server; records the end of the stream."""
 
     def __init__(self, inner: ReadStream[Any], line: _Line) -> None:
         self._inner, self._line = inner, line
@@ -133,7 +133,7 @@ class _Reading(ObjectReceiveStream[Any]):
 
 
 class _Writing(ObjectSendStream[Any]):
-    """The messages to a local server; notes when a call is handed over."""
+    """The messages to a local server; records that a call is sent."""
 
     def __init__(self, inner: WriteStream[Any]) -> None:
         self._inner = inner
@@ -148,7 +148,7 @@ class _Writing(ObjectSendStream[Any]):
         try:
             await self._inner.send(item)
         except (anyio.BrokenResourceError, anyio.ClosedResourceError):
-            # The writer to the pipe never got it.
+            # The call did not reach the writer of the pipe.
             delivery.is_sent = False
             raise
 
@@ -158,10 +158,10 @@ class _Writing(ObjectSendStream[Any]):
 
 
 class _OneByOne(httpx2.AsyncBaseTransport):
-    """Sends HTTP requests so that a failure ends one of them.
+    """Limits the failure of an HTTP request to its call.
 
-    The SDK ends its whole client, with all calls in flight, when a request raises. Here
-    it gets an answer of its own instead, and the `Delivery` has the truth.
+    If a request raises, the SDK ends its client with all running calls. So a failed
+    request returns status 503 here, and the `Delivery` records what was sent.
     """
 
     def __init__(self, inner: httpx2.AsyncBaseTransport) -> None:
@@ -198,7 +198,7 @@ def _noting(delivery: Delivery) -> Callable[[str, object], Awaitable[None]]:
 
 
 class _Cut(httpx2.AsyncByteStream):
-    """A body that ends early instead of raising: half a message is no answer."""
+    """A body that ends early instead of raising; half a message is not an answer."""
 
     def __init__(self, inner: httpx2.AsyncByteStream) -> None:
         self._inner = inner
@@ -217,11 +217,11 @@ class _Cut(httpx2.AsyncByteStream):
 
 
 class Upstream:
-    """One server behind the gate; it is connected on demand and again after a failure.
+    """One server behind the gate, connected on demand and again after a failure.
 
     Args:
-        spec: its name and place.
-        env: the environment of a local server; Keyturn's variables are left out.
+        spec: the server's name, and its command line or URL.
+        env: the environment of a local server; Keyturn's variables are removed.
 
     Attributes:
         changed: called when the tools of the server may have changed.
@@ -276,9 +276,9 @@ class Upstream:
 
         Args:
             tool: the server's name of the tool.
-            args: its arguments, exactly.
+            args: the exact arguments.
             meta: the ``_meta`` of the request.
-            progress: gets the server's progress: value, total, message.
+            progress: receives the server's progress: value, total, message.
 
         Raises:
             NotSent: the server did not receive it.
@@ -299,7 +299,7 @@ class Upstream:
                     )
             except any_failure() as error:
                 why = self._why(line, delivery, error)
-                # Its connection had ended unnoticed, such as after an update.
+                # The connection had ended unnoticed, such as after an update.
                 if isinstance(why, NotSent) and not is_last:
                     await self._drop(line)
                     continue
@@ -325,19 +325,19 @@ class Upstream:
     def _why(
         self, line: _Line, delivery: Delivery, error: BaseException
     ) -> KeyturnError:
-        """Return what a failed request means for its call."""
+        """Return the error of a call whose request failed."""
         if not delivery.is_sent:
             return NotSent(self._sentence("could not be reached", error))
         refused = ServerRefused(self._sentence("refused the call", error))
         unknown = NoAnswer(self._sentence("did not answer", error))
         if not isinstance(error, MCPError):
             return unknown
-        # With these codes the SDK made the error up.
+        # The SDK itself makes errors with these codes.
         is_made_up = error.code in {CONNECTION_CLOSED, PARSE_ERROR, REQUEST_TIMEOUT}
         if self.spec.command:
             return unknown if is_made_up or line.closed.is_set() else refused
         if delivery.status == _NOT_FOUND and delivery.is_of_session:
-            # The server does not know the session, as after its restart.
+            # The server does not know the session, for example after a restart.
             return NotSent(self._sentence("has forgotten this session", error))
         if _CLIENT_ERROR <= delivery.status < _SERVER_ERROR:
             return refused
@@ -351,7 +351,7 @@ class Upstream:
         return f"The server {self.name!r} {what} ({why[:300]})."
 
     def _unconnected(self, error: BaseException) -> str:
-        """Return why there is no connection, and what people can look at."""
+        """Return the reason for a failed connection, with advice for people."""
         if not self.spec.command:
             what = f"did not answer at {self.spec.url!r}; check the URL and the headers"
             return self._sentence(what, error)
@@ -382,7 +382,7 @@ class Upstream:
                 raise NotSent(self._unconnected(error)) from error
 
     async def _hold(self, line: _Line, ready: asyncio.Future[ClientSession]) -> None:
-        """Keep one connection open until it ends; it has one task from start to end."""
+        """Keep one connection open until it ends, in one task."""
         try:
             async with (
                 self._transport(line) as streams,
@@ -404,7 +404,7 @@ class Upstream:
                 ready.set_exception(error)
         finally:
             line.closed.set()
-            # After a cancellation nobody has set it.
+            # After a cancellation the future has no result yet.
             ready.cancel()
 
     @asynccontextmanager
@@ -433,7 +433,7 @@ class Upstream:
             yield streams
 
     async def _follow(self, client: Client) -> None:
-        """Hear of changed tools from a server of the current protocol."""
+        """Follow changes of the tools, on a server of the current protocol."""
         with suppress(any_failure(), ListenNotSupportedError):
             async with client.listen(tools_list_changed=True) as events:
                 async for _ in events:

@@ -336,7 +336,7 @@ async def test_two_servers_may_have_a_tool_of_one_name(
 
 async def test_two_servers_of_one_name_are_refused(world: World) -> None:
     specs = [UpstreamSpec("billing", url=world.url)] * 2
-    with pytest.raises(SettingsError, match="each another name"):
+    with pytest.raises(SettingsError, match="each with a different name"):
         async with world.gate(upstreams=specs):
             pass
 

@@ -325,7 +325,16 @@ class Advancer:
         if halted:
             # Otherwise a retry of this step would stop at the mark.
             await self._threads.mark(run, "")
-        await self._step(run, runner, lambda: runner.nudge(run.thread, key=state.taken))
+        try:
+            await self._step(
+                run, runner, lambda: runner.nudge(run.thread, key=state.taken)
+            )
+        except (AtBreakpoint, LeaseLost, StoreUnavailable):
+            raise
+        except Exception as error:
+            if await runner.follows_answer(run.thread):
+                await self._hand_over.stopped(run, runner, (), error)
+            raise
 
     async def _step(
         self, run: RunRef, runner: Runner, step: Callable[[], Awaitable[None]]

@@ -138,6 +138,11 @@ class Runner:
         failed = [one.name for one in tasks if one.error is not None]
         return any(holds_tools(self._graph, name) for name in failed)
 
+    async def follows_answer(self, thread: str) -> bool:
+        """Return True if a thread rests where a step left it that got an answer."""
+        metadata = (await self._snapshot(thread)).metadata or {}
+        return any(key.startswith(ANSWER_KEY) for key in metadata)
+
     async def _has_checkpoint(self, thread: str, key: str, value: str) -> bool:
         found = self._saver.alist(_config(thread), filter={key: value}, limit=1)
         return bool([one async for one in found])

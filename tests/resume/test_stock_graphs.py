@@ -245,6 +245,17 @@ async def test_a_call_whose_record_is_lost_is_refused_and_the_agent_goes_on(
     assert agent.effects == []
 
 
+async def tried_again(stack: Stack) -> None:
+    """Press Try again, and wait until the run is parked again."""
+    [run] = await stack.reviews.runs.all()
+    assert await stack.reviews.runs.retry(run, "cli/ana")
+
+    async def is_parked() -> bool:
+        return len(await stack.events(EventName.RUN_PARKED)) == 2
+
+    await eventually(is_parked)
+
+
 async def test_an_agent_that_fails_inside_a_decision_gets_it_once(
     stack: Stack, agent: Agent
 ) -> None:
@@ -267,6 +278,11 @@ async def test_an_agent_that_fails_inside_a_decision_gets_it_once(
         [parked] = await stack.events(EventName.RUN_PARKED)
         assert "Try again could run it a second time" in parked.reason
         if not is_open:
+            # It warns again, before anything else repeats the call.
+            await tried_again(stack)
+            assert sample_tools.ledger() == ["tried"] * 2
+            [_, parked] = await stack.events(EventName.RUN_PARKED)
+            assert "Try again could run it a second time" in parked.reason
             return
         assert item.handed.problem == "failed"
         assert "the bank is closed" in item.handed.detail

@@ -15,6 +15,7 @@ import typer
 from keyturn.cli import console
 from keyturn.cli.command_context import CommandContext, command_context
 from keyturn.cli.demo_context import DemoContext
+from keyturn.cli.demo_mcp import mcp_on_page
 from keyturn.cli.demo_scripts import SCRIPTS, announce_digest, policy_for
 from keyturn.cli.demo_stack import (
     CHANNEL,
@@ -142,7 +143,10 @@ async def _show(
     os.environ.setdefault(LEDGER, str(folder / "effects.jsonl"))
     typer.echo("Starting a Valkey, a sandbox Slack, the bot and the agent ...")
     env = command.env
-    async with open_demo_stack(config, folder, port=port, mode=mode, env=env) as demo:
+    async with (
+        open_demo_stack(config, folder, port=port, mode=mode, env=env) as demo,
+        mcp_on_page(demo, folder),
+    ):
         # Asked once: after a restart the earlier card still waits, and a second one
         # would concern the same order.
         person = demo.sandbox.person(REQUESTER)

@@ -539,20 +539,9 @@ def _code(policy: dict[str, Any]) -> None:
     policy["tools"] |= yaml.safe_load(quiet_policy())["tools"]
 
 
-def _payments(policy: dict[str, Any]) -> None:
-    """Add a rule for the refunds of the MCP server, which verifies receipts."""
-    rule = policy["tools"]["process_refund"]
-    policy["tools"]["billing__process_refund"] = {
-        "tier": "approve",
-        "description": rule["description"],
-        "audience": "payments",
-    }
-
-
 _CHANGES = {
     "expire": _expire,
     "escalate": _escalate,
     "hook": _code,
-    "mcp": _payments,
     "shared": _share,
 }

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import cast
 
@@ -38,6 +39,12 @@ FIRST_REQUEST = "@keyturn refund order 78291"
 STOCK_REQUEST = "@keyturn crm cancel order 78304"
 """To the agent that asks with LangChain's own middleware."""
 
+MCP_REQUEST = "MCP client: refund order 78377"
+"""Does not mention the bot: the demo's MCP client makes a call for it."""
+
+HAS_MCP = find_spec("mcp_types") is not None
+"""Whether the packages of the extra are installed, in a release that the gate knows."""
+
 QUEUED = tuple(f"@keyturn refund order {79001 + n}" for n in range(20))
 """Requests of as many customers, each in a separate thread."""
 
@@ -54,6 +61,7 @@ SUGGESTIONS = tuple(
         ("refund 56 recalled lamps at once", "@keyturn refund every recalled lamp"),
         ("move an order (the agent asks)", "@keyturn move order 78304"),
         ("let a stock agent ask", STOCK_REQUEST),
+        *([("let an MCP client ask", MCP_REQUEST)] if HAS_MCP else []),
         ("fill the queue (20 refunds)", "\n".join(QUEUED)),
     )
 )

@@ -62,8 +62,12 @@ COMMANDS = {
         "api-keys": "Make, list and revoke API keys for agents in other processes."
     },
     "mcp": {"mcp": "Put people before the tools of MCP servers, for any MCP client."},
-    "hooks": {"hooks": "Print the settings of coding agents that ask Keyturn."},
-    "hook": {"hook": "Answer a hook of a coding agent that runs commands."},
+    "hooks": {
+        "hooks": (
+            "Print the settings that put Keyturn before the tools of a coding agent."
+        )
+    },
+    "hook": {"hook": "Answer the command hook of a coding agent."},
     "webhooks": {"webhooks": "List and test webhooks, and show their secrets."},
     "version": {"version": "Print the version of Keyturn and of Python."},
 }

@@ -25,6 +25,7 @@ Examples:
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 import shlex
 from collections.abc import Awaitable, Callable, Mapping
@@ -227,6 +228,9 @@ def _with_gate(
 ) -> T:
     """Start a gate that serves no client, and ask it."""
     command = command_context(ctx)
+    if not command.debug:
+        # The sentence of the error is enough; without a handler, Python prints all.
+        logging.getLogger().addHandler(logging.NullHandler())
     gate = connected_gate(command)
     options = GateOptions(
         upstreams=upstream_specs(command, upstreams, headers),

@@ -66,7 +66,11 @@ class Waker:
                     place, found = await self._decided(place)
                 except Exception as error:  # noqa: BLE001 - the waker must survive
                     # No event is lost: the next request continues at this place.
-                    log_failure(logger, error, "temporal.waker_waits")
+                    if isinstance(error, KeyturnError):
+                        # Its sentence is enough: people start workers by hand, too.
+                        logger.warning("temporal.waker_waits error=%s", error)
+                    else:
+                        log_failure(logger, error, "temporal.waker_waits")
                     await asyncio.sleep(PAUSE_S)
                     continue
                 for knock in found:

@@ -142,6 +142,25 @@ async def test_a_call_under_way_is_recorded_when_the_client_ends(world: World) -
     assert len(world.script.calls()) == 1
 
 
+@pytest.mark.parametrize(
+    "upstream", ["no-such-program", "false", "http://127.0.0.1:9/mcp"]
+)
+async def test_check_tells_in_one_line_that_a_server_does_not_start(
+    world: World, upstream: str
+) -> None:
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "keyturn", "mcp", "check", "--agent", "coder"),
+        *("--upstream", f"billing={upstream}"),
+        stdout=PIPE, stderr=PIPE, env=environment(world),
+    )  # fmt: skip
+    out, err = await asyncio.wait_for(process.communicate(), 60)
+
+    assert (process.returncode, out) == (2, b"")
+    [line] = err.decode().splitlines()
+    assert line.startswith("Error: ")
+    assert "billing" in line
+
+
 async def test_check_and_trust_tell_what_is_approved(world: World) -> None:
     async def run(*words: str) -> tuple[int, str]:
         start = [sys.executable, "-m", "keyturn", "mcp", words[0]]

@@ -15,9 +15,9 @@ from typing import TypeVar
 from keyturn.connect.gate import Gate, HttpGate
 from keyturn.connect.once import (
     POLL_S,
+    Backoff,
+    CallReport,
     NotDecided,
-    Patience,
-    Told,
     Work,
     once,
 )
@@ -125,7 +125,7 @@ class Asker:
                 return one
         return _denied(call, texts.NO_VERDICT)
 
-    async def run(self, held: HeldCall, work: Work[R]) -> Told[R]:
+    async def run(self, held: HeldCall, work: Work[R]) -> CallReport[R]:
         """Run a call like `once`; withdraw it if people do not decide in time."""
         try:
             return await once(self.gate, held, work, limit_s=self.limit_s)
@@ -163,10 +163,10 @@ async def decided(
     """
     wait_s = POLL_S if waits else 0.0
     asked = AnswersQuestion(run=run, questions=(question,), wait_s=wait_s)
-    patience = Patience()
-    found = await patience.ask(partial(gate.answers, asked))
+    backoff = Backoff()
+    found = await backoff.ask(partial(gate.answers, asked))
     while waits and not found:
-        found = await patience.ask(partial(gate.answers, asked))
+        found = await backoff.ask(partial(gate.answers, asked))
     return bool(found)
 
 

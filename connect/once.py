@@ -1,11 +1,11 @@
 """Run one call of another framework once: wait for people, claim, run, finish.
 
     held = HeldCall(turn.ref, verdict, call.args, reading=reads)
-    told = await once(gate, held, Work(run))
-    return told.in_words(str)
+    report = await once(gate, held, Work(run))
+    return report.in_words(str)
 
-This is for frameworks whose tool call a connector can wrap. The claim and its life
-cycle are those of `keyturn.gateway.client.claiming`.
+It is for frameworks in which a connector can wrap the call of a tool.
+`keyturn.gateway.client.claiming` contains the claim and its life cycle.
 """
 
 from __future__ import annotations
@@ -66,25 +66,25 @@ T = TypeVar("T")
 
 
 class NotDecided(KeyturnError):
-    """People have not decided in the time that the caller waits; the call stays open.
+    """People have not decided within the caller's time limit; the call stays open.
 
     Attributes:
         question: the open question: a decision, or a finding about a call in doubt.
     """
 
     def __init__(self, question: OpenQuestion) -> None:
-        super().__init__(f"Nobody has decided on the call {question.item_id!r} yet.")
+        super().__init__(f"People have not decided on call {question.item_id!r} yet.")
         self.question = question
 
 
 @dataclass(frozen=True, slots=True)
 class Permit:
-    """The right with which a call runs; pass it on to the system that the tool changes.
+    """The right to run a call; pass it on to the system that the tool changes.
 
     Attributes:
         item_id: the approved call; "" when the policy runs it without a record.
-        idempotency_key: the same for every attempt at this authorization.
-        receipt: proof for a process elsewhere that executes the call; "" without keys.
+        idempotency_key: equal for all attempts under this authorization.
+        receipt: proof for another process that executes the call; "" without keys.
     """
 
     item_id: str
@@ -103,17 +103,17 @@ def permit() -> Permit:
     """
     found = _permit.get()
     if found is None:
-        raise NotAllowed("There is no permit here. Only a tool behind Keyturn has one.")
+        raise NotAllowed("No permit: no call that Keyturn authorized is running here.")
     return found
 
 
 @dataclass(frozen=True, slots=True)
 class Work(Generic[R]):
-    """How a connector runs a call, and stores what it returns.
+    """The functions of a connector that run a call and store its return value.
 
     ``run`` receives the authorized arguments. ``keep`` and ``recall`` convert the
-    return value to the stored result and back, for replays; ``recall`` raises
-    `LookupError` for a lost value. ``raised`` is as in
+    return value to the stored result and back, for replays. ``recall`` raises
+    `LookupError` for a lost value. ``raised`` is that of
     `keyturn.gateway.client.claiming.Effect`.
     """
 
@@ -125,23 +125,23 @@ class Work(Generic[R]):
 
 @dataclass(frozen=True, slots=True)
 class Value(Generic[R]):
-    """What a tool returned."""
+    """The return value of a tool."""
 
     is_: R
 
 
 @dataclass(frozen=True, slots=True)
-class Told(Generic[R]):
-    """What the model reads about a call that has ended.
+class CallReport(Generic[R]):
+    """The report on an ended call, for the model.
 
     Attributes:
-        value: what the tool returned, now or at an earlier attempt; else None.
-        text: words instead of a value, which state whether the call ran.
-        notice: words before the value or the text: the edit with its author, reason
-            and both versions of the arguments, and the notes of reviewers; or "".
+        value: return value of the tool, from this or an earlier attempt; or None.
+        text: text instead of a value; it states whether the call ran.
+        notice: text before them: the edit with its author, reason and both versions
+            of the arguments, and the notes of reviewers; or "".
         is_error: the call did not run, failed, or its outcome is unknown.
-        kind: the same in one word. ``refused`` is by the policy or the gateway;
-            ``closed`` is by reviewers, or because nobody decided.
+        kind: the end in one word. The policy or the gateway ``refused`` the call, or
+            reviewers or the time limit ``closed`` it.
         edit: the reviewers' edit.
         answer: the decision that ended the call without running it.
     """
@@ -155,24 +155,24 @@ class Told(Generic[R]):
     kind: Literal["ran", "failed", "refused", "closed", "unknown"] = "ran"
 
     def in_words(self, write: Callable[[R], str]) -> str:
-        """Return all of it as one text; ``write`` converts the value."""
+        """Return the report as one text; ``write`` converts the value."""
         body = self.text if self.value is None else edits.defuse(write(self.value.is_))
         return "\n\n".join(part for part in (self.notice, body) if part)
 
 
 async def once(
     gate: Gate, held: HeldCall, work: Work[R], *, limit_s: float = math.inf
-) -> Told[R]:
-    """Wait until a call is decided, and run it at most once; return its end.
+) -> CallReport[R]:
+    """Wait until a call is decided, and run it at most once; return a report.
 
-    An outage of the gateway is waited out. A replay of the same call gets the recorded
-    end; while another attempt runs the call, the replay waits.
+    During an outage of the gateway, the call waits. A replay of the same call gets the
+    recorded end. While another attempt runs the call, the replay waits.
 
     Args:
         gate: the gateway.
         held: the call, with the gateway's verdict; ``people`` is ignored.
         work: runs the call.
-        limit_s: how long to wait for people and for the gateway, in seconds.
+        limit_s: longest wait for people and for the gateway, in seconds.
 
     Raises:
         NotDecided: when people have not decided within ``limit_s``.
@@ -180,8 +180,8 @@ async def once(
             another attempt runs for longer; nothing ran here.
         StateUnknown: when the business state cannot be read; nothing ran.
         KeyRefused: when the gateway refuses the API key of this process.
-        BaseException: an error of the tool that ``work.raised`` does not take for a
-            failure, or of a call that the policy runs without a record.
+        BaseException: an error of the tool that ``work.raised`` does not count as a
+            failure, or an error of a call that the policy runs without a record.
     """
     verdict = held.verdict
     if verdict.kind is VerdictKind.DENY:
@@ -189,9 +189,9 @@ async def once(
     if verdict.runs_unclaimed:
         context = {**held.ref.names, "tool_call_id": verdict.tool_call_id}
         key = digest.claim_key(context, verdict.args_hash)
-        return Told(Value(await _permitted(work, held.args, Permit("", key))))
-    patience = Patience(limit_s)
-    people, why = _Waiting(gate, held, patience), ""
+        return CallReport(Value(await _permitted(work, held.args, Permit("", key))))
+    backoff = Backoff(limit_s)
+    people, why = _Waiting(gate, held, backoff), ""
     if verdict.kind is VerdictKind.HOLD:
         answer = await people.decide_again()
         if answer.type not in {AnswerKind.APPROVE, AnswerKind.EDIT}:
@@ -202,10 +202,10 @@ async def once(
             end = await execute(held, gate, AWAITING, _effect(held, work))
         except ThreadUnavailable:
             # Nothing ran: the gateway does not answer, or another attempt runs.
-            if not await patience.pause():
+            if not await backoff.pause():
                 raise
             continue
-        return _told(held, end, work, why)
+        return _report(held, end, work, why)
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,11 +231,11 @@ def _effect(held: HeldCall, work: Work[R]) -> Effect[Value[R] | _Failed]:
     return Effect(run, store, _Failed, work.raised)
 
 
-class Patience:
-    """Waits out a gateway that does not answer, with growing pauses.
+class Backoff:
+    """Retries requests to a gateway that does not answer, with growing pauses.
 
     Args:
-        limit_s: how long, in seconds.
+        limit_s: time limit for all retries, in seconds.
     """
 
     def __init__(self, limit_s: float = math.inf) -> None:
@@ -245,11 +245,11 @@ class Patience:
 
     @property
     def left_s(self) -> float:
-        """Return the seconds before the limit; 0 after it."""
+        """Return the seconds until the limit; 0 after it."""
         return max(0.0, self._ends - self._clock())
 
     async def pause(self) -> bool:
-        """Wait before the next attempt; return False if the time is over."""
+        """Wait before the next attempt; return False after the limit."""
         if not self.left_s:
             return False
         await asyncio.sleep(min(self._pause_s, self.left_s))
@@ -257,10 +257,10 @@ class Patience:
         return True
 
     async def ask(self, question: Callable[[], Awaitable[T]]) -> T:
-        """Ask until there is an answer.
+        """Repeat a request until the gateway answers.
 
         Raises:
-            StoreUnavailable: when there is none within the limit.
+            StoreUnavailable: when there is no answer within the limit.
         """
         while True:
             try:
@@ -274,10 +274,10 @@ class Patience:
 
 
 class _Waiting:
-    """Waits for people in one call's life; see `keyturn.gateway.client.claiming`."""
+    """Waits for people's answers; see `keyturn.gateway.client.claiming.People`."""
 
-    def __init__(self, gate: Gate, held: HeldCall, patience: Patience) -> None:
-        self._gate, self._held, self._patience = gate, held, patience
+    def __init__(self, gate: Gate, held: HeldCall, backoff: Backoff) -> None:
+        self._gate, self._held, self._backoff = gate, held, backoff
 
     async def decide_again(self) -> Answer:
         """Wait for the decision on the call, the first or a later one."""
@@ -298,38 +298,38 @@ class _Waiting:
             kind=kind, item_id=verdict.item_id, action_hash=verdict.action_hash
         )
         while True:
-            left_s = self._patience.left_s
+            left_s = self._backoff.left_s
             question = AnswersQuestion(
                 run=self._held.ref.run_ref,
                 questions=(one,),
                 wait_s=min(POLL_S, left_s),
             )
-            found = await self._patience.ask(partial(self._gate.answers, question))
+            found = await self._backoff.ask(partial(self._gate.answers, question))
             if found:
                 return found[0].answer
             if not left_s:
                 raise NotDecided(one)
 
 
-def _told(
+def _report(
     held: HeldCall, end: End[Value[R] | _Failed], work: Work[R], why: str
-) -> Told[R]:
+) -> CallReport[R]:
     match end:
         case Closed():
             return _closed(end.answer)
         case NotRun():
             return _refused(end.reason)
         case CutOff():
-            return Told(text=texts.CUT_OFF, is_error=True, kind="unknown")
+            return CallReport(text=texts.CUT_OFF, is_error=True, kind="unknown")
         case Reconciled():
-            told: Told[R] = Told(
+            report: CallReport[R] = CallReport(
                 text=texts.reconciled_text(end.finding),
                 is_error=end.finding.type != "executed",
                 kind="ran" if end.finding.type == "executed" else "unknown",
             )
             notes = [""]
         case Ran() | RanBefore():
-            told = _ran(end) if isinstance(end, Ran) else _before(end, work)
+            report = _ran(end) if isinstance(end, Ran) else _before(end, work)
             note = end.reconciled and texts.reconciliation_note(end.reconciled)
             notes = [why, note or ""]
         case _:
@@ -338,43 +338,43 @@ def _told(
     notice = [edits.defuse(note) for note in notes]
     notice += [texts.edit_text(edit)] if edit else []
     return replace(
-        told,
-        text=edits.defuse(told.text),
+        report,
+        text=edits.defuse(report.text),
         notice="\n\n".join(part for part in notice if part),
         edit=edit,
     )
 
 
-def _ran(end: Ran[Value[R] | _Failed]) -> Told[R]:
+def _ran(end: Ran[Value[R] | _Failed]) -> CallReport[R]:
     if isinstance(end.result, Value):
-        return Told(end.result, is_error=not end.ok)
+        return CallReport(end.result, is_error=not end.ok)
     kind = end.failure or FailureKind.RAISED
     text = texts.failure_text(kind, end.result.text)
-    return Told(text=text, is_error=True, kind="failed")
+    return CallReport(text=text, is_error=True, kind="failed")
 
 
-def _before(end: RanBefore, work: Work[R]) -> Told[R]:
+def _before(end: RanBefore, work: Work[R]) -> CallReport[R]:
     result = end.result
     if result.failure is not None:
         text = texts.failure_text(result.failure, result.summary)
-        return Told(text=text, is_error=True, kind="failed")
+        return CallReport(text=text, is_error=True, kind="failed")
     try:
-        return Told(Value(work.recall(result.payload)), is_error=not result.ok)
+        return CallReport(Value(work.recall(result.payload)), is_error=not result.ok)
     except LookupError:
         text = texts.lost_result_text(result)
-        return Told(
+        return CallReport(
             text=text,
             is_error=not result.ok,
             kind="ran" if result.ok else "unknown",
         )
 
 
-def _closed(answer: Answer) -> Told[Any]:
+def _closed(answer: Answer) -> CallReport[Any]:
     text = edits.defuse(texts.ended_text(answer))
     is_error = answer.type is not AnswerKind.RESPOND
-    return Told(text=text, is_error=is_error, answer=answer, kind="closed")
+    return CallReport(text=text, is_error=is_error, answer=answer, kind="closed")
 
 
-def _refused(reason: str) -> Told[Any]:
+def _refused(reason: str) -> CallReport[Any]:
     text = edits.defuse(texts.denial_text(reason))
-    return Told(text=text, is_error=True, kind="refused")
+    return CallReport(text=text, is_error=True, kind="refused")

@@ -41,7 +41,7 @@ from pydantic_core import to_jsonable_python
 from keyturn.connect.asking import Asker, decided_on, schemas_of
 from keyturn.connect.gate import Gate
 from keyturn.connect.kept_values import defused
-from keyturn.connect.once import Told, Work
+from keyturn.connect.once import CallReport, Work
 from keyturn.gateway.client.claiming import HeldCall
 from keyturn.gateway.errors import BadJson, SettingsError
 from keyturn.gateway.protocol import strict_json
@@ -339,8 +339,8 @@ def _is_part(value: object) -> bool:
     return isinstance(value, _OUTPUTS)
 
 
-def _to_model(told: Told[object]) -> object:
-    if told.value is None or isinstance(told.value.is_, str):
-        return told.in_words(str)
-    notice = [{"type": "text", "text": told.notice}] if told.notice else []
-    return [*notice, *cast("list[object]", defused(told.value.is_))]
+def _to_model(report: CallReport[object]) -> object:
+    if report.value is None or isinstance(report.value.is_, str):
+        return report.in_words(str)
+    notice = [{"type": "text", "text": report.notice}] if report.notice else []
+    return [*notice, *cast("list[object]", defused(report.value.is_))]

@@ -46,7 +46,7 @@ from typing_extensions import override
 from keyturn.connect.asking import Asker, decided, schemas_of
 from keyturn.connect.gate import Gate
 from keyturn.connect.kept_values import defused, kept, recalled
-from keyturn.connect.once import NotDecided, Told, Work, once
+from keyturn.connect.once import CallReport, NotDecided, Work, once
 from keyturn.gateway.client.claiming import HeldCall, Unfinished
 from keyturn.gateway.errors import BadJson, NotStarted, SettingsError
 from keyturn.gateway.protocol import digest, strict_json, texts
@@ -241,7 +241,7 @@ class _Gated(WrapperToolset[Any]):
 
         work = Work(run, _keep, _recall, _raised)
         try:
-            told = await (
+            report = await (
                 once(asker.gate, held, work, limit_s=0)
                 if approval.durable
                 else asker.run(held, work)
@@ -252,7 +252,7 @@ class _Gated(WrapperToolset[Any]):
             raise ApprovalRequired(
                 {METADATA: {"run": run_ref, "question": question}}
             ) from waits
-        return _to_model(told, held.item_id)
+        return _to_model(report, held.item_id)
 
 
 def _turn(ctx: RunContext[Any], asker: Asker, args: dict[str, Any]) -> Turn:
@@ -408,21 +408,21 @@ def _raised(error: BaseException) -> Unfinished | None:
     return Unfinished.PAUSED if is_pause else None
 
 
-def _to_model(told: Told[ToolReturn[Any]], item_id: str) -> ToolReturn[Any]:
+def _to_model(report: CallReport[ToolReturn[Any]], item_id: str) -> ToolReturn[Any]:
     """Return the tool return for the model, with metadata for programs."""
     data: JsonObject = {"item_id": item_id}
-    if told.edit is not None:
-        data["edit"] = told.edit.model_dump(mode="json")
-    if told.value is None:
-        text = told.in_words(str)
-        if told.is_error:
+    if report.edit is not None:
+        data["edit"] = report.edit.model_dump(mode="json")
+    if report.value is None:
+        text = report.in_words(str)
+        if report.is_error:
             raise ToolFailed(text)
         return ToolReturn(text, metadata={METADATA: data})
-    returned = told.value.is_
+    returned = report.value.is_
     shown: Any = defused(returned.return_value)
-    if told.notice:
+    if report.notice:
         is_text = isinstance(shown, str)
-        shown = f"{told.notice}\n\n{shown}" if is_text else [told.notice, shown]
+        shown = f"{report.notice}\n\n{shown}" if is_text else [report.notice, shown]
     metadata: Any = returned.metadata or {}
     if isinstance(metadata, dict):
         metadata = {**cast("dict[str, Any]", metadata), METADATA: data}

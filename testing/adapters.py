@@ -111,7 +111,7 @@ class Bank:
 class Run(Protocol):
     """One turn of the driver's agent."""
 
-    async def told(self) -> list[str]:
+    async def outputs(self) -> list[str]:
         """Wait for the end; return the model's text about each call, in order."""
         ...
 
@@ -273,24 +273,24 @@ async def an_approved_call_runs_once(desk: Desk, driver: Driver) -> None:
     assert desk.bank.paid == []
     await desk.approve(item)
 
-    [told] = await run.told()
+    [output] = await run.outputs()
 
     assert desk.bank.paid == [call.args]
-    assert "paid 5 to ada" in told
+    assert "paid 5 to ada" in output
     await desk.reaches(item, ItemState.EXECUTED)
 
 
-async def an_edit_is_told(desk: Desk, driver: Driver) -> None:
+async def an_edit_is_reported(desk: Desk, driver: Driver) -> None:
     """An edited call runs as edited; the model reads the editor, reason and both."""
     run = await driver.propose([Call(899)])
     [item] = await desk.asked()
     await desk.edit(item, Call(45).args, "the agreed part")
 
-    [told] = await run.told()
+    [output] = await run.outputs()
 
     assert desk.bank.paid == [Call(45).args]
     for part in ("Ana", "the agreed part", "899", "45", "paid 45 to ada"):
-        assert part in told, (part, told)
+        assert part in output, (part, output)
 
 
 async def a_rejected_call_does_not_run(desk: Desk, driver: Driver) -> None:
@@ -299,35 +299,35 @@ async def a_rejected_call_does_not_run(desk: Desk, driver: Driver) -> None:
     [item] = await desk.asked()
     await desk.reject(item, "a duplicate")
 
-    [told] = await run.told()
+    [output] = await run.outputs()
 
     assert desk.bank.paid == []
     # A host that runs the calls words the rejection differently.
-    assert "did not run" in told or "rejected" in told
-    assert "a duplicate" in told
+    assert "did not run" in output or "rejected" in output
+    assert "a duplicate" in output
 
 
-async def a_response_is_told_and_nothing_runs(desk: Desk, driver: Driver) -> None:
+async def a_response_replaces_the_call(desk: Desk, driver: Driver) -> None:
     """The model reads a reviewer's answer instead of the result; nothing runs."""
     run = await driver.propose([Call(5)])
     [item] = await desk.asked()
     await desk.respond(item, "paid by hand")
 
-    [told] = await run.told()
+    [output] = await run.outputs()
 
     assert desk.bank.paid == []
-    assert "paid by hand" in told
+    assert "paid by hand" in output
 
 
 async def a_denied_call_does_not_run(desk: Desk, driver: Driver) -> None:
     """A call that the policy denies does not run, and needs no reviewer."""
     run = await driver.propose([Call(5, tool="wipe")])
 
-    [told] = await run.told()
+    [output] = await run.outputs()
 
     assert desk.bank.paid == []
-    assert told
-    assert "paid" not in told
+    assert output
+    assert "paid" not in output
 
 
 async def an_expired_call_does_not_run(desk: Desk, driver: Driver) -> None:
@@ -336,10 +336,10 @@ async def an_expired_call_does_not_run(desk: Desk, driver: Driver) -> None:
     [item] = await desk.asked()
     await desk.expire(item)
 
-    [told] = await run.told()
+    [output] = await run.outputs()
 
     assert desk.bank.paid == []
-    assert "did not run" in told
+    assert "did not run" in output
 
 
 async def three_calls_are_decided_in_any_order(desk: Desk, driver: Driver) -> None:
@@ -350,7 +350,7 @@ async def three_calls_are_decided_in_any_order(desk: Desk, driver: Driver) -> No
     await desk.approve(one)
     await desk.edit(two, Call(20).args)
 
-    first, second, third = await run.told()
+    first, second, third = await run.outputs()
 
     assert sorted(desk.bank.paid, key=str) == [Call(1).args, Call(20).args]
     assert "paid 1 to ada" in first
@@ -368,9 +368,9 @@ async def eight_replays_are_one_effect(desk: Desk, driver: Driver) -> None:
     replays = [asyncio.create_task(run.replay()) for _ in range(8)]
     desk.bank.unblock()
 
-    told = await run.told()
+    outputs = await run.outputs()
 
-    assert await asyncio.gather(*replays) == [told] * 8
+    assert await asyncio.gather(*replays) == [outputs] * 8
     assert desk.bank.paid == [Call(5).args]
 
 
@@ -379,9 +379,9 @@ async def a_late_replay_gets_the_recorded_result(desk: Desk, driver: Driver) -> 
     run = await driver.propose([Call(899)])
     [item] = await desk.asked()
     await desk.edit(item, Call(45).args, "the agreed part")
-    told = await run.told()
+    outputs = await run.outputs()
 
-    assert await run.replay() == told
+    assert await run.replay() == outputs
     assert desk.bank.paid == [Call(45).args]
 
 
@@ -397,10 +397,10 @@ async def an_attempt_that_timed_out_may_go_on(desk: Desk, driver: Driver) -> Non
     second = asyncio.create_task(run.replay())
     desk.bank.unblock()
 
-    [told] = await run.told()
+    [output] = await run.outputs()
 
-    assert await second == [told]
-    assert "paid 5 to ada" in told
+    assert await second == [output]
+    assert "paid 5 to ada" in output
     assert desk.bank.paid == [Call(5).args]
 
 
@@ -411,9 +411,9 @@ async def killed_while_people_decide(desk: Desk, driver: Driver) -> None:
     await run.stop()
     await desk.approve(item)
 
-    [told] = await run.replay()
+    [output] = await run.replay()
 
-    assert "paid 5 to ada" in told
+    assert "paid 5 to ada" in output
     assert desk.bank.paid == [Call(5).args]
 
 
@@ -431,9 +431,9 @@ async def killed_in_the_effect(desk: Desk, driver: Driver) -> None:
     again = asyncio.create_task(run.replay())
     await desk.reconcile(item, Finding.EXECUTED)
 
-    [told] = await again
+    [output] = await again
 
-    assert "took effect" in told
+    assert "took effect" in output
     assert desk.bank.paid == [Call(5).args]
 
 
@@ -453,16 +453,16 @@ async def a_handed_over_call_is_run_by_its_host(desk: Desk, driver: Driver) -> N
     assert desk.bank.paid == []
     await desk.approve(item)
 
-    [told] = await run.told()
+    [output] = await run.outputs()
 
     assert desk.bank.paid == [Call(5).args]
-    assert "paid 5 to ada" in told
+    assert "paid 5 to ada" in output
     await desk.reaches(item, ItemState.HANDED_OVER)
 
 
 _BOTH: list[Behaviour] = [
     a_rejected_call_does_not_run,
-    a_response_is_told_and_nothing_runs,
+    a_response_replaces_the_call,
     a_denied_call_does_not_run,
     an_expired_call_does_not_run,
     three_calls_are_decided_in_any_order,
@@ -471,7 +471,7 @@ _BOTH: list[Behaviour] = [
 
 EXECUTED: list[Behaviour] = [
     an_approved_call_runs_once,
-    an_edit_is_told,
+    an_edit_is_reported,
     *_BOTH,
     eight_replays_are_one_effect,
     a_late_replay_gets_the_recorded_result,

@@ -70,7 +70,7 @@ class _NotNow(KeyturnError):
     """The call is pending again or in doubt, so its caller waits again."""
 
 
-class _Elsewhere(claiming.People):
+class _NoWaiting(claiming.People):
     """Ends the claim instead of waiting for people inside it."""
 
     @override
@@ -276,7 +276,7 @@ class Passage:
 
     async def _run_claimed(self, call: Call, verdict: wire.Verdict) -> None:
         held = claiming.HeldCall(
-            call.ref(self._agent), verdict, call.args, _Elsewhere()
+            call.ref(self._agent), verdict, call.args, _NoWaiting()
         )
         ran_with = call.args
 
@@ -300,7 +300,7 @@ class Passage:
             text = f"{error} {texts.UNKNOWN_EFFECT}"
             call.end(text_result(text, decision=decision))
             return
-        call.end(_told(call, verdict, end, ran_with))
+        call.end(_result_of(call, verdict, end, ran_with))
 
     async def _run_unclaimed(self, call: Call, verdict: wire.Verdict) -> None:
         """Forward a call of tier ``auto``: it has no record, and no receipt."""
@@ -368,14 +368,14 @@ def in_doubt() -> CallToolResult:
 
 def _proposed(call: Call) -> wire.ProposedCall:
     client = f"{call.client!r}" if call.client else "without a name"
-    told = f"Asked by the MCP client {client}. "
+    description = f"Asked by the MCP client {client}. "
     if call.caller.person is not None and not call.caller.principal:
-        told += "The configuration of the client names its requester. "
-    told += "It runs while the client waits, or when it asks again."
+        description += "The configuration of the client names its requester. "
+    description += "It runs while the client waits, or when it asks again."
     hints = (call.definition or {}).get("annotations")
     # A server may raise the tier of its tool, and never lower it.
     is_destructive = isinstance(hints, dict) and hints.get("destructiveHint") is True
-    hint = wire.CallHint(description=told, hold=True if is_destructive else None)
+    hint = wire.CallHint(description=description, hold=True if is_destructive else None)
     return wire.ProposedCall(
         tool=call.tool, args=call.args, tool_call_id=call.mark, hint=hint
     )
@@ -404,7 +404,7 @@ def _over(outcome: wire.CallOutcome, args: JsonObject) -> CallToolResult | None:
     return with_decision(result, decision_of(kind, args, executed, answer))
 
 
-def _told(
+def _result_of(
     call: Call,
     verdict: wire.Verdict,
     end: claiming.End[CallToolResult],
@@ -416,8 +416,8 @@ def _told(
         case claiming.Ran():
             result, edit = end.result, end.edit
             if end.failure is not None:
-                said = " ".join(getattr(one, "text", "") for one in result.content)
-                result = text_result(texts.failure_text(end.failure, said))
+                text = " ".join(getattr(one, "text", "") for one in result.content)
+                result = text_result(texts.failure_text(end.failure, text))
         case claiming.RanBefore():
             result, edit = restored(end.result), end.edit
             executed = edit.edited_args if edit else call.args

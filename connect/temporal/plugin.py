@@ -22,7 +22,7 @@ from typing_extensions import override
 
 from keyturn.connect.asking import gate_at, schema_of
 from keyturn.connect.gate import Gate
-from keyturn.connect.once import NotDecided, Permit, Told, Work, once
+from keyturn.connect.once import CallReport, NotDecided, Permit, Work, once
 from keyturn.connect.temporal import gated
 from keyturn.connect.temporal.gated import Call, Held, Outcome, Step
 from keyturn.connect.temporal.waker import Waker
@@ -164,7 +164,7 @@ class KeyturnPlugin(SimplePlugin):
             verdict = await self._verdict(call)
         held = HeldCall(_ref_of(call), verdict, call.args)
         try:
-            told = await once(self._gate, held, Work(run), limit_s=0)
+            report = await once(self._gate, held, Work(run), limit_s=0)
         except NotDecided as waits:
             asked = waits.question
             in_doubt = asked.kind == wire.RECONCILE_INTERRUPT
@@ -176,8 +176,8 @@ class KeyturnPlugin(SimplePlugin):
             failed = texts.failed_result(error)
             kind = failed.failure or FailureKind.RAISED
             text = texts.failure_text(kind, failed.summary)
-            told = Told[object](text=text, kind="failed")
-        return Step("end", Held(call, verdict.item_id), _outcome(told))
+            report = CallReport[object](text=text, kind="failed")
+        return Step("end", Held(call, verdict.item_id), _outcome(report))
 
     async def _verdict(self, call: Call) -> wire.Verdict:
         proposed = wire.ProposedCall(
@@ -247,9 +247,9 @@ async def _to_its_end(work: Coroutine[Any, Any, Step]) -> Step:
     return running.result()
 
 
-def _outcome(told: Told[Any]) -> Outcome:
-    kind = told.kind if told.answer is None else str(told.answer.type)
-    return Outcome(kind, told.in_words(_text), told.value and told.value.is_)
+def _outcome(report: CallReport[Any]) -> Outcome:
+    kind = report.kind if report.answer is None else str(report.answer.type)
+    return Outcome(kind, report.in_words(_text), report.value and report.value.is_)
 
 
 def _text(value: object) -> str:

@@ -44,7 +44,7 @@ class Turn:
         self.loop = HandOver(host, self.desk.gate, every_s=0.05)
         self.working = asyncio.create_task(self.loop.run())
 
-    async def told(self) -> list[str]:
+    async def outputs(self) -> list[str]:
         while await self.server.questions(self.thread):  # noqa: ASYNC110 - of a server
             await asyncio.sleep(0.02)
         await self.server.ended(self.thread)
@@ -59,7 +59,7 @@ class Turn:
     async def replay(self) -> list[str]:
         """Go on with another connector."""
         self.__post_init__()
-        return await self.told()
+        return await self.outputs()
 
     async def stop(self) -> None:
         self.working.cancel()

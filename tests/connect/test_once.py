@@ -12,9 +12,9 @@ from keyturn.connect import once as once_module
 from keyturn.connect.gate import Gate
 from keyturn.connect.kept_values import kept, recalled
 from keyturn.connect.once import (
+    CallReport,
     NotDecided,
     Permit,
-    Told,
     Value,
     Work,
     once,
@@ -99,7 +99,7 @@ async def test_an_approved_call_runs_with_its_permit(
 
     told = await running
 
-    assert told == Told(Value({"paid": 899.0}))
+    assert told == CallReport(Value({"paid": 899.0}))
     assert bank.paid == [{"amount": 899.0}]
     assert isinstance(bank.paid[0]["amount"], float)
     assert bank.permits[0].item_id == call.item_id

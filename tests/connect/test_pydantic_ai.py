@@ -176,7 +176,7 @@ class Attempts:
     ) -> None:
         self._first, self._more = first, more
 
-    async def told(self) -> list[str]:
+    async def outputs(self) -> list[str]:
         return await self._first
 
     async def replay(self) -> list[str]:

@@ -34,7 +34,7 @@ class FakeModel:
     url: str = ""
     was_asked: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def told(self) -> str:
+    def inputs(self) -> str:
         """Return what the model has read since its last turn, as JSON."""
         messages = self.asked[-1]
         last = max(at for at, one in enumerate(messages) if one["role"] == "assistant")

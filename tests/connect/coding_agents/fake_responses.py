@@ -26,7 +26,7 @@ class FakeResponses:
     asked: list[list[dict[str, Any]]] = field(default_factory=list[Any])
     url: str = ""
 
-    def told(self) -> str:
+    def inputs(self) -> str:
         """Return the results of all calls, as JSON."""
         outputs = [one for one in self.asked[-1] if "output" in str(one.get("type"))]
         return json.dumps(outputs, ensure_ascii=False)

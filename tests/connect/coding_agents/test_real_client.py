@@ -67,7 +67,7 @@ async def test_the_client_does_what_people_decide(
     made = claude.work / FILE
     assert (made.read_text() if made.exists() else None) == case.made
     for text in case.told:
-        assert text in claude.model.told()
+        assert text in claude.model.inputs()
     await check_records(hooks, case)
     keep(name, exchanges, tmp_path)
 
@@ -92,7 +92,7 @@ async def test_nothing_runs_while_the_gateway_is_away(
         await claude.run()
 
     assert not (claude.work / FILE).exists()
-    assert "hook" in claude.model.told()
+    assert "hook" in claude.model.inputs()
 
 
 async def test_the_call_runs_unasked_without_the_block(
@@ -128,7 +128,7 @@ async def test_the_same_call_again_joins_the_one_that_waits(
         hook["headers"]["Keyturn-Hook-Wait"] = "8"
         running = asyncio.create_task(claude.run())
         await model_is_told(claude, 2)
-        assert "same call again" in claude.model.told()
+        assert "same call again" in claude.model.inputs()
         await hooks.decide(Approve())
         await running
 

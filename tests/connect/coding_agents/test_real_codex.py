@@ -91,7 +91,7 @@ async def test_the_client_does_what_people_decide(
 
     assert codex.made == case.made
     for text in case.told:
-        assert text in model.told()
+        assert text in model.inputs()
     assert [await hooks.state(at) for at in range(len(case.ends))] == [*case.states]
     keep(name, exchanges, tmp_path)
 
@@ -105,7 +105,7 @@ async def test_nothing_runs_while_the_gateway_is_away(
         await codex.run(TRUSTED)
 
     assert codex.made is None
-    assert "does not answer" in model.told()
+    assert "does not answer" in model.inputs()
 
 
 async def test_nothing_runs_where_the_program_is_missing(

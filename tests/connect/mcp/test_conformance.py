@@ -96,7 +96,7 @@ class McpRun:
         )
         return [text_of(one) for one in results]
 
-    async def told(self) -> list[str]:
+    async def outputs(self) -> list[str]:
         return await self._first
 
     async def replay(self) -> list[str]:

@@ -77,7 +77,7 @@ class ProposalsRun:
         )
         self.is_at_work = True
 
-    async def told(self) -> list[str]:
+    async def outputs(self) -> list[str]:
         found: list[str] = await self.handle.result()
         return found
 
@@ -85,7 +85,7 @@ class ProposalsRun:
         """Go on after a death; else make the calls again under the same names."""
         if not self.is_at_work:
             await self.work()
-            return await self.told()
+            return await self.outputs()
         info = await self.handle.describe()
         carry = Carry(f"{info.id}/{info.run_id}", 0, [])
         again = await self.driver.start(self.calls, carry)

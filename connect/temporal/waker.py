@@ -100,8 +100,10 @@ class Waker:
     def _wakes(self, item_id: str, state: ItemState) -> bool:
         """Return True if a workflow waits for this change of a call."""
         was_in_doubt = item_id in self._in_doubt
-        change = set.add if state is ItemState.IN_DOUBT else set.discard
-        change(self._in_doubt, item_id)
+        if state is ItemState.IN_DOUBT:
+            self._in_doubt.add(item_id)
+        else:
+            self._in_doubt.discard(item_id)
         # The activity itself reports all other ends.
         return state not in _UNDECIDED and (state not in _ENDED or was_in_doubt)
 
@@ -112,7 +114,7 @@ class Waker:
         if found is None:
             return
         # No run id: the workflow may have continued as new.
-        handle = self._client.get_workflow_handle(found[1])
+        handle: Any = self._client.get_workflow_handle(found[1])
         try:
             async with self._slots:
                 await handle.execute_update(

@@ -27,7 +27,8 @@ UPDATED = "WORKFLOW_EXECUTION_UPDATE_ACCEPTED"
 
 
 async def knock(handle: Handle, item_id: str) -> None:
-    await handle.execute_update(DECISION, item_id)
+    knocked: Any = handle
+    await knocked.execute_update(DECISION, item_id)
 
 
 async def refused(handle: Handle, item_id: str) -> None:
@@ -199,7 +200,8 @@ async def test_a_late_report_wakes_a_workflow_that_waits_for_reviewers(
         waking = asyncio.create_task(Waker(world.client, world.gate).run())
 
         async def follows() -> bool:
-            return world.stack.api.limits._waits.total() == 1
+            waits = world.stack.api.limits._waits  # pyright: ignore[reportPrivateUsage] - its count
+            return waits.total() == 1
 
         async def waits_for_reviewers() -> bool:
             return [one.in_doubt for one in await world.known(handle)] == [True]

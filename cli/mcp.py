@@ -85,7 +85,7 @@ Headers = Annotated[
     ),
 ]
 Agent = Annotated[
-    str, typer.Option(help="The agent, by which policy, cards and API keys know it.")
+    str, typer.Option(help="The agent's name in policy, cards and API keys.")
 ]
 
 
@@ -100,7 +100,7 @@ def mcp(
         str,
         typer.Option(
             metavar="U0…",
-            help="Slack id of the person whose client this is; they cannot approve.",
+            help="Slack id of the client's user, who cannot approve its calls.",
         ),
     ] = "",
     listen: Annotated[
@@ -120,7 +120,7 @@ def mcp(
         list[str] | None,
         typer.Option(
             metavar="[CLIENT=]TIME",
-            help="How long a request waits for people, such as 45s or claude-code=2m.",
+            help="Longest wait of a request for people, such as 45s or cursor=2m.",
         ),
     ] = None,
 ) -> None:
@@ -156,9 +156,9 @@ def check(
     agent: Agent = "mcp",
     json: AsJson = False,
 ) -> None:
-    """List the tools of the servers, and whether their definitions are approved.
+    """List the tools of the servers, and the state of their definitions.
 
-    The exit code is 1 if one is not approved. Nobody is asked.
+    The exit code is 1 if a definition is not approved. This command asks no people.
 
     Examples:
       keyturn mcp check --upstream billing='npx -y @acme/billing-mcp'
@@ -190,8 +190,8 @@ def trust(
 ) -> None:
     """Ask people to approve the definitions of a server's tools, and wait for them.
 
-    They are asked on a card in Slack, also about definitions that they refused before.
-    This command cannot approve anything itself.
+    The card in Slack also contains definitions that people refused before. This command
+    itself cannot approve anything.
 
     Examples:
       keyturn mcp trust billing --upstream billing='npx -y @acme/billing-mcp'
@@ -288,7 +288,7 @@ def upstream_specs(
     specs = [parse_upstream(one) for one in upstreams or []]
     if not specs:
         raise SettingsError(
-            "Give the server to put people before: --upstream "
+            "Name the server behind the gate: --upstream "
             "billing='npx -y @acme/billing-mcp', or --upstream crm=https://…/mcp."
         )
     found = {spec.name: dict[str, str]() for spec in specs if spec.url}

@@ -104,7 +104,7 @@ class Bench:
             assert isinstance(outcome, Decided), outcome
 
     async def asked(self, graph: str, given: Any, **run: Any) -> str:
-        """Start a thread, and let its question reach people."""
+        """Start a thread, and wait until its question reaches people."""
         thread = await self.server.thread(graph, given, **run)
         await self.tick()
         return thread

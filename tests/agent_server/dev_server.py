@@ -1,4 +1,4 @@
-"""A real Agent Server on this machine: `langgraph dev`, in an environment of its own.
+"""A real Agent Server on this machine: `langgraph dev`, in a separate environment.
 
 Its packages do not fit into the environment of the tests, so the first test installs
 the locked ones beside it, in a few seconds. Nothing leaves this machine afterwards.
@@ -165,7 +165,7 @@ def dev_server(
 
     Args:
         folder: an empty one.
-        graphs: name of a graph to ``file.py:name``, beside this file.
+        graphs: name of a graph to ``file.py:name``, next to this file.
         env: variables of its process.
         config: more of its ``langgraph.json``.
     """

@@ -1,4 +1,4 @@
-"""Agents of the Agent Server that the tests start: nobody wrote them for Keyturn.
+"""Agents of the tests' Agent Server, written without Keyturn.
 
 Their model plays a script: the message of a person is a JSON list with the calls of
 each step. Tools append to the file `EFFECTS`, so a test can count what happened.
@@ -116,7 +116,7 @@ per_call = create_agent(
 
 @tool
 def pay(amount: int, to: str, config: RunnableConfig) -> str:
-    """Pay an amount to somebody."""
+    """Pay an amount to a person."""
     effect("pay", config, amount=amount, to=to)
     return f"paid {amount} to {to}"
 
@@ -165,7 +165,7 @@ def gated() -> Any:
 
 
 class Said(TypedDict):
-    """State of the graphs below: what to ask, and what they were told."""
+    """State of the graphs below: questions and answers."""
 
     ask: Any
     said: NotRequired[list[Any]]
@@ -180,7 +180,7 @@ def _graph(node: Any) -> Any:
 
 
 def _inbox(state: Said, config: RunnableConfig) -> dict[str, Any]:
-    """Ask in the format of Agent Inbox, and pay what the answer says."""
+    """Ask in the format of Agent Inbox, and pay the answered amount."""
     answer = interrupt([state["ask"]])[0]
     request = state["ask"]["action_request"]
     if answer["type"] == "accept":

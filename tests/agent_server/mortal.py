@@ -13,7 +13,7 @@ from typing import Any
 
 
 class Death:
-    """Counts the requests of a connector and lets it die at one of them.
+    """Counts the requests of a connector and kills it at one of them.
 
     Args:
         at: the number of the point; each request has one before and one after it.

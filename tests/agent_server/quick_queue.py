@@ -1,4 +1,4 @@
-"""Let the queue of `langgraph dev` look for runs 50 times a second, instead of twice.
+"""Make the queue of `langgraph dev` check for runs 50 times a second, not twice.
 
 Nothing else of the server is changed. It would only make the tests four times as long.
 """

@@ -1,4 +1,4 @@
-"""Keys, servers that are away, and what the doctor says about them."""
+"""Keys, unreachable servers, and the doctor's lines about them."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Generator[Process]:
 
 @pytest.fixture
 async def app(guarded: Process) -> AsyncGenerator[DevServer]:
-    """Connect an application, with its own key."""
+    """Connect an application with another key."""
     async with connected(guarded, {"X-Api-Key": "key-of-the-app"}) as found:
         yield found
 

@@ -1,4 +1,4 @@
-"""What people decide happens once on an Agent Server, in every format of a question."""
+"""An Agent Server carries out each decision once, in every format of a question."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("agent_server")]
 
 
 def gateway_of(on: Bench) -> Path:
-    """Return the file in which the agent on the server finds its gateway."""
+    """Return the file that names the gateway for the agent on the server."""
     return on.server.effects.with_name("gateway.json")
 
 

@@ -81,7 +81,7 @@ class Agents:
     turns: list[Turn] = field(default_factory=list[Turn])
 
     async def propose(self, calls: Sequence[Call]) -> Turn:
-        """Let the model make these calls in one response."""
+        """Make the model propose these calls in one response."""
         script = [[[one.tool, one.args] for one in calls]]
         turn = Turn(
             self.desk, self.server, await self.server.thread("promised", script)

@@ -45,7 +45,7 @@ REFUND = "process_refund: {tier: approve}"
 
 @dataclass
 class Bank:
-    """Pays, and counts what it paid."""
+    """Pays, and records each payment."""
 
     paid: list[JsonObject] = field(default_factory=list[JsonObject])
     permits: list[Permit] = field(default_factory=list[Permit])

@@ -43,7 +43,7 @@ class Agent:
     subagents: tuple[str, ...] = ()
 
     def given(self, calls: Sequence[Call]) -> dict[str, Any]:
-        """Return the input with which the agent proposes these calls."""
+        """Return the input that makes the agent propose these calls."""
         return {"messages": [HumanMessage(json.dumps([*calls]))]}
 
 
@@ -70,7 +70,7 @@ def record(effects: list[Effect], name: str, args: dict[str, Any]) -> None:
 
 
 def tools(names: Sequence[str], effects: list[Effect]) -> list[BaseTool]:
-    """Return tools that record the arguments with which they ran."""
+    """Return tools that record their arguments."""
 
     def of(name: str) -> BaseTool:
         def run(order: str, amount: float = 1.0) -> str:
@@ -90,7 +90,7 @@ def langchain(
     when: Callable[[Any], bool] | None = None,
     gate: tuple[str, Any] | None = None,
 ) -> Agent:
-    """Make an agent with LangChain's middleware, and a tool that it lets run.
+    """Make an agent with LangChain's middleware, and a tool that runs unasked.
 
     ``gate`` is another middleware, "ours" before it or after it.
     """

@@ -190,7 +190,7 @@ def verdict(call: ProposedCall, kind: VerdictKind) -> Verdict:
 
 
 def effects_of(asked: Asked, ends: Sequence[Ended]) -> Iterator[Effect]:
-    """Return what the decisions let run."""
+    """Return the arguments that the decisions allow to run."""
     for call, end in zip(asked.calls, ends, strict=True):
         if isinstance(end, Verdict):
             if end.kind is VerdictKind.RUN:
@@ -204,7 +204,7 @@ def effects_of(asked: Asked, ends: Sequence[Ended]) -> Iterator[Effect]:
 
 
 def full(found: dict[str, Any]) -> dict[str, Any]:
-    """Return arguments in the order in which the tools record them."""
+    """Return arguments in the order of the tools' records."""
     return {"order": found["order"], "amount": found["amount"]}
 
 

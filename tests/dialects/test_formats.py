@@ -1,4 +1,4 @@
-"""Each format is read exactly, answered in its own words, and never guessed."""
+"""Each format is read exactly, answered in the same format, and never guessed."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ class ClaudeCode:
 
     @property
     def work(self) -> Path:
-        """Return the folder in which its tools run."""
+        """Return the working folder of its tools."""
         return self.home / "work"
 
     async def run(self, *options: str, prompt: str = "Go.") -> dict[str, Any]:

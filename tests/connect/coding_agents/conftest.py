@@ -123,7 +123,7 @@ class Hooks:
                 done += 1
 
     async def end(self, end: Decision | str, at: int = -1) -> None:
-        """Decide a call, or let it expire."""
+        """Decide a call, or make it expire."""
         if not isinstance(end, str):
             await self.decide(end, at)
             return

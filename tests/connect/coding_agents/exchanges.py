@@ -37,7 +37,7 @@ End = Decision | str
 
 @dataclass(frozen=True)
 class Case:
-    """What the model does, and what people decide.
+    """The calls of the model, and the decisions of people.
 
     Attributes:
         calls: the calls of each turn of the model.

@@ -15,7 +15,7 @@ from tests.connect.coding_agents.fake_model import Call
 
 @dataclass
 class FakeResponses:
-    """A model that makes one call in each turn, and then says that it is done.
+    """A model that makes one call in each turn, and then ends.
 
     Attributes:
         script: the calls.

@@ -1,4 +1,4 @@
-"""`keyturn hook codex`: whatever is no clear answer ends with 2 and a reason."""
+"""`keyturn hook codex`: each unclear answer ends with 2 and a reason."""
 
 from __future__ import annotations
 

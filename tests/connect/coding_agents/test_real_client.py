@@ -1,4 +1,4 @@
-"""The real client of Claude Code obeys what people decide, with real tool calls."""
+"""The real client of Claude Code obeys the decisions, with real tool calls."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> str:
 async def connected(
     hooks: Hooks, client: str, home: Path, *turns: list[Call] | Any, **options: Any
 ) -> AsyncGenerator[ClaudeCode]:
-    """Connect a client whose model makes these calls, then says that it is done."""
+    """Connect a client whose model makes these calls, then ends."""
     settings: Any = claude_settings(hooks.stack.url, **options)
     async with playing(*turns) as model:
         yield ClaudeCode(client, home, model, settings, hooks.key)

@@ -1,4 +1,4 @@
-"""The real client of Codex obeys what people decide, with real tool calls.
+"""The real client of Codex obeys the decisions, with real tool calls.
 
 `KEYTURN_CODEX` names the program; without it, these tests are skipped.
 """

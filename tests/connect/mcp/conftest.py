@@ -207,7 +207,7 @@ def legacy(server: GateServer, **options: Any) -> Client:
 
 
 async def until(holds: Callable[[], object]) -> None:
-    """Wait until something holds."""
+    """Wait until a condition is true."""
 
     async def it_holds() -> bool:
         return bool(holds())

@@ -1,4 +1,4 @@
-"""Calls through the MCP gate: what people decide, and what runs."""
+"""Calls through the MCP gate: decisions, and the calls that run."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ async def test_a_killed_gate_runs_a_call_at_most_once(
     if (when, name) in {("after", "submit"), ("before", "claim"), ("after", "finish")}:
         assert result["structuredContent"] == {"paid": 5, "to": "ada"}
     else:
-        # Nobody knows here whether it ran, and nothing says that it did not.
+        # It is unknown whether the call ran, and no text denies that it ran.
         assert "is unknown. Do not repeat it" in text
         assert "not run" not in text
 

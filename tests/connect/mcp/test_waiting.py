@@ -87,7 +87,7 @@ async def test_a_ticket_comes_before_a_current_client_gives_up(world: World) -> 
         ticket = ticket_of(await client.call_tool("pay", ARGS))
         await world.decide(Approve())
     async with world.gate() as gate, modern(gate) as client:
-        # The gate was restarted meanwhile: it names the way on.
+        # The gate was restarted: its text names the next step.
         told = await client.call_tool("keyturn_wait", {"ticket": ticket})
         assert "Make the same call once more" in text_of(told)
         result = await client.call_tool("pay", ARGS)

@@ -1,4 +1,4 @@
-"""A scripted MCP server: it records what it gets, and fails where a test asks for it.
+"""A scripted MCP server: it records requests, and fails on demand.
 
     python -m tests.connect.mcp.upstream FOLDER [PORT]
 
@@ -60,7 +60,7 @@ class Script:
         self.put()
 
     def put(self, **changes: Any) -> None:
-        """Let the server behave like this from its next request on."""
+        """Make the server behave like this from its next request on."""
         text = json.dumps({**SCRIPT, **changes})
         rough = self.folder / "script.part"
         rough.write_text(text, "utf-8")

@@ -63,7 +63,7 @@ class Hasty(Gated, agent="support"):
 
 @workflow.defn
 class Renewed(Gated, agent="support"):
-    """Continues as new whenever it is told to."""
+    """Continues as new at each signal."""
 
     def __init__(self) -> None:
         self.renew = False

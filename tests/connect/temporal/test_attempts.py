@@ -1,4 +1,4 @@
-"""A call has one effect, whatever becomes of its worker, its attempts and its run."""
+"""A call has one effect, despite lost workers, attempts and runs."""
 
 from __future__ import annotations
 
@@ -255,7 +255,7 @@ async def test_an_outage_and_a_refused_key_are_waited_out(world: World) -> None:
 
 
 class Reviewer:
-    """Approves, and reports after a crash what the bank says."""
+    """Approves, and after a crash reports the state of the bank."""
 
     def __init__(self, world: World, handle: Handle, folder: Path) -> None:
         self.world, self.handle = world, handle
@@ -264,7 +264,7 @@ class Reviewer:
         self.known = 0
 
     async def decide_all(self) -> None:
-        """Decide whatever waits, until cancelled."""
+        """Decide all waiting calls, until cancelled."""
         people = self.world.people
         while True:
             has_died = self.has_died()
@@ -334,5 +334,5 @@ async def test_a_worker_may_die_at_each_place(
 
     assert paid.read_text("utf-8").splitlines() == ["7"]
     assert outcome.kind == "ran"
-    # A reviewer who sees the effect does not let it run again.
+    # A reviewer who sees the effect does not allow a second run.
     assert len((tmp_path / "deaths").read_text("utf-8")) in {1, times}

@@ -1,4 +1,4 @@
-"""A workflow's call is decided by people, runs once, and its end is told."""
+"""People decide a workflow's call; it runs once, and the outcome names its end."""
 
 from __future__ import annotations
 

@@ -117,7 +117,7 @@ async def test_a_decision_before_the_workflow_knows_its_call_wakes_it(
     async def holding(request: web.BaseRequest, handler: Any) -> Any:
         answer = await handler(request)
         if request.path.endswith("/answers"):
-            # The gateway said that people have not decided.
+            # The gateway answered that people have not decided.
             submitted.set()
             await go_on.wait()
         return answer

@@ -60,6 +60,10 @@ class Scripted(Runner):
         """Return whether the thread was last started with this key."""
         return self.state.taken == key
 
+    async def follows_answer(self, thread: str) -> bool:
+        """Return False: no answer led to the state of the thread."""
+        return False
+
     async def start(self, thread: str, text: str, *, key: str) -> None:
         """Note a start."""
         self._note("start")

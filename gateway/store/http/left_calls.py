@@ -17,6 +17,7 @@ from datetime import timedelta
 from typing import NamedTuple, cast
 
 from keyturn.gateway.store.connection.connection import Reply, text
+from keyturn.gateway.store.sealing.conditional_write import write_if
 from keyturn.gateway.store.sealing.sealing import Sealed
 from keyturn.gateway.store.store import Store
 
@@ -69,21 +70,22 @@ class LeftCalls:
         if (found := self._opened(joined_at, joined)) and found[1] == name:
             return Earlier(found[0], found[2])
         rows = cast("list[Reply]", listed)
-        waits = {
-            text(id_): float(text(until))
-            for id_, until in zip(rows[::2], rows[1::2], strict=True)
-        }
+        waits = dict(zip(map(text, rows[::2]), map(text, rows[1::2]), strict=True))
         if self._member(name, call) in waits:
             return Earlier(call)
         for member, until in waits.items():
             found_call = self._of_member(name, member)
-            is_free = found_call and until <= self._conn.clock.now_s()
-            # Atomic: of two callers, one takes it.
-            if is_free and await self._conn.command("ZREM", name, member):
-                await self._conn.transaction(
-                    *self._listing(place, found_call, _MOMENT_S),
-                    self._joining(joined_at, found_call, name),
-                )
+            if not found_call or float(until) > self._conn.clock.now_s():
+                continue
+            # Of two callers that read the same list, only the first finds this score.
+            is_taken = await write_if(
+                self._conn,
+                self._keys,
+                [(["ZSCORE", name, member], until)],
+                *self._listing(place, found_call, _MOMENT_S),
+                self._joining(joined_at, found_call, name),
+            )
+            if is_taken:
                 return Earlier(found_call)
         return Earlier(call)
 

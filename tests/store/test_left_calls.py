@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
-import asyncio
+from typing import Any
+
+import pytest
 
 from keyturn.gateway.store.http.left_calls import LeftCalls
 from keyturn.gateway.store.store import Store
 
 
-async def test_callers_at_once_join_one_call_each(store: Store) -> None:
-    left, calls = LeftCalls(store, tenant="default"), [f"left {n}" for n in range(8)]
-    for place in map(str, range(20)):
-        for call in calls:
-            await left.hold(place, call, 0)
+async def test_of_two_callers_that_read_the_same_list_each_joins_another_call(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left, read = LeftCalls(store, tenant="default"), store.conn.transaction
+    for call in ("left 1", "left 2"):
+        await left.hold("place", call, 0)
+    between = list[str]()
 
-        found = await asyncio.gather(
-            *(left.earlier(place, place, f"again {n}") for n in range(8))
-        )
+    async def slowly(*commands: Any) -> Any:
+        found = await read(*commands)
+        monkeypatch.setattr(store.conn, "transaction", read)
+        between.append((await left.earlier("place", "session", "first")).call)
+        return found
 
-        assert sorted(one.call for one in found) == calls
+    monkeypatch.setattr(store.conn, "transaction", slowly)
+    second = await left.earlier("place", "session", "second")
+
+    assert sorted([*between, second.call]) == ["left 1", "left 2"]

@@ -42,7 +42,6 @@ from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.protocol.wire import (
     AgentNote,
     Answer,
-    AskedAgain,
     Busy,
     CallBegun,
     CallEnd,
@@ -54,14 +53,12 @@ from keyturn.gateway.protocol.wire import (
     ClaimRequest,
     Done,
     EditsKnown,
-    HandOverEnd,
     InDoubt,
     LateReport,
     ProposedCall,
     ReconcileAnswer,
     Refused,
     Reopened,
-    ReportedOutcome,
     Turn,
     TurnRef,
     Verdict,
@@ -206,15 +203,6 @@ class FakeGateway:
             self.unbegun += not has_begun
             if self._is_owner(item_id, fence):
                 self._transition(item_id, Transition.RELEASE)
-
-    async def hand_over(self, end: HandOverEnd) -> bool:
-        raise NotImplementedError(end)  # no agent of these tests is handed over
-
-    async def report_outcome(self, report: ReportedOutcome) -> bool:
-        raise NotImplementedError(report)
-
-    async def report_asked_again(self, report: AskedAgain) -> bool:
-        raise NotImplementedError(report)
 
     async def outcomes(self, ref: TurnRef) -> tuple[CallOutcome, ...]:
         with self._entered("outcomes"):

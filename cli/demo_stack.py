@@ -60,8 +60,8 @@ SUGGESTIONS = tuple(
         ("look up an order (needs nobody)", "@keyturn look up order 78377"),
         ("refund 56 recalled lamps at once", "@keyturn refund every recalled lamp"),
         ("move an order (the agent asks)", "@keyturn move order 78304"),
-        ("let a stock agent ask", STOCK_REQUEST),
-        *([("let an MCP client ask", MCP_REQUEST)] if HAS_MCP else []),
+        ("cancel order 78304 (stock agent)", STOCK_REQUEST),
+        *([("refund order 78377 (MCP client)", MCP_REQUEST)] if HAS_MCP else []),
         ("fill the queue (20 refunds)", "\n".join(QUEUED)),
     )
 )

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
 from keyturn.bot import reviewers
 from keyturn.bot.ids import Action
-from keyturn.bot.reviewers import FRESH_S
+from keyturn.bot.reviewers import FRESH_S, Reviewers
+from keyturn.gateway.approvals.decisions import Reviewer
 from keyturn.gateway.approvals.record import Item
 from keyturn.gateway.config import SlackMode
 from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.protocol.wire import Verdict
+from keyturn.gateway.service.people.queue import DelegationService
 from keyturn.gateway.store.store import Store
 from keyturn.sandbox.faults import Fault
 from keyturn.sandbox.server import Sandbox
@@ -71,10 +75,17 @@ async def approve(stack: Stack, user: str, ts: str, verdict: Verdict) -> int:
     return 2
 
 
+async def no_delegations(_: DelegationService, user: str) -> tuple[()]:
+    return ()
+
+
 @pytest.mark.parametrize("fault", sample(Fault, 3))
 async def test_after_one_failed_lookup_a_second_click_ends_where_no_failure_ends(
     stack: Stack, fault: Fault, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # All lookups of a click begin together. Otherwise a voter's failed lookup may be
+    # repeated for the person who clicks, and not cost a click; see the next test.
+    monkeypatch.setattr(DelegationService, "given_to", no_delegations)
     if fault is Fault.SLOW:
         # Every other answer has to come sooner than this, also on a busy machine.
         monkeypatch.setattr(reviewers, "LOOKUP_TIMEOUT_S", 4.0)
@@ -107,3 +118,32 @@ async def test_after_one_failed_lookup_a_second_click_ends_where_no_failure_ends
                 assert first + second in clicks, (method, nth)
                 assert not stack.sandbox.faults.next_fault(method)
     assert stack.sandbox.problems == []
+
+
+async def test_a_failed_lookup_that_no_vote_needs_costs_no_second_click(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    resolve, ana_is_known = Reviewers.resolve, asyncio.Event()
+
+    async def in_turn(self: Reviewers, user: str, **rest: Any) -> Reviewer:
+        if user == "U0CHLOE":
+            await ana_is_known.wait()
+        # Only the lookup of S0SENIOR is left, so the fault cannot hit S0SUPPORT.
+        await self.group("S0SUPPORT", fresh=True)
+        found = await resolve(self, user, **rest)
+        ana_is_known.set()
+        return found
+
+    async with stack.running():
+        verdict = await wire(stack, 1)
+        ts = str((await stack.card(verdict))["ts"])
+        assert await approve(stack, "U0ANA", ts, verdict) == 1
+        stack.sandbox.control.advance(2 * FRESH_S + 1)
+        monkeypatch.setattr(Reviewers, "resolve", in_turn)
+        stack.sandbox.faults.plan(Fault.REFUSE, GROUPS, after=1)
+
+        assert await approve(stack, "U0CHLOE", ts, verdict) == 1
+
+        assert not stack.sandbox.faults.next_fault(GROUPS)
+        item = await item_of(stack, verdict)
+    assert {vote.by.user: vote.roles for vote in item.votes} == ROLES_AT_VOTE

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -91,9 +92,8 @@ def replay_lines(found: Sequence[Replayed]) -> Iterator[str]:
     changed = [one for one in found if one.is_changed]
     for one in changed:
         at = datetime.fromtimestamp(one.at_ms / 1000, UTC)
-        who = f"{printable(one.agent) or '-'}  {printable(one.tool)}"
-        what = f"{at:%Y-%m-%d %H:%M} UTC  {who}"
-        yield f"{what}  {_tier(one.was)} → {_tier(one.now)}"
+        who = f"{printable(one.agent) or '-'}  {_change(one)[0]}"
+        yield f"{at:%Y-%m-%d %H:%M} UTC  {who}  {_change(one)[1]}"
         for reason in one.reasons:
             yield f"    {reason}"
         if one.lacking:
@@ -101,6 +101,7 @@ def replay_lines(found: Sequence[Replayed]) -> Iterator[str]:
                 f"{n} more from {role}" for role, n in one.lacking.items()
             )
             yield f"    The original approvals would not be enough: {more}."
+    yield from _by_rule(changed)
     raised = sum(one.is_raised for one in changed)
     yield (
         f"{len(found)} calls: {raised} would need more, {len(changed) - raised} would "
@@ -113,6 +114,21 @@ def replay_lines(found: Sequence[Replayed]) -> Iterator[str]:
             f"{bare} of them have no arguments in the export, so for these only the "
             "listed tier was compared."
         )
+
+
+def _by_rule(changed: Sequence[Replayed]) -> Iterator[str]:
+    """Yield the number of changes for each tool and reason, the most frequent first."""
+    if not changed:
+        return
+    # The last reason decides the tier.
+    rules = Counter((*_change(one), "".join(one.reasons[-1:])) for one in changed)
+    yield "By tool and rule:"
+    for (tool, change, reason), count in rules.most_common():
+        yield f"{count:>7}  {tool}  {change}  {reason}"
+
+
+def _change(one: Replayed) -> tuple[str, str]:
+    return printable(one.tool), f"{_tier(one.was)} → {_tier(one.now)}"
 
 
 def _rule(rule: FiredRule) -> str:
@@ -426,6 +442,9 @@ def suggest_command(
     for one in found:
         for line in suggestion_lines(one):
             typer.echo(line)
+    if len(found) > 1:
+        calls = sum(one.calls for one in found)
+        typer.echo(f"All tools together: {calls} fewer decisions.")
     if not found:
         console.note(f"No tool has at least {least} calls that were always approved.")
 

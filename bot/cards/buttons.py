@@ -120,7 +120,8 @@ def decisions(frame: Frame, item: Item, *, is_shown_whole: bool) -> list[Block]:
         first = [view_all(frame, item, is_shown_whole=False)]
     else:
         first = [_approve(frame, item)] if Verb.APPROVE in item.allow else []
-        rare += [view, *allow_similar(frame, item)]
+        rare.append(view)
+        (usual if frame.is_usual else rare).extend(allow_similar(frame, item))
     if not frame.approval.is_batch:
         rare += ask_requester(frame, item.index)
         rare += time_buttons(frame, is_in_full=False)

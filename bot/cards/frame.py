@@ -111,6 +111,8 @@ class Frame:
             there is none.
         is_crowded: the calls have more notes than fit, so only Full details show the
             words of people and tools.
+        is_usual: people always approved calls like the card's, so that it offers to
+            allow similar ones beside its usual buttons.
     """
 
     approval: Approval
@@ -121,6 +123,7 @@ class Frame:
     card_in: str = ""
     conversation: str = ""
     is_crowded: bool = False
+    is_usual: bool = False
 
     @property
     def is_late(self) -> bool:

@@ -6,8 +6,9 @@ A call takes a token of Slack's rate limit before anything is prepared or stored
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 
 from pydantic import JsonValue
@@ -106,6 +107,7 @@ class CardPublisher:
         store: registers messages.
         config: the bot's settings.
         me: the bot's identity in the workspace.
+        is_usual: returns whether people always approve calls like a card's.
     """
 
     def __init__(
@@ -115,9 +117,10 @@ class CardPublisher:
         store: Store,
         config: BotConfig,
         me: Identity,
+        is_usual: Callable[[Approval], Awaitable[bool]] | None = None,
     ) -> None:
         self.slack, self.limits, self.store = slack, limits, store
-        self.config, self.me = config, me
+        self.config, self.me, self._is_usual = config, me, is_usual
         self.tenant, self.seal_key = config.tenant, config.seal_key
         self.keys, self.cards = store.keys_of_tenant(config.tenant), store.cards
         self.moved = MovedChannels(partial(store.moved_channels.known, self.keys))
@@ -329,6 +332,8 @@ class CardPublisher:
 
     async def render(self, frame: Frame, *, is_update: bool, is_plain: bool) -> Message:
         """Return a card, rendered in a thread if it is large."""
+        if self._is_usual is not None:
+            frame = replace(frame, is_usual=await self._is_usual(frame.approval))
         render = partial(_rendered, frame, is_update=is_update, is_plain=is_plain)
         return await aside(render, [item.action for item in frame.approval.items])
 

@@ -245,7 +245,9 @@ class Publisher:
         store, reader = service.store, f"slack:{config.tenant}"
         self._service, self._store, self._clock = service, store, clock
         self._users, self._home = users, home
-        publisher = CardPublisher(slack, Limits(clock), store, config, me)
+        publisher = CardPublisher(
+            slack, Limits(clock), store, config, me, service.standing.is_usual
+        )
         self._card_publisher, self._keys = publisher, publisher.keys
         self._outbox = store.outbox(self._keys, reader=reader)
         seeded = SeededDefects(service, publisher, changed=home.changed.set)

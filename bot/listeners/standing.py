@@ -58,6 +58,9 @@ _CHANGED: LiteralString = (
 )
 
 
+_ENTRIES = 10_000
+"""Entries of the audit log that a form reads: Slack waits three seconds for it."""
+
 _OVER = template("Already ended; nothing changed.")
 
 
@@ -66,8 +69,11 @@ async def _offer(ctx: ListenerContext, clicked: Clicked) -> None:
     target = await verify_click(ctx, clicked, Action.ALLOW_SIMILAR)
     await require_permission(ctx, target, Verb.APPROVE, clicked.who)
     offer = _offered(ctx, target)
+    past = await ctx.service.standing.past(
+        target.approval, target.item.index, offer, entries=_ENTRIES
+    )
     frame = ctx.frame(target.approval, target.now_ms)
-    view = allow_similar.view(frame, target.item.index, offer)
+    view = allow_similar.view(frame, target.item.index, offer, past)
     await open_view(ctx, clicked, target, view, staged=_limits(offer))
 
 

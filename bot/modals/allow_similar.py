@@ -31,6 +31,7 @@ from keyturn.bot.modals.form import (
     text_of,
 )
 from keyturn.bot.text import fit, label, template, untrusted
+from keyturn.gateway.approvals.past_calls import PastCalls
 from keyturn.gateway.approvals.record import Approval, Item
 from keyturn.gateway.approvals.similar import Use, exact_micro, micro_text
 from keyturn.gateway.approvals.standing import bounds_of
@@ -58,13 +59,14 @@ _AGAIN = "The same call may run again each time."
 _ONCE = "A call that repeats one already done or rejected still needs approval."
 
 
-def view(frame: Frame, index: int, offer: Offer) -> Block:
-    """Return the modal to allow similar calls."""
+def view(frame: Frame, index: int, offer: Offer, past: PastCalls) -> Block:
+    """Return the modal to allow similar calls; ``past`` proposes the largest amount."""
     item, rule = frame.approval.items[index], offer.rule
     shown = fitted(boxes(item.tool, offer.equal, ()), budget=_EQUAL)
     times = _times(rule)
     first = [value for value, _ in times if int(value) <= _FIRST.total_seconds()]
     blocks = [
+        *_past(past),
         *exactly(shown),
         *map(context, free_arguments(rule.may_differ)),
         input_block(
@@ -82,7 +84,7 @@ def view(frame: Frame, index: int, offer: Offer) -> Block:
             str(_first_uses(rule)),
             f"The policy allows up to {rule.uses}.",
         ),
-        *_amounts(offer),
+        *_amounts(offer, past.each_micro),
         *([reason_field()] if Verb.APPROVE in item.requires_reason else []),
         note(
             "You approve the call on the card as well. Similar calls that the policy "
@@ -150,12 +152,24 @@ def _lasting(state: State, rule: SimilarRule) -> timedelta:
     return timedelta(seconds=int(value) if value in offered else 0)
 
 
-def _amounts(offer: Offer) -> list[Block]:
+def _past(past: PastCalls) -> list[Block]:
+    """Return what these limits would have covered, as the form proposes them."""
+    if not past.within:
+        return []
+    was = "were" if past.corrected > 1 else "was"
+    text = (
+        f"The limits below would have covered {past.within} of the last "
+        f"{past.decided} calls of this tool. {past.corrected or 'None'} of those {was} "
+        "changed or rejected."
+    )
+    return [section(label(text))]
+
+
+def _amounts(offer: Offer, each: int) -> list[Block]:
     rule = offer.rule
     if not rule.sum:
         return []
     name = fit(rule.sum.removeprefix("args."), _PATHS)
-    each = min(offer.each_micro, rule.total_micro)
     # At most what calls of this size could use: people widen a narrow limit.
     total = min(each * _first_uses(rule), rule.total_micro) or rule.total_micro
     hint = f"The policy allows up to {micro_text(rule.total_micro)}."

@@ -216,6 +216,8 @@ def test_a_replay_prints_what_would_have_changed(home: Shell) -> None:
         "2026-07-01 10:00 UTC  a  refund  approve → escalate",
         "    The policy lists this tool as approve.",
         "    Raised to escalate: over 100 a day.",
+        "By tool and rule:",
+        "      1  refund  approve → escalate  Raised to escalate: over 100 a day.",
         "3 calls: 1 would need more, 0 would need less, 2 are unchanged.",
     ]
     assert (document["calls"], document["without_arguments"]) == (3, 2)

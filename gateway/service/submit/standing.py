@@ -9,15 +9,23 @@ from __future__ import annotations
 import logging
 import secrets
 from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
 from dataclasses import replace
 
 from keyturn.gateway.approvals import similar
 from keyturn.gateway.approvals import standing as rules
 from keyturn.gateway.approvals.decisions import Forbidden, Reviewer
+from keyturn.gateway.approvals.past_calls import PastCalls, compared
 from keyturn.gateway.approvals.policy_decision import PolicyDecision
 from keyturn.gateway.approvals.precedents import PrecedentKind
 from keyturn.gateway.approvals.quorum import denial_reason, is_among, stricter
-from keyturn.gateway.approvals.record import Approval, Context, Item, item_id
+from keyturn.gateway.approvals.record import (
+    Approval,
+    Context,
+    Item,
+    approval_of,
+    item_id,
+)
 from keyturn.gateway.errors import CorruptRecord, StoreUnavailable
 from keyturn.gateway.failures import log_failure
 from keyturn.gateway.policy import standing as offers
@@ -231,6 +239,11 @@ MOST_SHOWN = 1_500
 MOST_LISTED = 100
 """Most standing approvals of a tenant: each call that may be covered reads them all."""
 
+_PAST_MS = 30 * 86_400_000
+_PAST_CALLS = 40
+_FEW_ENTRIES = 500
+"""Entries of the audit log that are read for a card: a few milliseconds."""
+
 _UNLIMITED = 1_000_000_000
 _TOO_LONG = "What would have to be equal does not fit on a card."
 _NO_AMOUNT = "The amount of this call is no plain number, so nothing can be added up."
@@ -238,6 +251,22 @@ _NOT_ALONE = "This call needs more than an approval, so nothing similar can be a
 _TOO_MANY = (
     "There are as many standing approvals as there can be at once; revoke some first."
 )
+
+
+def _bounds(
+    approval: Approval, item: Item, offer: offers.Offer, **chosen: int
+) -> similar.Bounds:
+    rule = offer.rule
+    most = {"total_micro": rule.total_micro, "uses": rule.uses, "until_ms": 0}
+    return similar.Bounds(
+        agent=approval.agent,
+        tool=item.tool,
+        equal=offer.equal,
+        may_differ=rule.may_differ,
+        amount=rule.sum or "",
+        source=item.id,
+        **{**most, **chosen},
+    )
 
 
 class StandingService(PolicyService):
@@ -265,6 +294,52 @@ class StandingService(PolicyService):
         again = offers.may_repeat(policy, approval.agent, item.tool, free)
         return offers.Offer(rule, equal, amount, may_repeat=again)
 
+    async def past(
+        self, approval: Approval, index: int, offer: offers.Offer, *, entries: int
+    ) -> PastCalls:
+        """Compare an offer with past calls of the same agent and tool.
+
+        Args:
+            approval: the approval of the call at hand.
+            index: index of the call.
+            offer: of the call.
+            entries: most entries of the audit log to read, newest first.
+
+        Raises:
+            StoreUnavailable: when the store does not answer.
+        """
+        item = approval.items[index]
+        found = await self._past_items(approval.agent, item, entries)
+        bounds = _bounds(approval, item, offer, each_micro=offer.each_micro)
+        return compared(bounds, item, found)
+
+    async def is_usual(self, approval: Approval) -> bool:
+        """Return whether people lately approved calls like this one, and always did.
+
+        Raises:
+            StoreUnavailable: when the store does not answer.
+        """
+        offer = self.offer(approval, 0)
+        if approval.is_batch or isinstance(offer, str):
+            return False
+        past = await self.past(approval, 0, offer, entries=_FEW_ENTRIES)
+        return past.is_usual
+
+    async def _past_items(self, agent: str, source: Item, entries: int) -> list[Item]:
+        since_ms = await self._store.conn.now_ms(self._keys.outbox) - _PAST_MS
+        names: dict[str, None] = {}
+        log = self._store.audit(self._keys).newest(entries)
+        async with aclosing(log) as newest:
+            async for event in newest:
+                if event.at_ms < since_ms or len(names) > _PAST_CALLS:
+                    break
+                if (event.agent, event.tool) == (agent, source.tool) and event.item:
+                    names[event.item] = None
+        names.pop(source.id, None)
+        loaded = await self._load_each({approval_of(one)[0]: None for one in names})
+        items = {item.id: item for one in loaded for item in one.approval.items}
+        return [items[name] for name in names if name in items][:_PAST_CALLS]
+
     def bounds(
         self, approval: Approval, index: int, chosen: offers.Chosen, now_ms: int
     ) -> similar.Bounds | str:
@@ -272,18 +347,14 @@ class StandingService(PolicyService):
         offer = self.offer(approval, index)
         if isinstance(offer, str):
             return offer
-        item, rule = approval.items[index], offer.rule
-        bounds = similar.Bounds(
-            agent=approval.agent,
-            tool=item.tool,
-            equal=offer.equal,
-            may_differ=rule.may_differ,
-            amount=rule.sum or "",
+        bounds = _bounds(
+            approval,
+            approval.items[index],
+            offer,
             each_micro=chosen.each_micro,
             total_micro=chosen.total_micro,
             uses=chosen.uses,
             until_ms=now_ms + int(chosen.lasting.total_seconds() * 1000),
-            source=item.id,
         )
         decision = self._decision(bounds, now_ms)
         if decision.tier is Tier.DENY:

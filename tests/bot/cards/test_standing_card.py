@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from keyturn.bot.cards.special_cards import standing_card
 from keyturn.bot.modals import allow_similar
+from keyturn.gateway.approvals.past_calls import PastCalls
 from keyturn.gateway.approvals.record import Approval, Item
 from keyturn.gateway.approvals.requirement import Revocation
 from keyturn.gateway.approvals.similar import (
@@ -132,7 +133,8 @@ def test_the_form_and_the_list_read_as_written_down() -> None:
     item = a_refund(can_cover=True)
     offer = Offer(RULE, without(REFUND, FREE), 899 * 10**6)
 
-    form = allow_similar.view(frame(an_approval(item)), 0, offer)
+    past = PastCalls(decided=40, within=31, corrected=2, each_micro=950 * 10**6)
+    form = allow_similar.view(frame(an_approval(item)), 0, offer, past)
     listed = allow_similar.uses_list(
         an_approval(GIVEN, uses=USES), {"ap_2.0": a_refund()}
     )
@@ -141,7 +143,8 @@ def test_the_form_and_the_list_read_as_written_down() -> None:
     # Within these bounds each call repeats the first, and is covered anyway.
     rule = RULE.with_(may_differ=(), sum=None)
     equal = Offer(rule, REFUND, 0, may_repeat=True)
-    form = allow_similar.view(frame(an_approval(item)), 0, equal)
+    past = PastCalls(decided=3, within=3)
+    form = allow_similar.view(frame(an_approval(item)), 0, equal, past)
     assert_same(FOLDER, "standing_form_of_equal_calls", readable.view(form))
     listed["submit"] = {"text": ""}
     assert_same(FOLDER, "standing_uses", readable.view(listed))
@@ -185,7 +188,7 @@ def test_every_form_and_list_is_accepted_and_tame(
     rule = RULE.with_(may_differ=bounds.may_differ, sum=bounds.amount or None)
     item = an_item(args, tool=text or "tool", description=text, can_cover=True)
     form = allow_similar.view(
-        frame(an_approval(item)), 0, Offer(rule, bounds.equal, 10**6)
+        frame(an_approval(item)), 0, Offer(rule, bounds.equal, 10**6), PastCalls()
     )
     listed = allow_similar.uses_list(
         _standing(bounds, S.AUTHORIZED, ""), {"ap_2.0": item}

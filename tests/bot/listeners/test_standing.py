@@ -12,7 +12,8 @@ from keyturn.gateway.approvals.record import Approval
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.protocol.wire import Verdict, VerdictKind
-from keyturn.sandbox.json_types import JsonObject
+from keyturn.sandbox.elements import find
+from keyturn.sandbox.json_types import JsonObject, as_objects
 from tests.bot.bot_stack import CHANNEL, POLICY, Stack, has_button, says
 from tests.conftest import eventually
 
@@ -166,3 +167,31 @@ async def test_the_uses_are_listed(allowing: Stack) -> None:
 
     assert "Refund 20 for order 2" in json.dumps(view)
     assert "not started yet" in json.dumps(view)
+
+
+def is_shown_as_button(card: JsonObject) -> bool:
+    return bool(find(as_objects(card["blocks"]), Action.ALLOW_SIMILAR, None))
+
+
+async def test_the_third_call_of_a_kind_offers_to_allow_similar_ones(
+    allowing: Stack,
+) -> None:
+    stack = allowing
+    async with stack.running():
+        ana = stack.actor("U0ANA")
+        for order in ("1", "2"):
+            verdict = await stack.refund(f"t{order}", amount=60, order_id=order)
+            card = await stack.card(verdict)
+            assert not is_shown_as_button(card)
+            await ana.click(CHANNEL, str(card["ts"]), Action.APPROVE)
+            await stack.bot_is_quiet()
+
+        card = await stack.card(await stack.refund("t3", amount=50, order_id="3"))
+        assert is_shown_as_button(card)
+        await ana.click(CHANNEL, str(card["ts"]), Action.ALLOW_SIMILAR)
+        form = await ana.wait_for_view(
+            lambda view: view["callback_id"] == View.ALLOW_SIMILAR
+        )
+
+    assert "covered 2 of the last 2 calls" in json.dumps(form["blocks"])
+    assert '"initial_value": "60"' in json.dumps(form["blocks"])

@@ -73,8 +73,8 @@ Every key of a policy file; [policy.md](policy.md) is the guide.
 This page is generated from `gateway/policy` by `python -m tests.docs.policy_reference`.
 
 `NAME` is a name that you choose, and `[]` is an entry of a list.
-Unknown keys and keys without a value are refused.
-So are YAML anchors, tags and duplicate keys.
+Keys are optional, except *required* ones.
+Unknown keys, duplicate keys, keys without a value, YAML anchors and tags are refused.
 If several places set the same key, the narrowest one decides:
 tool of an agent, tool, agent, tier, `defaults`.
 
@@ -135,25 +135,21 @@ def _section(model: type[BaseModel], places: Mapping[type[BaseModel], str]) -> s
     place = places[model]
     lines = [f"## `{place}`" if place else "## The file", ""]
     lines += [_markdown(inspect.cleandoc(model.__doc__ or "")), ""]
-    lines += ["| Key | Type | Default | Meaning |", "|---|---|---|---|"]
-    hints, meanings = _hints(model), _meanings(model)
+    wider = next((one for one in places if one in model.__bases__), None)
+    if wider:
+        lines += [f"It has the keys of {_link(places[wider])}, and these:", ""]
+    lines += ["| Key | Value | Meaning |", "|---|---|---|"]
+    [body] = ast.parse(inspect.getsource(model)).body
+    hints, meanings = _hints(model), _docstrings(body)
     for name, field in model.model_fields.items():
+        if wider and name in wider.model_fields:
+            continue
         key = field.alias or name
         type_ = _type(hints[key], places)
         type_ += _bounds(field.metadata) if type_ == "integer" else ""
-        cells = (f"`{key}`", type_, _default(field), _markdown(meanings[name]))
+        cells = (f"`{key}`", f"{type_}{_default(field)}", _markdown(meanings[name]))
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
-
-
-def _meanings(model: type[BaseModel]) -> dict[str, str]:
-    """Return the docstring of each field, those of wider classes included."""
-    found: dict[str, str] = {}
-    for one in reversed(model.__mro__):
-        if issubclass(one, BaseModel) and one is not BaseModel:
-            [body] = ast.parse(inspect.getsource(one)).body
-            found |= _docstrings(body)
-    return found
 
 
 def _docstrings(node: ast.AST) -> dict[str, str]:
@@ -225,12 +221,12 @@ def _bounds(metadata: Iterable[object]) -> str:
 
 
 def _default(field: FieldInfo) -> str:
+    """Return the default of a key, to be put behind its type."""
     if field.is_required():
-        return "required"
+        return "; required"
     value: object = field.get_default(call_default_factory=True, validated_data={})
-    if isinstance(value, BaseModel):
-        return ""
-    return f"`{_yaml(value)}`" if value not in (None, "", (), {}) else "none"
+    is_unset = isinstance(value, BaseModel) or value in (None, "", (), {})
+    return "" if is_unset else f"; default `{_yaml(value)}`"
 
 
 def _yaml(value: object) -> str:

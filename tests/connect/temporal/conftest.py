@@ -14,6 +14,7 @@ from uuid import uuid4
 from zlib import crc32
 
 import pytest
+from aiohttp import web
 from temporalio.api.enums.v1 import EventType
 from temporalio.client import Client, WorkflowHandle
 from temporalio.service import RPCError
@@ -95,7 +96,8 @@ async def server(
 class World:
     """A Temporal server, a gateway, and people.
 
-    ``paid`` has the effects of the tool.
+    ``paid`` has the effects of the tool. Whatever a test holds back waits for
+    ``go_on``, so that it ends with the worker, also when the test fails.
     """
 
     env: WorkflowEnvironment
@@ -104,6 +106,7 @@ class World:
     gate: HttpGate
     queue: str = field(default_factory=lambda: f"refunds-{uuid4()}")
     paid: list[float] = field(default_factory=list[float])
+    go_on: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
     def client(self) -> Client:
@@ -133,7 +136,33 @@ class World:
             # The gateway is in this process, and has to answer in time.
             max_concurrent_activities=20,
         ):
-            yield
+            try:
+                yield
+            finally:
+                self.go_on.set()
+
+    @asynccontextmanager
+    async def holding(self, path: str) -> AsyncGenerator[asyncio.Event]:
+        """Use a gateway whose answers to a path wait for ``go_on``.
+
+        The event is set when the gateway has an answer that waits.
+        """
+        is_held = asyncio.Event()
+
+        @web.middleware
+        async def middleware(request: web.BaseRequest, handler: Any) -> Any:
+            answer = await handler(request)
+            if request.path.endswith(path) and not self.go_on.is_set():
+                is_held.set()
+                await self.go_on.wait()
+            return answer
+
+        async with serving(self.people, [middleware]) as stack:
+            self.gate = HttpGate(stack.url, stack.key(agents=["*"]))
+            try:
+                yield is_held
+            finally:
+                await self.gate.aclose()
 
     async def start(self, workflow: Any, *args: Any, **options: Any) -> Handle:
         found: Handle = await self.client.start_workflow(

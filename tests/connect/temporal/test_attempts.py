@@ -50,11 +50,9 @@ async def continued(handle: Handle, run_id: str | None) -> str:
 
 @pytest.mark.usefixtures("only_dev")
 async def test_an_attempt_that_ran_out_of_time_ends_the_call(world: World) -> None:
-    go_on = asyncio.Event()
-
     async def process_refund(amount: float) -> str:
         world.paid.append(amount)
-        await go_on.wait()
+        await world.go_on.wait()
         return f"paid {amount}"
 
     async with world.worker(process_refund):
@@ -66,7 +64,7 @@ async def test_an_attempt_that_ran_out_of_time_ends_the_call(world: World) -> No
             return any(one.attempt > 1 for one in pending)
 
         await eventually(is_second)
-        go_on.set()
+        world.go_on.set()
         outcome = await handle.result()
 
     assert world.paid == [7]
@@ -93,12 +91,12 @@ async def test_a_run_that_continues_as_new_keeps_its_approvals(world: World) -> 
 
 
 async def test_a_run_continues_as_new_while_its_tool_runs(world: World) -> None:
-    begun, go_on = asyncio.Event(), asyncio.Event()
+    begun = asyncio.Event()
 
     async def process_refund(amount: float) -> str:
         world.paid.append(amount)
         begun.set()
-        await go_on.wait()
+        await world.go_on.wait()
         return "paid"
 
     async with world.worker(process_refund):
@@ -109,7 +107,7 @@ async def test_a_run_continues_as_new_while_its_tool_runs(world: World) -> None:
         latest = world.client.get_workflow_handle(handle.id)
         await latest.signal("again")
         await continued(latest, run_id)
-        go_on.set()
+        world.go_on.set()
         texts = await latest.result()
 
     assert texts == ["paid"]
@@ -129,26 +127,13 @@ async def test_a_cancelled_workflow_withdraws_its_calls(world: World) -> None:
 
 
 async def test_a_workflow_cancelled_while_it_asks_leaves_no_card(world: World) -> None:
-    asked, go_on = asyncio.Event(), asyncio.Event()
-
-    @web.middleware
-    async def holding(request: web.BaseRequest, handler: Any) -> Any:
-        answer = await handler(request)
-        if request.path.endswith("/submit"):
-            asked.set()
-            await go_on.wait()
-        return answer
-
-    async with serving(world.people, [holding]) as stack:
-        world.gate = HttpGate(stack.url, stack.key(agents=["*"]))
-        async with world.worker():
-            handle = await world.start(Refund.run, TOOL, {"amount": 7})
-            await asyncio.wait_for(asked.wait(), 30)
-            [listed] = (await world.gate.listing()).approvals
-            await handle.cancel()
-            go_on.set()
-            await cancelled(handle)
-        await world.gate.aclose()
+    async with world.holding("/submit") as is_held, world.worker():
+        handle = await world.start(Refund.run, TOOL, {"amount": 7})
+        await asyncio.wait_for(is_held.wait(), 30)
+        [listed] = (await world.gate.listing()).approvals
+        await handle.cancel()
+        world.go_on.set()
+        await cancelled(handle)
 
     item = await world.people.item(listed.calls[0].id)
     assert item.state is ItemState.WITHDRAWN

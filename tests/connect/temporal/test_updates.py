@@ -6,17 +6,14 @@ import asyncio
 from typing import Any
 
 import pytest
-from aiohttp import web
 from temporalio.client import WorkflowUpdateFailedError
 
-from keyturn.connect.gate import HttpGate
 from keyturn.connect.temporal.gated import DECISION
 from keyturn.connect.temporal.waker import Waker
 from keyturn.gateway.approvals.decisions import Approve, Reject
 from keyturn.gateway.protocol import texts
 from keyturn.gateway.protocol.records import ItemState, Result
 from keyturn.gateway.protocol.wire import ClaimRequest, TurnRef
-from tests.api.api_stack import serving
 from tests.conftest import eventually
 from tests.connect.temporal.conftest import Handle, World
 from tests.connect.temporal.flows import TOOL, Eager, Refund, Refunds
@@ -80,60 +77,34 @@ async def test_unknown_and_stale_updates_leave_no_event(world: World) -> None:
 
 
 async def test_a_second_update_leaves_no_event(world: World) -> None:
-    go_on = asyncio.Event()
+    world.go_on.set()
+    async with world.holding("/answers") as is_held, world.worker(wakes=False):
+        handle = await world.start(Refund.run, TOOL, {"amount": 7})
+        [held] = await world.waiting(handle)
+        world.go_on.clear()
+        # The first makes it ask; the second is kept, so that it asks once more.
+        await knock(handle, held.item_id)
+        await asyncio.wait_for(is_held.wait(), 30)
+        await knock(handle, held.item_id)
+        before = await world.events(handle)
 
-    @web.middleware
-    async def holding(request: web.BaseRequest, handler: Any) -> Any:
-        answer = await handler(request)
-        if request.path.endswith("/answers") and is_held:
-            await go_on.wait()
-        return answer
+        await refused(handle, held.item_id)
 
-    is_held = False
-    async with serving(world.people, [holding]) as stack:
-        world.gate = HttpGate(stack.url, stack.key(agents=["*"]))
-        async with world.worker(wakes=False):
-            handle = await world.start(Refund.run, TOOL, {"amount": 7})
-            [held] = await world.waiting(handle)
-            is_held = True
-            # The first makes it ask; the second is kept, so that it asks once more.
-            await knock(handle, held.item_id)
-            await knock(handle, held.item_id)
-            before = await world.events(handle)
-
-            await refused(handle, held.item_id)
-
-            assert await world.events(handle) == before
-            go_on.set()
-        await world.gate.aclose()
+        assert await world.events(handle) == before
 
 
 async def test_a_decision_before_the_workflow_knows_its_call_wakes_it(
     world: World,
 ) -> None:
-    submitted, go_on = asyncio.Event(), asyncio.Event()
-
-    @web.middleware
-    async def holding(request: web.BaseRequest, handler: Any) -> Any:
-        answer = await handler(request)
-        if request.path.endswith("/answers"):
-            # The gateway answered that people have not decided.
-            submitted.set()
-            await go_on.wait()
-        return answer
-
-    async with serving(world.people, [holding]) as stack:
-        world.gate = HttpGate(stack.url, stack.key(agents=["*"]))
-        async with world.worker():
-            handle = await world.start(Refund.run, TOOL, {"amount": 7})
-            async with asyncio.timeout(30):
-                await submitted.wait()
-            [listed] = (await world.gate.listing()).approvals
-            await world.people.decide(listed.calls[0].id, Approve())
-            await world.was_updated(handle)
-            go_on.set()
-            await handle.result()
-        await world.gate.aclose()
+    async with world.holding("/answers") as is_held, world.worker():
+        handle = await world.start(Refund.run, TOOL, {"amount": 7})
+        # The gateway answered that people have not decided.
+        await asyncio.wait_for(is_held.wait(), 30)
+        [listed] = (await world.gate.listing()).approvals
+        await world.people.decide(listed.calls[0].id, Approve())
+        await world.was_updated(handle)
+        world.go_on.set()
+        await handle.result()
 
     assert world.paid == [7]
     assert await world.events(handle, "TIMER_FIRED") == 0

@@ -43,10 +43,10 @@ _START = "args."
 class Preview(Record):
     """Show some arguments as an e-mail or a SQL statement.
 
-    The kind alone is enough if the arguments have the names of the keys below, as in
-    ``preview: email``. Other arguments stay on the card, and ``redact`` still hides
-    values. A SQL statement is shown with its kind and a warning for an ``UPDATE`` or
-    ``DELETE`` without a condition. No warning is no proof of a condition.
+    The kind alone is enough (``preview: email``) if the arguments have the names of the
+    keys below. Other arguments stay on the card, and ``redact`` still hides values. A
+    warning marks an ``UPDATE`` or ``DELETE`` without a condition, but no warning is no
+    proof of a condition.
     """
 
     kind: PreviewKind

@@ -234,8 +234,7 @@ ReviewerRef = Annotated[
 Reviewers = Annotated[tuple[ReviewerRef, ...], BeforeValidator(one_or_many), Distinct]
 """A role, a Slack user id or a user group id, or a list of these."""
 Needs = Annotated[Reviewers, Field(min_length=1)]
-"""A role, a Slack user id or a user group id, or a list of these: one of these people.
-Or the name of one of ``requirements``."""
+"""People, or the name of one of ``requirements``."""
 ArgsPath = Annotated[
     str,
     _checked(_PATH.fullmatch, "is not a path; write args.name or args.card.number."),

@@ -82,16 +82,16 @@ class RequirementRule(Record):
     """
 
     of: RoleNames | None = None
-    """Roles whose votes count; Slack ids are refused here."""
+    """Roles whose votes count; no Slack ids."""
     approvals: PeopleCount | None = None
     """Number of distinct people; 1 if unset."""
     # Every choice among the parts becomes a condition, so there are few of them.
     all_: tuple[PartRule, ...] | None = Field(
         default=None, alias="all", min_length=2, max_length=4
     )
-    """2 to 4 parts with different people: a person with two roles counts once."""
+    """2 to 4 parts; a person with two roles counts once."""
     editor_may_vote: StrictBool = True
-    """``false``: the person who edited the arguments cannot approve them."""
+    """``false``: an editor cannot approve the edit."""
 
     @model_validator(mode="after")
     def _one_kind(self) -> Self:
@@ -118,17 +118,17 @@ class WaitingRule(Record):
     expires_in: Duration | None = None
     """Time to decide, for tools that do not set it."""
     authorization: Duration | None = None
-    """Time from approval to run, for tools that do not set it; 24 hours if unset."""
+    """Time from approval to run, for tools that do not set it; else 24 hours."""
     remind_at: Share | None = None
     """Share of the time after which the card's thread gets a reminder."""
     escalate_at: Share | None = None
     """Share of the time after which ``escalate_to`` is called."""
     escalate_to: EscalationTarget | None = None
-    """Role, person or channel to call then. The role or person may vote from the
-    start; if ``needs`` names a requirement, it has to list them."""
+    """Role, person or channel to call then. A role or person may vote from the start;
+    a requirement in ``needs`` has to list them."""
     notify: Notify | None = None
-    """How roles that do not set it learn of a card; with ``none``, people are first
-    asked when ``escalate_to`` is called."""
+    """How roles that do not set it learn of a card; with ``none``, only ``escalate_to``
+    is called."""
 
     @model_validator(mode="after")
     def _both(self) -> Self:
@@ -155,10 +155,10 @@ class EscalateRule(WaitingRule):
     """
 
     needs: Needs | None = None
-    """Two of these people, in place of the people of the tool; or a requirement. A
-    requirement of the tool has to be met as well."""
+    """Two of these people in place of those of the tool; or a requirement, in addition
+    to one of the tool."""
     ask_again_within: Duration | None = None
-    """An approval this soon after the call was shown has to be given once more."""
+    """An approval this soon after the call was shown has to be repeated."""
 
 
 class TierRules(Record):
@@ -242,18 +242,17 @@ class TriageRule(Record):
     """Tiers whose calls the model gets; ``[]`` for none."""
     # An agent waits, and the reservations of its turn end in a minute.
     timeout: Annotated[Duration, capped("30s")] = timedelta(seconds=2)
-    """Time for its answer, 30 seconds at most; a later answer changes nothing."""
+    """Time for its answer, 30 seconds at most."""
     may_deny: StrictBool = False
-    """``true``: it may refuse a call. Otherwise its ``deny`` counts as ``escalate``."""
+    """``true``: it may refuse a call."""
 
 
 class SpotCheckRule(Record):
     """Ask a colleague about some of the calls that ran: was this right?
 
-    Only people without a part in the call can answer: its requester, editors and
-    approvers cannot. The first answer is recorded and changes nothing about the call.
-    A call of tier ``auto`` that is drawn runs as one of tier ``notify``. The audit log
-    has ``item.check_asked`` and ``item.checked``.
+    Requester, editors and approvers of the call cannot answer. The first answer is
+    recorded and changes nothing about the call. A drawn call of tier ``auto`` runs as
+    one of tier ``notify``. The audit log has ``item.check_asked`` and ``item.checked``.
     """
 
     share: Share
@@ -282,14 +281,14 @@ class SeededCall(Record):
 class SeededDefectRule(Record):
     """Show cards with a deliberate mistake, to measure whether reviewers notice it.
 
-    Such a card is no approval, and its call can never run. The first click of a
-    reviewer ends it: Approve counts as rubber-stamped; Edit, Reject and Respond count
-    as noticed. Inform your team before you switch this on. The audit log has
-    ``seeded.shown``, ``seeded.answered`` and ``seeded.expired``.
+    The call of such a card can never run. The first click of a reviewer ends it:
+    Approve counts as rubber-stamped, every other button as noticed. Inform your team
+    before you switch this on. The audit log has ``seeded.shown``, ``seeded.answered``
+    and ``seeded.expired``.
     """
 
     every: Duration
-    """Average time between two such cards; half to one and a half times as long."""
+    """Average time between two such cards."""
     calls: Annotated[tuple[SeededCall, ...], Field(min_length=1, max_length=100)]
     """Calls to choose from; a card shows one."""
 
@@ -302,8 +301,7 @@ class BatchRule(Record):
     """Put calls of several turns and threads on one card.
 
     They share it if agent, task, tool, channel, requester and reviewers are the same
-    and one click can approve them. Each call keeps a record, a hash and a deadline. A
-    card with fewer than two calls becomes an ordinary card.
+    and one click can approve them. Each call keeps a record, a hash and a deadline.
     """
 
     by: Literal["window", "task"] = "window"
@@ -348,7 +346,7 @@ class Defaults(Record):
     triage: TriageRule | None = None
     """Put calls to a model."""
     overridable: StrictBool = False
-    """``true``: a run of an agent may ask for less than ``tier`` for unlisted tools."""
+    """``true``: a run may ask for less than ``tier`` for unlisted tools."""
     link_hosts: Annotated[tuple[Host, ...], Distinct] | None = None
     """Hosts that a ``link`` may lead to; any host if unset."""
 
@@ -361,7 +359,7 @@ class RoleRule(Record):
     """
 
     users: Annotated[tuple[UserId, ...], Distinct] = ()
-    """Slack user ids; names and e-mail addresses are refused."""
+    """Slack user ids."""
     usergroups: Annotated[tuple[UsergroupId, ...], Distinct] = ()
     """Slack user group ids."""
     notify: Notify | None = None
@@ -381,15 +379,15 @@ class RoleRule(Record):
 class WindowRule(Record):
     """A rolling total over the calls of some tools.
 
-    It includes the call itself and all calls that wait, so several calls at once cannot
-    pass a limit together. Spellings of one resource share a total: ``7`` and ``"07"``,
-    upper and lower case. A call without a usable amount or resource is escalated.
+    It includes the call itself and all calls that wait. Spellings of one resource share
+    a total: ``7`` and ``"07"``, upper and lower case. A call without a usable amount or
+    resource is escalated.
     """
 
     tools: Annotated[tuple[str, ...], BeforeValidator(one_or_many), Field(min_length=1)]
     """Names of listed tools, or ``"*"`` for all tools."""
     by: CountedBy | None = None
-    """Value that gets a separate total; if unset, one total is for all calls."""
+    """Value that gets a separate total."""
     sum: AddedUp
     """Amount to add up, a number or decimal text; ``1`` counts each call."""
     counts: Literal["uses", "requests"] = "uses"
@@ -411,12 +409,11 @@ class RaiseRule(Record):
     to: Tier | None = None
     """Lowest tier if the rule is true; ``approve`` with ``needs`` alone."""
     needs: RoleNames | None = None
-    """One person with one of these roles, or a requirement, in addition to all others.
-    Slack ids are refused here."""
+    """One more person with one of these roles, or a requirement; no Slack ids."""
     when: Condition
     """Condition over the call; see ``docs/policy.md``."""
     because: Reason
-    """Reason for people and the model, in one line of at most 200 characters."""
+    """Reason for people and the model."""
 
     @model_validator(mode="after")
     def _something(self) -> RaiseRule:
@@ -449,7 +446,7 @@ class Protection(Record):
     ask_about_invalid_calls: StrictBool = False
     """``true``: people get calls that do not fit their tool, instead of the model."""
     unfreeze: Reviewers | None = None
-    """People who may lift a freeze or a pause; if unset, everyone who may freeze."""
+    """People who may lift a freeze or a pause; everyone who may freeze if unset."""
 
 
 class PrivacyRule(Record):
@@ -465,9 +462,9 @@ class PrivacyRule(Record):
 class ToolRule(Record):
     """Rules for the calls of one tool.
 
-    Under ``agents.NAME.tools`` an entry is for one agent and can only ask for more: a
-    lower tier is refused, and ``raise``, ``redact``, ``requires_reason`` and a
-    requirement in ``needs`` are added to those of the tool.
+    An entry under ``agents.NAME.tools`` can only ask for more: a lower tier is refused,
+    and ``raise``, ``redact``, ``requires_reason`` and a requirement in ``needs`` are
+    added to those of the tool.
     """
 
     tier: Tier | None = None
@@ -475,17 +472,16 @@ class ToolRule(Record):
     allow: Annotated[tuple[Verb, ...], Field(min_length=1)] | None = None
     """Decisions that reviewers may make; all if unset."""
     needs: Needs | None = None
-    """Who decides: one of these people at ``approve``, two at ``escalate`` unless the
-    tier names others; or a requirement, at both tiers."""
+    """Who decides; see ``docs/policy.md``."""
     description: Template | None = None
-    """Header of the card, with values of the call in it."""
+    """Header of the card."""
     link: Link | None = None
     """Address that the card shows, unless a value in it is missing or hidden."""
     preview: Preview | None = None
     """Show the arguments as an e-mail or a SQL statement."""
     args_schema: JsonObject | None = None
     """JSON Schema 2020-12 of the arguments: a call that does not fit is escalated, an
-    edit is refused. Cards show the ``title`` and the ``x-unit`` of an argument."""
+    edit is refused. Cards show ``title`` and ``x-unit`` of an argument."""
     requires_reason: (
         Annotated[tuple[Literal[Verb.APPROVE, Verb.EDIT, Verb.REJECT], ...], Distinct]
         | None
@@ -500,11 +496,11 @@ class ToolRule(Record):
     idempotent: StrictBool | None = None
     """``true``: a call in doubt may run again under the same idempotency key."""
     redact: tuple[ArgsPath, ...] = ()
-    """Arguments that cards and the HTTP API hide, in each entry of a list; the tool
-    gets them unchanged."""
+    """Arguments, also inside of lists, that cards and the HTTP API hide; the tool gets
+    them unchanged."""
     totals: Totals = ()
-    """Up to three numbers that a card of several calls adds up; among five or more, a
-    number far from the median is marked."""
+    """Up to three numbers that a card of several calls adds up. It marks outliers among
+    five or more."""
     same_by: ArgsPaths = ()
     """Arguments that make two calls the same; all of them if unset."""
     expires_in: Duration | None = None
@@ -514,12 +510,11 @@ class ToolRule(Record):
     on_failure: Literal["tell", "ask"] | None = None
     """If a call fails: ``tell`` the agent (default), or ``ask`` people to retry it."""
     notify: Notify | None = None
-    """How people learn of its cards, before what role and tier set."""
+    """How people learn of its cards; overrides role and tier."""
     channel: ChannelRef | None = None
     """Where its cards go."""
     overridable: StrictBool | None = None
-    """``true``: a run of an agent may ask for less than ``tier``, never for less than
-    a rule of ``raise``."""
+    """``true``: a run may ask for less than ``tier``, never for less than ``raise``."""
     triage: TriageRule | None = None
     """Put its calls to a model."""
     allow_similar: SimilarRule | None = None

@@ -71,16 +71,26 @@ def _code(text: str) -> Ref:
 
 
 FREEZE_EVENTS = frozenset(
-    {EventName.AGENT_PAUSED, EventName.FREEZE_SET, EventName.FREEZE_LIFTED}
+    {
+        EventName.AGENT_FLOODS,
+        EventName.AGENT_PAUSED,
+        EventName.FREEZE_SET,
+        EventName.FREEZE_LIFTED,
+    }
 )
 """Events that are posted in the channel, not in the thread of one card."""
 
 _HEADLINES: dict[EventName, LiteralString] = {
+    EventName.AGENT_FLOODS: "🌊 *Flood:* {n} requests in ten minutes.",
     EventName.AGENT_PAUSED: "⏸️ *Paused* after many rejections.",
     EventName.FREEZE_SET: "🧊 *Frozen* by {who}.",
     EventName.FREEZE_LIFTED: "▶️ *Unfrozen* by {who}.",
 }
 _MEANS: dict[EventName, LiteralString] = {
+    EventName.AGENT_FLOODS: (
+        "Its next calls share a card for each tool, and notify nobody. Escalated calls "
+        "still get a card of their own. To stop the agent, write:"
+    ),
     EventName.AGENT_PAUSED: (
         "No cards are posted for its calls. To end the pause, write:"
     ),
@@ -100,7 +110,11 @@ def freeze_message(event: Event, *, command: str = COMMAND) -> Message:
         command: the app's slash command.
     """
     headline = _HEADLINES[event.name]
-    by = {"who": actor_ref(event.actor)} if "{who}" in headline else {}
+    by: dict[str, Ref | int] = {}
+    if "{who}" in headline:
+        by["who"] = actor_ref(event.actor)
+    if "{n}" in headline:
+        by["n"] = _ms(event, "requests")
     kind, name = scope_of(event)
     what = f"The {kind} {name}" if name else "Everything"
     more = [section(untrusted(fit(what, _NAME)))]
@@ -108,14 +122,16 @@ def freeze_message(event: Event, *, command: str = COMMAND) -> Message:
         more.append(quote(event.reason, _REASON))
     if event.name in _MEANS:
         lifted = f"{kind} {name}" if name else "everything"
-        lifting = fit(f"{command} unfreeze {lifted}", _NAME)
+        verb = "freeze" if event.name is EventName.AGENT_FLOODS else "unfreeze"
+        lifting = fit(f"{command} {verb} {lifted}", _NAME)
         more.append(context(untrusted(f"{_MEANS[event.name]} {lifting}")))
     return said(template(headline, **by), *more)
 
 
 def scope_of(event: Event) -> tuple[str, str]:
     """Return the scope of one of `FREEZE_EVENTS`: agent, tool or tenant, and a name."""
-    if event.tool and event.name is not EventName.AGENT_PAUSED:
+    is_of_agent = event.name in {EventName.AGENT_FLOODS, EventName.AGENT_PAUSED}
+    if event.tool and not is_of_agent:
         return "tool", event.tool
     return ("agent", event.agent) if event.agent else ("tenant", "")
 

@@ -36,6 +36,8 @@ def reached(frame: Frame) -> list[Block]:
         people = join_list([template("{who}", who=user(one)) for one in frame.sent])
         parts.append(template("✉️ Sent directly to {people}", people=people))
     quiet = quiet_roles(frame.approval)
+    if any(role.asked.is_flooded for role in _asked(frame.approval)):
+        parts.append(template("🔕 Notifies nobody: its agent floods you with requests"))
     if quiet:
         names = join_list([named_role(name) for name in sorted(quiet)])
         at = when(min(quiet.values()))
@@ -122,7 +124,7 @@ def quiet_roles(approval: Approval) -> dict[str, int]:
     return {
         role.name: role.asked.quiet_until_ms
         for role in _asked(approval)
-        if _is_quiet(role)
+        if role.notify is not Notify.NONE and role.asked.quiet_until_ms
     }
 
 
@@ -155,7 +157,8 @@ def _is_for_requester(approval: Approval) -> bool:
 
 
 def _is_quiet(role: Role) -> bool:
-    return role.notify is not Notify.NONE and bool(role.asked.quiet_until_ms)
+    is_silent = role.asked.is_flooded or bool(role.asked.quiet_until_ms)
+    return role.notify is not Notify.NONE and is_silent
 
 
 def _copied(approval: Approval) -> list[str]:

@@ -90,8 +90,7 @@ class Collector:
             return False
         keys = self.updater.card_publisher.keys
         card = await self.store.card_of(keys, entry.approval)
-        # Most approvals have separate cards, and most policies collect none.
-        if card == ALONE or (card is None and not self.service.collects()):
+        if card == ALONE:
             self._waiting.pop(entry.approval, None)
             return False
         async with self._lock:

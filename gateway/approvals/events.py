@@ -75,6 +75,7 @@ class EventName(StrEnum):
     RUN_FAILED = "run.failed"
     TRIAGE_RAISED = "triage.raised"
     TRIAGE_FAILED = "triage.failed"
+    AGENT_FLOODS = "agent.floods"
     AGENT_PAUSED = "agent.paused"
     DELEGATION_SET = "delegation.set"
     DELEGATION_LIFTED = "delegation.lifted"

@@ -439,6 +439,9 @@ class Protection(Record):
     """Calls that may wait at once."""
     requests_per_10m: Count = Field(default=200, ge=1, le=100_000)
     """Calls put to people in ten minutes."""
+    flood_per_10m: Count = Field(default=50, ge=1, le=100_000)
+    """Calls in ten minutes after which calls at ``approve`` notify nobody, and share a
+    card for each tool."""
     same_rejected_within: Count = Field(default=3, ge=0, le=100)
     """Turns in which an unchanged rejected call is refused without a card."""
     pause_after_rejections: Count = Field(default=10, ge=1, le=1_000)

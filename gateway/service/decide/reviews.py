@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Awaitable, Callable
+from datetime import timedelta
 from typing import cast
 
 from keyturn.gateway.approvals import waiting_changes
@@ -33,7 +34,7 @@ from keyturn.gateway.policy.effective_rules import EffectiveRules
 from keyturn.gateway.policy.evaluate import asks_for_precedents
 from keyturn.gateway.policy.hours import utc
 from keyturn.gateway.policy.rules import BatchRule, Policy
-from keyturn.gateway.protocol.records import Person
+from keyturn.gateway.protocol.records import Person, Tier
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.service.decide.deciding import DecisionService, Voters
 from keyturn.gateway.service.people.freezing import ReviewerFreezes, RunService
@@ -316,13 +317,11 @@ class ReviewService(DecisionService):
         A rule by task needs a call with a task.
         """
         tool = approval.items[0].tool
+        if self._is_flood(approval):
+            return _FLOOD
         rule = EffectiveRules(self._policy(), approval.agent, tool).first.batch
         is_without = rule is not None and rule.by == "task" and not approval.task
         return None if is_without else rule
-
-    def collects(self) -> bool:
-        """Return whether the policy has any rule for shared cards."""
-        return any(rule.batch for _, rule in self._policy().tool_rules())
 
     async def read_collected(
         self, card: str, shown: Callable[[Loaded], Awaitable[Loaded]] | None = None
@@ -372,20 +371,28 @@ class ReviewService(DecisionService):
             name: tuple(filter(None, [on_call.on_call(rotation, utc(now_ms))]))
             for name, rotation in policy.on_call.items()
         }
-        if not turns and not any(rule.quiet for rule in rules.values()):
+        is_flooded = self._is_flood(approval) and not approval.reminded_at_ms
+        is_timed = turns or any(rule.quiet for rule in rules.values())
+        if not is_timed and not is_flooded:
             return loaded
 
         def asked(item: Item, role: Role) -> Role:
-            rule = rules.get(role.name)
+            asking, rule = role.asked.with_(is_flooded=is_flooded), rules.get(role.name)
             if rule is None:
-                return role
-            asking = role.asked.with_(
+                return role.with_(asking=asking)
+            asking = asking.with_(
                 on_call=turns.get(rule.on_call or "", ()),
                 quiet_until_ms=_quiet_until_ms(rule.quiet, approval, item, now_ms),
             )
             return role.with_(asking=asking)
 
         return Loaded(approval.with_roles(asked), now_ms)
+
+    def _is_flood(self, approval: Approval) -> bool:
+        """Return whether the agent asks so much that this call gets no notification."""
+        is_usual = {item.tier for item in approval.items} == {Tier.APPROVE}
+        flood = self._policy().protect.flood_per_10m
+        return is_usual and approval.recent_requests > flood
 
     def reach_changed_ms(self, now_ms: int) -> int:
         """Return the last change of the people to notify, in ms; 0 without one.
@@ -402,6 +409,10 @@ class ReviewService(DecisionService):
             turn = on_call.turn_at(rotation, now)
             moments += [] if turn is None else [rotation.begin(turn)]
         return max((int(one.timestamp() * 1000) for one in moments), default=0)
+
+
+_FLOOD = BatchRule(within=timedelta(seconds=10))
+"""Calls of a flood share cards, whatever the rules of their tools."""
 
 
 def _quiet_until_ms(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
@@ -164,7 +164,8 @@ class Source:
 
     ``spelled`` has the arguments as the agent wrote them, by call id.
     ``requests_10m`` counts the agent's requests to people in the ten minutes before.
-    ``now_ms`` is the store's clock.
+    ``flood_per_10m`` is the number after which they are a flood. ``now_ms`` is the
+    store's clock.
     """
 
     turn: wire.Turn
@@ -175,7 +176,17 @@ class Source:
     policy_digest: str
     spelled: Mapping[str, JsonObject] = field(default_factory=dict[str, JsonObject])
     requests_10m: int = 0
+    flood_per_10m: int = 0
     now_ms: int = 0
+
+
+def _floods(
+    source: Source, approvals: Sequence[Approval], requests: int
+) -> Iterator[Event]:
+    """Yield the event that the requests of ten minutes have become a flood."""
+    if source.requests_10m <= source.flood_per_10m < requests:
+        event = approval_event(approvals[0], EventName.AGENT_FLOODS)
+        yield event.with_(data={**event.data, "requests": str(requests)})
 
 
 def context_of(tenant: str, ref: wire.TurnRef, call: wire.ProposedCall) -> Context:
@@ -252,6 +263,7 @@ def propose(evaluated: Sequence[EvaluatedCall], source: Source) -> Proposal:
     for (position, one, _), item in zip(positions, items, strict=True):
         verdicts[position] = _recorded(one, item)
     events += [event for approval in approvals for event in opened_events(approval)]
+    events += _floods(source, approvals, nth - 1)
     return Proposal(
         verdicts=tuple(verdicts[position] for position in range(len(evaluated))),
         approvals=tuple(approvals),

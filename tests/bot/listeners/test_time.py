@@ -18,7 +18,8 @@ WAITING = """tiers:
              remind_at: 25%, escalate_at: 75%, escalate_to: C0GENERAL}
 """
 BEFORE, AFTER = POLICY.index("tiers:"), POLICY.index("tools:")
-PATIENT = load_policy(POLICY[:BEFORE] + WAITING + POLICY[AFTER:], "policy.yml")
+PATIENT_TEXT = POLICY[:BEFORE] + WAITING + POLICY[AFTER:]
+PATIENT = load_policy(PATIENT_TEXT, "policy.yml")
 
 
 async def ring(stack: Stack, approval: str, kind: TimerKind) -> None:

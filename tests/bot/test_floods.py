@@ -1,0 +1,73 @@
+"""The calls of an agent that floods people share one card, and notify nobody."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from keyturn.bot.ids import Action
+from keyturn.gateway.approvals.timing import TimerKind
+from keyturn.gateway.policy.load import load_policy
+from keyturn.gateway.policy.rules import BatchRule
+from keyturn.gateway.service.decide import reviews
+from tests.bot.bot_stack import CHANNEL, POLICY, Stack, has_button, says
+from tests.bot.listeners.test_time import PATIENT_TEXT, has_note, ring
+from tests.bot.test_collected_cards import posted
+from tests.conftest import eventually
+from tests.levels import size
+
+FLOOD = 3
+CALLS = size(deep=98, short=20)
+FLOODS = f"protect: {{flood_per_10m: {FLOOD}}}\n"
+GROUP = "<!subteam^S0SUPPORT>"
+
+
+@pytest.fixture
+def stack(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> Stack:
+    # Posted once all of them are there, and not after ten seconds.
+    rule = BatchRule(within=timedelta(minutes=10), up_to=CALLS - FLOOD)
+    monkeypatch.setattr(reviews, "_FLOOD", rule)
+    stack.policy = load_policy(POLICY + FLOODS, "policy.yml")
+    return stack
+
+
+async def test_a_flood_is_one_card_and_one_message(stack: Stack) -> None:
+    async with stack.running():
+        ana = stack.actor("U0ANA")
+        for n in range(FLOOD):
+            await stack.refund(f"t{n}", amount=10 + n, order_id=f"{n}")
+        before = await posted(stack, FLOOD)
+        for n in range(FLOOD, CALLS):
+            await stack.refund(f"t{n}", amount=10 + n, order_id=f"{n}")
+        # The hostile one is a transfer, which two people approve on its own card.
+        hostile = await stack.submit(("wire_money", {"n": 1}), thread="hostile")
+
+        told = await ana.message_with(CHANNEL, says(f"{FLOOD + 1} requests in ten"))
+        alone = await stack.card(hostile[0])
+        shared = await ana.message_with(CHANNEL, says(f"Approve all {CALLS - FLOOD}"))
+        cards = await posted(stack, FLOOD + 2)
+
+    assert all(GROUP in str(card["blocks"]) for card in before)
+    assert "/approvals freeze agent support" in str(told["blocks"])
+    assert has_button(alone, Action.APPROVE)
+    assert says("Notifies nobody")(shared)
+    assert GROUP not in str(shared["blocks"])
+    assert len(cards) == FLOOD + 2
+
+
+async def test_a_reminder_of_a_flood_notifies_people(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stack.policy = load_policy(PATIENT_TEXT + FLOODS, "policy.yml")
+    one_second = BatchRule(within=timedelta(seconds=1))
+    monkeypatch.setattr(reviews, "_FLOOD", one_second)
+    async with stack.running():
+        verdicts = [
+            await stack.refund(f"t{n}", order_id=f"{n}") for n in range(FLOOD + 1)
+        ]
+        card = await stack.card(verdicts[-1], says("Notifies nobody"))
+        await ring(stack, (await stack.approval(verdicts[-1])).id, TimerKind.REMIND)
+
+        await eventually(lambda: has_note(stack, card, GROUP))
+        await stack.card(verdicts[-1], lambda m: not says("Notifies nobody")(m))

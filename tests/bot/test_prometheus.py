@@ -143,8 +143,8 @@ def expressions() -> list[str]:
 
 
 def rules() -> list[str]:
-    """Return the expressions of the alerts in the docs."""
-    (text,) = re.findall(r"^```yaml\n(groups:.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+    """Return the expressions of the alert rules."""
+    text = (ROOT / "docs/grafana/alerts.yml").read_text(encoding="utf-8")
     (group,) = yaml.safe_load(text)["groups"]
     return [rule["expr"] for rule in group["rules"]]
 

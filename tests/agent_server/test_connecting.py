@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import AsyncGenerator, Generator, Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -115,8 +116,7 @@ async def test_the_doctor_names_a_missing_graph(
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Generator[Process]:
     """Start a server that asks for a key."""
     folder = tmp_path_factory.mktemp("guarded-server")
-    # The one of the page.
-    (folder / "auth.py").write_text(blocks("python", PAGE)[1], encoding="utf-8")
+    shutil.copy(ROOT / "examples" / "agent_server_auth.py", folder / "auth.py")
     keys = {"APP_KEY": "key-of-the-app", "KEYTURN_KEY": "key-of-keyturn"}
     auth = {"path": "./auth.py:auth"}
     graphs = {"stock": "graphs.py:stock"}

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
+from examples import aiohttp_app
 from keyturn.agent.scripted_model import calling
 from keyturn.gateway.embed import Keyturn
 from keyturn.gateway.protocol.records import RunRef
@@ -24,7 +25,7 @@ from tests.docs.test_readme import ROOT, blocks
 SAY = {"messages": [("user", "cancel order 78291")]}
 PAGE = (ROOT / "docs" / "embedding.md").read_text(encoding="utf-8")
 CODE = blocks("python", PAGE)
-PROGRAM, WEB, OWN, NODE, STATE = CODE
+PROGRAM, OWN, NODE, STATE = CODE
 
 
 def test_the_program_runs_an_agent_to_its_last_words(
@@ -93,10 +94,8 @@ async def test_the_plain_node_wires_the_money_once_it_may(
 async def test_a_web_application_gives_out_an_id_and_comes_back(
     store: Store, tmp_path: Path
 ) -> None:
-    names = run(WEB)
-
     async with embedded(store, tmp_path) as tk:
-        server = TestServer(names["make_app"](tk))
+        server = TestServer(aiohttp_app.make_app(tk))
         async with TestClient(server) as client:
 
             async def shown() -> dict[str, Any]:

@@ -25,6 +25,7 @@ from keyturn.gateway.metrics.fold import OTHERS, Metrics, Selection
 from keyturn.gateway.policy import hours
 from keyturn.gateway.protocol.records import Tier
 from keyturn.gateway.service.report.audit_reading import StatisticsService
+from keyturn.gateway.store.store import Store
 
 _NAME = 20
 # With the name 78 columns: a terminal of 80 would wrap a wider table.
@@ -46,6 +47,17 @@ def _table(metrics: Metrics, by: str) -> Iterator[str]:
         yield "p50, p90 and p99 cover the calls that began to wait in this hour."
 
 
+def _habits(now: Metrics, before: Metrics) -> Iterator[str]:
+    """Yield a table of how people decide; in brackets the four weeks before."""
+    rows = [*report.habits(now, before)]
+    cells = [report.HABIT_HEADINGS, *(row for _, row in rows)]
+    widths = [max(map(len, column)) + 2 for column in zip(*cells, strict=True)]
+    for name, row in zip(("Habits", *(name for name, _ in rows)), cells, strict=True):
+        yield _line(name, row, widths)
+    if not rows:
+        yield f"No tool has {report.LEAST_REVIEWS} decisions of one tier in this time."
+
+
 def _rows(metrics: Metrics, by: str) -> Iterable[tuple[str, Counts]]:
     match by:
         case "tool":
@@ -59,11 +71,11 @@ def _rows(metrics: Metrics, by: str) -> Iterable[tuple[str, Counts]]:
             return [(f"{at:02}:00 to {at + 1:02}:00", row) for at, row in hours]
 
 
-def _line(name: str, row: Sequence[str]) -> str:
+def _line(name: str, row: Sequence[str], widths: Iterable[int] = _WIDTHS) -> str:
     # An agent names its tools: a name must not control a terminal.
     shown = printable(name)
     shown = shown if len(shown) <= _NAME else f"{shown[: _NAME - 1]}…"
-    padded = (f"{cell:>{width}}" for cell, width in zip(row, _WIDTHS, strict=True))
+    padded = (f"{cell:>{width}}" for cell, width in zip(row, widths, strict=True))
     return f"{shown:<{_NAME}}{''.join(padded)}"
 
 
@@ -102,6 +114,12 @@ def stats(  # noqa: PLR0913 - the options of one command
         list[Table] | None,
         typer.Option(help="Print a table by this.", show_default="tool, tier"),
     ] = None,
+    habits: Annotated[
+        bool,
+        typer.Option(
+            "--habits", help="Print how people decide, and in the 4 weeks before."
+        ),
+    ] = False,
     zone: Annotated[
         str, typer.Option(help="Zone of days and hours, such as Europe/London.")
     ] = "UTC",
@@ -123,6 +141,7 @@ def stats(  # noqa: PLR0913 - the options of one command
       keyturn stats                                 the last 30 days, by tool and tier
       keyturn stats --since 7d --by hour            when do people answer slowly?
       … --since 2026-07-01 --until 2026-08-01       July
+      keyturn stats --since 7d --habits             do people still look?
       … --tool process_refund --zone Europe/London  one tool, London's days
       … --audit audit.jsonl --json                  of an export, for a machine
     """
@@ -138,7 +157,8 @@ def stats(  # noqa: PLR0913 - the options of one command
     )
     if selected.until_ms is not None and selected.until_ms <= selected.since_ms:
         raise SettingsError(f"--until {until!r} is not after --since {since!r}.")
-    metrics = _metrics(command_context(ctx), selected, where, audit)
+    selections = [selected, *([selected.four_weeks_before] if habits else [])]
+    metrics, *before = _metrics(command_context(ctx), selections, where, audit)
     if json:
         console.as_json(report.as_json(metrics))
         return
@@ -150,6 +170,10 @@ def stats(  # noqa: PLR0913 - the options of one command
     typer.echo()
     for name, rate, said in report.facts(metrics):
         typer.echo(f"{name:<14} {rate:>5}  {said}")
+    for then in before:
+        typer.echo()
+        for line in _habits(metrics, then):
+            typer.echo(line)
     for one in by or (Table.TOOL, Table.TIER):
         typer.echo()
         for line in _table(metrics, one):
@@ -157,20 +181,23 @@ def stats(  # noqa: PLR0913 - the options of one command
 
 
 def _metrics(
-    command: CommandContext, selected: Selection, where: tzinfo, audit: TextIO | None
-) -> Metrics:
+    command: CommandContext,
+    selections: Sequence[Selection],
+    where: tzinfo,
+    audit: TextIO | None,
+) -> list[Metrics]:
+    async def read(store: Store, tenant: str) -> list[Metrics]:
+        service = StatisticsService(store, tenant=tenant)
+        return [await service.metrics(one, where) for one in selections]
+
     if audit is None:
-        return use_store(
-            command,
-            lambda store, tenant: StatisticsService(store, tenant=tenant).metrics(
-                selected, where
-            ),
-        )
-    metrics = Metrics(selected, where)
+        return use_store(command, read)
+    metrics = [Metrics(one, where) for one in selections]
     try:
         # Row by row: an export may be larger than the memory.
         for event in read_export(audit, audit.name, Event):
-            metrics.add(event)
+            for one in metrics:
+                one.add(event)
     except UnicodeDecodeError as error:
         raise SettingsError(f"{audit.name!r} is not UTF-8 text.") from error
     return metrics

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import date, datetime, timedelta
+from itertools import islice
 from typing import LiteralString
 
 from keyturn.bot.blocks import (
@@ -25,7 +26,14 @@ from keyturn.bot.text import ELLIPSIS, fit, label, template, untrusted
 from keyturn.gateway.approvals.events import Event, EventName
 from keyturn.gateway.metrics.counts import Counts, Outcome
 from keyturn.gateway.metrics.fold import Metrics
-from keyturn.gateway.metrics.report import HEADINGS, Fact, by_calls, cells, facts
+from keyturn.gateway.metrics.report import (
+    HEADINGS,
+    Fact,
+    by_calls,
+    cells,
+    facts,
+    habits,
+)
 from keyturn.gateway.protocol.records import Record
 from keyturn.sandbox.blockkit import JSON, limits
 
@@ -119,8 +127,27 @@ class Digest(Record):
     outcomes: tuple[tuple[int, ...], ...]
 
 
-def digest_of(metrics: Metrics) -> Digest:
-    """Return the digest of the metrics of a period that has ended."""
+_MAX_HABITS = 3
+
+
+def _habits(now: Metrics, before: Metrics) -> Iterator[Fact]:
+    """Yield how people decide the most frequent calls; in brackets as before."""
+    for name, cells_ in islice(habits(now, before), _MAX_HABITS):
+        _, approved, changed, in_details, half = cells_
+        said = (
+            f"approved {approved}, changed {changed}, approved in Full details "
+            f"{in_details}, half within {half}"
+        )
+        yield Fact(fit(name, _NAME), "", said)
+
+
+def digest_of(metrics: Metrics, before: Metrics) -> Digest:
+    """Return the digest of the metrics of a period that has ended.
+
+    Args:
+        metrics: of the period.
+        before: of the four weeks before it.
+    """
     selected = metrics.selected
     days = [
         (day, _outcomes(metrics.days.get(day, Counts()))) for day in _days_of(metrics)
@@ -128,7 +155,7 @@ def digest_of(metrics: Metrics) -> Digest:
     return Digest(
         since_ms=selected.since_ms,
         until_ms=selected.until_ms or 0,
-        facts=tuple(facts(metrics)),
+        facts=(*facts(metrics), *_habits(metrics, before)),
         tools=tuple(tool_rows(metrics)),
         # Not `evaluated`: a call authorized on one day may lapse on the next, which
         # would then have fewer calls than the sum of its parts.

@@ -97,10 +97,12 @@ class MetricsReports:
             StoreUnavailable: the store does not answer.
             LeaseLost: another bot publishes now.
         """
-        metrics = await self._service.statistics.metrics(period, zone)
+        statistics = self._service.statistics
+        metrics = await statistics.metrics(period, zone)
         if metrics.total.is_empty:
             return False
-        data = {DIGEST: digest_of(metrics).model_dump_json()}
+        before = await statistics.metrics(period.four_weeks_before, zone)
+        data = {DIGEST: digest_of(metrics, before).model_dump_json()}
         await self._announce("digest", mark, EventName.METRICS_DIGEST, data)
         return True
 

@@ -131,6 +131,7 @@ class Counts:
         failed_auto: failed executions that ran without a decision.
         unused_auto: calls that the policy allowed but that did not run: another policy
             came first, or the agent was too late.
+        from_details: approvals that were given in Full details and not on the card.
         too_soon: approvals that came too soon and had to be given again.
         handed: decisions handed to programs that run calls by themselves, by ``taken``
             and ``not_taken``.
@@ -147,6 +148,7 @@ class Counts:
     failed: int = 0
     failed_auto: int = 0
     unused_auto: int = 0
+    from_details: int = 0
     too_soon: int = 0
     handed: Counter[str] = field(default_factory=Counter[str])
     checks: Counter[str] = field(default_factory=Counter[str])
@@ -192,6 +194,16 @@ class Counts:
     def corrected(self) -> Share:
         """Return the decisions in which people edited or rejected a call."""
         return Share(self.among(*CORRECTED), self.among(*DECIDED))
+
+    @property
+    def approved(self) -> Share:
+        """Return the decisions in which people approved a call unchanged."""
+        return Share(self.calls[Outcome.APPROVED], self.among(*DECIDED))
+
+    @property
+    def looked_closer(self) -> Share:
+        """Return the approvals that were given in Full details."""
+        return Share(self.from_details, self.calls[Outcome.APPROVED])
 
     @property
     def audit_yield(self) -> Share:

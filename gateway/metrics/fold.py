@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, tzinfo
 
+from keyturn.gateway.approvals.decisions import Gesture
 from keyturn.gateway.approvals.events import (
     BY_GATEWAY,
     BY_POLICY,
@@ -51,6 +52,7 @@ _OUTCOMES = {
     EventName.ITEM_SUPERSEDED: Outcome.SUPERSEDED,
     EventName.ITEM_WITHDRAWN: Outcome.WITHDRAWN,
 }
+_FOUR_WEEKS_MS = 28 * 86_400_000
 _COUNT = re.compile(r"[0-9]{1,9}", re.ASCII)
 _MILLISECONDS = re.compile(r"[0-9]{1,15}", re.ASCII)
 _TIERS = frozenset(map(str, Tier))
@@ -82,6 +84,12 @@ class Selection:
     tool: str = ""
     tier: str = ""
     agent: str = ""
+
+    @property
+    def four_weeks_before(self) -> Selection:
+        """Return the same selection for the four weeks before its period."""
+        since_ms = max(0, self.since_ms - _FOUR_WEEKS_MS)
+        return replace(self, since_ms=since_ms, until_ms=self.since_ms)
 
     def is_in_time(self, event: Event) -> bool:
         """Return whether an event is in the period."""
@@ -231,6 +239,9 @@ def _count(counts: Counts, event: Event, outcome: Outcome | None) -> None:
     counts.unused_auto += is_auto and is_unused and HANDED_TO not in event.data
     if event.name in _HANDED:
         counts.handed[_HANDED[event.name]] += 1
+    counts.from_details += outcome is Outcome.APPROVED and (
+        event.data.get("gesture") == Gesture.MODAL
+    )
     counts.too_soon += event.name is EventName.ITEM_ASKED_AGAIN
     match event.name:
         case EventName.ITEM_CHECK_ASKED:

@@ -161,6 +161,38 @@ def facts(metrics: Metrics) -> Iterator[Fact]:
         yield Fact("Seeded defects", rate(stamped), said)
 
 
+LEAST_REVIEWS = 20
+"""Fewest decisions of a row with habits: fewer could point at one person."""
+
+HABIT_HEADINGS = ("Decided", "Approved", "Changed", "In details", "p50")
+
+
+def habits(now: Metrics, before: Metrics) -> Iterator[tuple[str, list[str]]]:
+    """Yield tool and tier with the cells of how people decide, most decisions first.
+
+    A cell has the value of the earlier period behind it, if that has enough decisions.
+    """
+    rows = sorted(now.cells.items(), key=lambda row: (-row[1].among(*DECIDED), row[0]))
+    for (tool, tier), counts in rows:
+        if counts.among(*DECIDED) >= LEAST_REVIEWS:
+            earlier = before.cells.get((tool, tier), Counts())
+            name = tool if tier == Tier.APPROVE else f"{tool} ({tier})"
+            yield name, _habit(counts, earlier)
+
+
+def _habit(now: Counts, before: Counts) -> list[str]:
+    is_known = before.among(*DECIDED) >= LEAST_REVIEWS
+    cells = zip(_habit_cells(now), _habit_cells(before), strict=True)
+    return [f"{one} ({was})" if is_known else one for one, was in cells]
+
+
+def _habit_cells(counts: Counts) -> list[str]:
+    changed = Share(counts.calls[Outcome.EDITED], counts.among(*DECIDED))
+    shares = map(rate, (counts.approved, changed, counts.looked_closer))
+    half = _ms(counts.waits.quantile_ms(0.5))
+    return [str(counts.among(*DECIDED)), *shares, half]
+
+
 _ANSWERED = "got words of a reviewer instead of running"
 _PASSED = "left without review to programs that run them by themselves"
 _HANDED = "approved and handed to programs that run them by themselves"

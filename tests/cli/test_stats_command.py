@@ -17,6 +17,7 @@ from tests.cli.conftest import Shell
 
 PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
 Said = Callable[..., str]
+DAY_MS = 86_400_000
 NOON_MS = 1_795_435_200_000  # 2026-11-23 12:00 UTC
 
 
@@ -196,3 +197,28 @@ def test_only_all_is_100_percent_and_only_none_is_0(
     part: int, whole: int, shown: str
 ) -> None:
     assert rate(Share(part, whole)) == shown
+
+
+def test_habits_are_compared_with_the_four_weeks_before(shell: Shell) -> None:
+    def week(at_ms: int, *, approved: int, rejected: int, waited_s: int) -> list[str]:
+        names = ["item.authorized"] * approved + ["item.rejected"] * rejected
+        rows = [json.loads(decided(name, waited_s)) for name in names]
+        return [json.dumps({**one, "at_ms": at_ms}) for one in rows]
+
+    rows = [
+        *week(NOON_MS - 20 * DAY_MS, approved=15, rejected=5, waited_s=30),
+        *week(NOON_MS, approved=39, rejected=1, waited_s=5),
+        decided("item.rejected", 5, "send_email"),
+    ]
+    shell.write("\n".join(rows) + "\n", "audit.jsonl")
+
+    out = shell.said(
+        "stats", "--since", "2026-11-20", "--audit", "audit.jsonl", "--habits"
+    )
+
+    _, _, table = out.partition("Habits")
+    [heading, only] = table.split("\n\n")[0].splitlines()
+    assert heading.split() == ["Decided", "Approved", "Changed", "In", "details", "p50"]
+    assert only.startswith("process_refund  ")
+    assert "98 % (75 %)" in only
+    assert only.endswith("5s (29s)")

@@ -67,7 +67,7 @@ def test_the_chart_has_every_call_of_every_day_once() -> None:
     metrics.days["2026-11-22"] = counts(approved=3)
     metrics.days["2026-11-22"].unused_auto = 2
 
-    message = message_of(digest_of(metrics))
+    message = message_of(digest_of(metrics, Metrics()))
 
     block = part(message, "data_visualization")
     assert (block["title"], block["chart"]["type"]) == ("Calls of each day", "bar")
@@ -87,7 +87,7 @@ def test_without_a_chart_the_days_are_bars_of_text() -> None:
     metrics.days["2026-11-17"] = counts(auto=1)
     metrics.days["2026-11-18"] = counts(auto=400)
 
-    message = message_of(digest_of(metrics), has_chart=False)
+    message = message_of(digest_of(metrics, Metrics()), has_chart=False)
 
     assert part(message, "data_visualization") is None
     shown = json.dumps(message.blocks, ensure_ascii=False)
@@ -98,7 +98,7 @@ def test_a_week_of_runs_without_calls_has_neither() -> None:
     metrics = week_before(MONDAY)
     metrics.total.runs = 3
 
-    message = message_of(digest_of(metrics))
+    message = message_of(digest_of(metrics, Metrics()))
 
     assert [one["type"] for one in message.blocks] == ["header", "context", "rich_text"]
     assert "Calls of each day" not in message.text
@@ -109,7 +109,7 @@ def test_a_table_of_many_tools_says_how_many_are_not_in_it() -> None:
     for n in range(200):
         metrics.tools[f"tool_{n}"] = counts(auto=200 - n)
 
-    rows = part(message_of(digest_of(metrics)), "table")["rows"]
+    rows = part(message_of(digest_of(metrics, Metrics())), "table")["rows"]
 
     assert len(rows) == 12
     assert [one["text"] for one in rows[-1]][:3] == ["190 more", "18145", "…"]
@@ -156,7 +156,7 @@ def any_week(draw: st.DrawFn) -> Metrics:
 def test_slack_takes_the_digest_of_any_week(
     metrics: Metrics, *, has_chart: bool
 ) -> None:
-    digest = digest_of(metrics)
+    digest = digest_of(metrics, Metrics())
 
     message = message_of(digest, has_chart=has_chart)
 
@@ -224,7 +224,7 @@ def a_busy_week() -> Event:
     metrics.days |= {day: _counts(*row) for day, row in _WEEK.items()}
     metrics.tools |= {tool: _counts(*row) for tool, row in _TOOLS.items()}
     metrics.total = _counts(*map(sum, zip(*_TOOLS.values(), strict=True)))
-    data = {DIGEST: digest_of(metrics).model_dump_json()}
+    data = {DIGEST: digest_of(metrics, Metrics()).model_dump_json()}
     name = EventName.METRICS_DIGEST
     return Event(name=name, tenant="default", seq="1-1", data=data)
 

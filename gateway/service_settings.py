@@ -168,6 +168,8 @@ def _percent(value: object) -> int:
     return int(match["count"])
 
 
+Percent = Annotated[int, BeforeValidator(_percent)]
+
 Day = Literal["mon", "tue", "wed", "thu", "fri", "sat", "sun"]
 
 
@@ -205,11 +207,13 @@ class AlertSettings(SettingsModel):
         waiting: a call waits for longer than this.
         corrected: more than this share of the decisions of the last 24 hours, in
             percent, were an edit or a rejection; of at least ``decisions``.
+        corrected_of: the same for the decisions about single tools or tiers, by name.
         decisions: with fewer decisions there is no alert.
     """
 
     waiting: Time | None = None
-    corrected: Annotated[int, BeforeValidator(_percent)] | None = None
+    corrected: Percent | None = None
+    corrected_of: dict[str, Percent] = Field(default_factory=dict)
     decisions: int = Field(default=20, ge=1)
 
 

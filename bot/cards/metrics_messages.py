@@ -268,7 +268,8 @@ def _day(day: str) -> str:
 
 
 def _alert(event: Event) -> Message:
-    known = {key: int(value) for key, value in event.data.items()}
+    of = event.data.get("of", "")
+    known = {key: int(value) for key, value in event.data.items() if key != "of"}
     if event.reason == "corrected":
         return said(
             template(
@@ -278,7 +279,8 @@ def _alert(event: Event) -> Message:
                 decisions=known["decisions"],
                 corrected=known["corrected"],
                 limit=known["limit"],
-            )
+            ),
+            *([section(untrusted(fit(f"Only calls of {of}.", _NAME)))] if of else []),
         )
     limit_s = known["limit_ms"] // 1000 if "limit_ms" in known else known["limit"] * 60
     is_exact = limit_s % 60 == 0

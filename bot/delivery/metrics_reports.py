@@ -7,14 +7,16 @@ then posted like any other event, however long Slack is unreachable.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
 from keyturn.bot.cards.metrics_messages import DIGEST, digest_of
 from keyturn.gateway.approvals.events import Event, EventName
-from keyturn.gateway.metrics.counts import DECIDED
-from keyturn.gateway.metrics.fold import Selection
+from keyturn.gateway.metrics.counts import CORRECTED, DECIDED
+from keyturn.gateway.metrics.fold import Selection, outcome_of, tier_of
 from keyturn.gateway.service.decide.reviews import ReviewService
 from keyturn.gateway.service_settings import DigestSettings, MetricsSettings
 from keyturn.gateway.store.runs.threads import Mark
@@ -22,13 +24,21 @@ from keyturn.gateway.store.runs.threads import Mark
 LOOK_S = 60.0
 """Seconds between two checks."""
 
-RATES_S = 600.0
-"""Seconds between two counts of corrections, each of which reads a day's log."""
-
 _STILL_NEWS = timedelta(days=1)
 """An older digest is not posted: no bot ran, or it was just set up."""
 
 _DAY_MS = 86_400_000
+
+
+_ANY = ""
+
+
+class _Decision(NamedTuple):
+    """A decision, and the names under which it counts: tool, tier and `_ANY`."""
+
+    at_ms: int
+    names: frozenset[str]
+    is_corrected: bool
 
 
 class MetricsReports:
@@ -55,9 +65,11 @@ class MetricsReports:
         self._reader = reader
         self._keys = service.store.keys_of_tenant(tenant)
         self._empty = ""
+        self._read_to = ""
+        self._decisions = deque[_Decision]()
 
     async def look(self) -> None:
-        """Announce a due digest or long waits; only the reader's lease holder may.
+        """Announce a due digest and what passes a threshold; needs the reader's lease.
 
         Raises:
             StoreUnavailable: the store does not answer.
@@ -69,13 +81,13 @@ class MetricsReports:
             await self._digest(digest, datetime.fromtimestamp(now_ms / 1000, UTC))
         if alert.waiting is not None:
             await self._waiting(int(alert.waiting.total_seconds()) * 1000)
-
-    async def look_at_rates(self) -> None:
-        """Announce once a day that people correct too many calls; raises likewise."""
-        limit = self._settings.alert.corrected
-        if limit is not None:
-            now_ms = await self._service.store.conn.now_ms(self._keys.outbox)
-            await self._corrected(limit, now_ms)
+        limits = dict(alert.corrected_of)
+        if alert.corrected is not None:
+            limits[_ANY] = alert.corrected
+        if limits:
+            await self._read_decisions(now_ms - _DAY_MS)
+            for name, limit in limits.items():
+                await self._corrected(name, limit, now_ms)
 
     async def _digest(self, settings: DigestSettings, now: datetime) -> None:
         due = settings.last_due(now)
@@ -123,24 +135,39 @@ class MetricsReports:
         name = EventName.METRICS_ALERT
         await self._announce("waiting", state, name, data, reason=reason)
 
-    async def _corrected(self, limit: int, now_ms: int) -> None:
-        selected = Selection(since_ms=now_ms - _DAY_MS)
-        counted = await self._service.statistics.metrics(selected, has_runs=False)
-        total = counted.total
-        corrected, decisions = total.corrected, total.among(*DECIDED)
-        if decisions < self._settings.alert.decisions:
-            return
-        if corrected.part * 100 <= limit * corrected.whole:
+    async def _read_decisions(self, since_ms: int) -> None:
+        """Read the decisions since the last look, and forget those of before a time."""
+        log = self._service.store.audit(self._keys)
+        async for event in log.entries(since_ms=since_ms, after=self._read_to):
+            self._read_to = event.seq
+            outcome = outcome_of(event)
+            if outcome in DECIDED and not event.concerns_no_call:
+                names = frozenset({_ANY, event.tool, tier_of(event)})
+                is_corrected = outcome in CORRECTED
+                self._decisions.append(_Decision(event.at_ms, names, is_corrected))
+        while self._decisions and self._decisions[0].at_ms < since_ms:
+            self._decisions.popleft()
+
+    async def _corrected(self, of: str, limit: int, now_ms: int) -> None:
+        """Announce once a day that people correct too many calls, of all or of some."""
+        found = [one.is_corrected for one in self._decisions if of in one.names]
+        corrected, decisions = sum(found), len(found)
+        is_over = corrected * 100 > limit * decisions
+        # Once a day, because the rate fluctuates around its limit.
+        day = datetime.fromtimestamp(now_ms / 1000, UTC).date().isoformat()
+        told = (await self._mark("corrected")).split("\n")
+        known = told if told[0] == day else [day]
+        is_told = of in known[1:]
+        if decisions < self._settings.alert.decisions or not is_over or is_told:
             return
         data = {
             "decisions": str(decisions),
-            "corrected": str(corrected.part),
+            "corrected": str(corrected),
             "limit": str(limit),
+            **({"of": of} if of else {}),
         }
-        # Once a day, because the rate fluctuates around its limit.
-        day = datetime.fromtimestamp(now_ms / 1000, UTC).date().isoformat()
-        name = EventName.METRICS_ALERT
-        await self._announce("corrected", day, name, data, reason="corrected")
+        mark, name = "\n".join([*known, of]), EventName.METRICS_ALERT
+        await self._announce("corrected", mark, name, data, reason="corrected")
 
     async def _mark(self, what: Mark) -> str:
         threads = self._service.store.threads

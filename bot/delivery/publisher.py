@@ -44,7 +44,7 @@ from keyturn.bot.delivery.card_publisher import (
 from keyturn.bot.delivery.card_updater import CardUpdater
 from keyturn.bot.delivery.collecting import Collector
 from keyturn.bot.delivery.event_messages import is_silent
-from keyturn.bot.delivery.metrics_reports import LOOK_S, RATES_S, MetricsReports
+from keyturn.bot.delivery.metrics_reports import LOOK_S, MetricsReports
 from keyturn.bot.delivery.outbox_queue import (
     NEEDS_PEOPLE,
     OutboxQueue,
@@ -257,7 +257,6 @@ class Publisher:
         self._repeated = [
             (seeded.look, LOOK_S),
             (reports.look, LOOK_S),
-            (reports.look_at_rates, RATES_S),
         ]
         if (kept := config.messages_kept) is not None:
             redactor = Redactor(publisher, service, kept)

@@ -46,7 +46,6 @@ async def look(stack: Stack, made: MetricsReports) -> None:
     async with lease as held:
         with holding(held):
             await made.look()
-            await made.look_at_rates()
 
 
 async def told(stack: Stack, name: EventName) -> list[Event]:
@@ -151,14 +150,24 @@ async def test_people_hear_once_that_calls_wait_too_long_and_when_none_does(
     assert "No call waits for longer than" in metrics_message(last).text
 
 
-@pytest.mark.parametrize(("limit", "is_told"), [(49, True), (50, False)])
+@pytest.mark.parametrize(
+    ("limit", "of", "is_told"),
+    [
+        (49, "", True),
+        (50, "", False),
+        (49, "process_refund", True),
+        (49, "approve", True),
+        (49, "send_email", False),
+    ],
+)
 async def test_people_hear_once_a_day_that_they_correct_more(
-    stack: Stack, limit: int, *, is_told: bool
+    stack: Stack, limit: int, of: str, *, is_told: bool
 ) -> None:
     for thread, decision in (("t1", Approve()), ("t2", Reject(reason="no"))):
         verdict = await stack.refund(thread)
         await stack.reviews.decide(await click(stack, verdict), decision, ANA)
-    alert = AlertSettings(corrected=limit, decisions=2)
+    by_name = {"corrected_of": {of: limit}} if of else {"corrected": limit}
+    alert = AlertSettings.model_validate({"decisions": 2, **by_name})
 
     for _ in range(2):
         await look(stack, reports(stack, MetricsSettings(alert=alert)))
@@ -168,3 +177,4 @@ async def test_people_hear_once_a_day_that_they_correct_more(
     for event in found:
         words = json.dumps(metrics_message(event).blocks)
         assert "Of 2 decisions of the last 24 hours, 1 were an edit" in words
+        assert of in words

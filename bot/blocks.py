@@ -8,7 +8,7 @@ sent unchanged; `ensure_valid_message` and `ensure_valid_view` check Slack's rul
 the whole message.
 """
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, cast
 
@@ -446,15 +446,15 @@ def multi_select(
 
 
 def checkboxes(
-    action_id: str, options: Sequence[Block], *, are_ticked: bool = False
+    action_id: str, options: Sequence[Block], *, ticked: Container[str] = ()
 ) -> Block:
-    """Make up to ten boxes, any of which can be ticked."""
+    """Make up to ten boxes; those with these values are ticked."""
     offered = _distinct(options)
     return block_object(
         "checkboxes",
         action_id=str(action_id),
         options=[*offered],
-        initial_options=[*offered] if are_ticked else None,
+        initial_options=[one for one in offered if str(one["value"]) in ticked] or None,
     )
 
 

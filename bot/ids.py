@@ -31,6 +31,7 @@ class Action(StrEnum):
     REJECT_ALL = "reject_all"
     CHOOSE = "choose"
     CHOOSE_EDIT = "choose_edit"
+    CHOOSE_ORDER = "choose_order"
     EDIT = "edit"
     REJECT = "reject"
     RESPOND = "respond"

@@ -134,6 +134,10 @@ class Clicked(_Payload):
     view_id: _Optional = _maybe(AliasPath("view", "id"))
     view_hash: _Optional = _maybe(AliasPath("view", "hash"))
     view_type: _Optional = _maybe(AliasPath("view", "type"))
+    # The inputs of the modal so far.
+    values: dict[str, dict[str, dict[str, object]]] = Field(
+        {}, validation_alias=AliasPath("view", "state", "values")
+    )
 
     @property
     def is_home(self) -> bool:

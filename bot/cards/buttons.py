@@ -19,6 +19,7 @@ from keyturn.bot.blocks import (
 from keyturn.bot.cards.frame import Frame, is_table
 from keyturn.bot.cards.inquiries import ask_requester
 from keyturn.bot.cards.listing import call_title
+from keyturn.bot.cards.refs import calls_named
 from keyturn.bot.cards.states import FINDINGS, votes_missing
 from keyturn.bot.cards.table import in_order, noticed, same_calls, sums, totals_of
 from keyturn.bot.ids import Action, choice
@@ -92,6 +93,7 @@ def ts_of(block: str) -> str:
 
 
 _TOTAL = 180
+_MARKED = 60
 _TOTAL_OF_FEW = 80
 _MANY = 2
 _IN_MENU = 5
@@ -204,8 +206,9 @@ def _summed(frame: Frame, waiting: Sequence[Item], once: str) -> list[str]:
     total = sums(totals_of(frame.approval), indexes)
     most = _TOTAL if is_table(frame.approval) else _TOTAL_OF_FEW
     in_total = f": {total} in total" if 0 < len(total) <= most else ""
-    marked = len(noticed(frame.approval) & indexes) if is_table(frame.approval) else 0
-    warned = f"{marked} {'has' if marked == 1 else 'have'} a warning."
+    marked = noticed(frame.approval) & indexes if is_table(frame.approval) else set()
+    named = fit(calls_named(marked).text, _MARKED) if marked else ""
+    warned = f"Look at {named} first: each has a warning ⚠️."
     return [
         f"All {len(waiting)} {what} as shown{once}{in_total}.",
         *([warned] if marked else []),

@@ -53,6 +53,7 @@ _TEXTS: dict[Action, LiteralString] = {
     Action.VIEW_ALL: "Full details",
     Action.RECONCILE_NOTE: "Add a note…",
     Action.CHOOSE: "Choose…",
+    Action.CHOOSE_EDIT: "Edit",
     Action.TAKE: "I'm on it",
     Action.EXTEND: "More time",
     Action.ASK_REQUESTER: "Ask the requester…",

@@ -33,6 +33,7 @@ from keyturn.bot.cards.listing import (
     one_line,
     state_text,
 )
+from keyturn.bot.cards.mark_texts import mark_lines
 from keyturn.bot.cards.refs import calls_named, when
 from keyturn.bot.cards.states import STATE_NAMES, counted_votes, without_tier
 from keyturn.bot.cards.warnings import homoglyph_warnings, unlimited
@@ -55,10 +56,10 @@ from keyturn.gateway.approvals.precedents import Precedent, PrecedentKind, Windo
 from keyturn.gateway.approvals.record import Approval, Item
 from keyturn.gateway.approvals.repeating import args_hash, doubled, other_calls
 from keyturn.gateway.metrics.report import short_duration
-from keyturn.gateway.policy.formats import Call, Total, total_of
+from keyturn.gateway.policy.formats import Total
+from keyturn.gateway.policy.marks import marks_of, rows_of
 from keyturn.gateway.policy.windows import MICRO
 from keyturn.gateway.protocol.records import ItemState, Tier
-from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.sandbox.blockkit import limits
 
 TABLE_CHARS = 5_200
@@ -196,35 +197,18 @@ def _first(item: Item) -> str:
 MAX_IN_HEADER = 60
 """Maximum characters of a total in a header; a longer one is only below it."""
 
-_NO_EDITS: dict[int, JsonObject] = {}
 
-
-def totals_of(
-    approval: Approval, edits: Mapping[int, JsonObject] = _NO_EDITS
-) -> list[tuple[str, Total]]:
+def totals_of(approval: Approval) -> list[tuple[str, Total]]:
     """Return the totals that the policy permits, over the current arguments.
 
     Each has a name: of its argument, and of its tool if the card has several tools.
-
-    Args:
-        approval: the calls to add up.
-        edits: by index, the arguments of a person's edit.
     """
     tools: dict[str, list[Item]] = {}
     for item in approval.items:
         tools.setdefault(item.tool, []).append(item)
     found: list[tuple[str, Total]] = []
     for tool, items in tools.items():
-        calls = [
-            Call(one.index, edits.get(one.index, one.args), one.redact) for one in items
-        ]
-        # For several policies those that all of them name.
-        named = (
-            one
-            for one in items[0].totals
-            if all(one in other.totals for other in items)
-        )
-        totals = [total_of(one, calls) for one in named if len(items) > 1]
+        totals = rows_of(items).totals if len(items) > 1 else ()
         prefix = f"{fit(one_line(tool), _TOOL)}: " if len(tools) > 1 else ""
         found += [(f"{prefix}{total.name}", total) for total in totals]
     return found
@@ -260,6 +244,8 @@ _REPEATED = (PrecedentKind.DONE, PrecedentKind.WAITING)
 _REASONS = 3
 _REASON = 120
 _CALLS = 80
+_MARKS = 6
+"""Maximum lines about marks."""
 _TOTAL = 120
 _TOTALS, _TOTALS_OF_FEW = 6, 3
 """Maximum lines about totals, on a card with a table and without one."""
@@ -276,11 +262,10 @@ def is_remarkable(item: Item) -> bool:
 def noticed(approval: Approval) -> frozenset[int]:
     """Return the calls that deserve a reviewer's attention.
 
-    These have a number far from the others, a stricter evaluation or another reason, an
-    earlier or duplicate call, odd characters, or a warning.
+    These have a mark, a stricter evaluation or another reason, an earlier or duplicate
+    call, odd characters, or a warning.
     """
-    found = {index for _, total in totals_of(approval) for index in total.far}
-    found |= _stricter(approval)
+    found = {mark.index for mark in marks_of(approval)} | _stricter(approval)
     found |= {item.index for group in doubled(approval) for item in group}
     return frozenset(
         item.index
@@ -320,7 +305,7 @@ def in_order(approval: Approval, found: frozenset[int]) -> list[Item]:
 
 def notices(frame: Frame) -> list[Block]:
     """Return the notes above a table: totals, and why calls are marked."""
-    return [*totals(frame), *_warnings(frame), *_reasons(frame)]
+    return [*totals(frame), *_marks(frame), *_warnings(frame), *_reasons(frame)]
 
 
 def _stricter(approval: Approval) -> frozenset[int]:
@@ -376,17 +361,19 @@ def _left_out(total: Total) -> str:
     return ", ".join(f"{calls_named(one).text} ({why})" for one, why in parts if one)
 
 
+def _marks(frame: Frame) -> list[Block]:
+    lines = [untrusted(f"⚠️ {one}") for one in mark_lines(frame.approval)]
+    more = len(lines) - _MARKS
+    rest = [template("⚠️ and {n} more: open the calls", n=more)] if more > 0 else []
+    return notes([*lines[:_MARKS], *rest])
+
+
 def _warnings(frame: Frame) -> list[Block]:
     items = frame.approval.items
     hidden = [one.index for one in items if has_hidden(all_text(one))]
     mixed = [one.index for one in items if homoglyph_warnings(all_text(one))]
     without = [one.index for one in items if unlimited(one)]
     lines: list[Template | Plain] = []
-    for name, total in totals_of(frame.approval):
-        if total.far:
-            far = fit(f"{name} of {calls_named(total.far).text}", _CALLS)
-            said = f"⚠️ Far from the others: {far}; the median is {total.usual}."
-            lines.append(label(said))
     for indexes, what in (
         (hidden, "Hidden characters, shown as ⟦U+…⟧, are"),
         (mixed, "Look-alike letters are"),

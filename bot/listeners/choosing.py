@@ -43,6 +43,7 @@ from keyturn.bot.listeners.targets import (
     open_view,
     own_binding,
     require_permission,
+    sealed_value,
     verify_click,
     verify_submission,
 )
@@ -142,8 +143,9 @@ async def _open(ctx: ListenerContext, clicked: Clicked) -> None:
     allowed = _first_waiting(target).allow
     verb = Verb.APPROVE if Verb.APPROVE in allowed else Verb.REJECT
     await _require_permission(ctx, target, verb, clicked)
-    choice = opened(target.approval)
-    view = choose.view(await _frame(ctx, target), choice)
+    frame = await _frame(ctx, target)
+    choice = opened(frame.approval)
+    view = choose.view(frame, choice)
     kept = choice.model_dump_json()
     await open_view(ctx, clicked, target, view, staged=kept)
 
@@ -159,6 +161,17 @@ async def _edit(ctx: ListenerContext, clicked: Clicked) -> None:
     is_again = shown.index in choice.edits
     view = edit.view(frame, target.item.index, is_staged=True, is_again=is_again)
     await open_view(ctx, clicked, target, view, parent=parent)
+
+
+@on_action(Action.CHOOSE_ORDER)
+async def _sort(ctx: ListenerContext, clicked: Clicked) -> None:
+    target = await verify_click(ctx, clicked, Action.CHOOSE_ORDER)
+    binding = await find_binding(ctx, clicked.view_id)
+    staged = Choice.model_validate_json(binding.staged) if binding else Choice()
+    frame = await _frame(ctx, target)
+    order = sealed_value(ctx, clicked).page - 1
+    choice = choose.sorted_by(frame.approval, order, clicked.values, staged)
+    await _redraw(ctx, clicked.view_id, clicked.user, target, choice)
 
 
 @on_submit(View.CHOOSE_EDIT)
@@ -195,18 +208,25 @@ async def _stage(
     edits = {i: one for i, one in choice.edits.items() if i in waiting}
     edits |= {shown.item.index: staged}
     choice = choice.with_(edits=edits)
-    whole = replace(shown, index=None, purpose=View.CHOOSE)
-    view = choose.view(await _frame(ctx, shown), choice)
+    await _redraw(ctx, parent, submitted.user, shown, choice)
+
+
+async def _redraw(
+    ctx: ListenerContext, view_id: str, user: str, target: Target, choice: Choice
+) -> None:
+    """Show a form again with a changed choice, and store the choice."""
+    whole = replace(target, index=None, purpose=View.CHOOSE)
+    view = choose.view(await _frame(ctx, target), choice)
     ensure_valid_view(view)
     kept = choice.model_dump_json()
     # Stored before it is shown: then the form always shows the choice that is decided.
-    await bind_view(ctx, parent, submitted.user, whole, view, staged=kept)
+    await bind_view(ctx, view_id, user, whole, view, staged=kept)
     try:
-        await ctx.slack.call("views.update", view_id=parent, view=view)
+        await ctx.slack.call("views.update", view_id=view_id, view=view)
     except SlackError as error:
         logger.warning("view.not_updated why=%s", error)
         raise UserFacingError(
-            "Your edit is kept, but Slack did not show it. The next page shows it."
+            "Your change is kept, but Slack did not show it. The next page shows it."
         ) from None
 
 
@@ -234,12 +254,15 @@ async def _shown_in(
 
 
 async def _frame(ctx: ListenerContext, target: Target) -> Frame:
-    """Return the frame of a form; its calls are marked if a freeze stops them now."""
+    """Return the frame of a form, with what is known of its calls now."""
     approval = target.approval
     loaded = await ctx.service.read_as_of_now(approval.id)
-    now = loaded.approval.items if loaded else ()
-    stopped = {item.id for item in now if item.is_frozen}
-    items = (item.with_(is_frozen=item.id in stopped) for item in approval.items)
+    now = {item.id: item for item in loaded.approval.items} if loaded else {}
+    items = (
+        item.with_(is_frozen=now[item.id].is_frozen, past=now[item.id].past)
+        for item in approval.items
+        if item.id in now
+    )
     return ctx.frame(approval.replacing(*items), target.now_ms)
 
 
@@ -392,7 +415,8 @@ async def _open_review(ctx: ListenerContext, clicked: Clicked) -> None:
     if not items:
         ctx.tasks.later(show(ctx, clicked.user), name="home")
         raise UserFacingError(_NOTHING_WAITS)
-    kept = Review(calls=seen)
+    layout = choose.layout_of([("", range(len(items)))])
+    kept = Review(calls=seen, choice=Choice(layout=layout))
     form = choose.review_form(items, kept, left_out=len(asked) - len(items))
     view_id = await open_modal(ctx, clicked, form)
     # As in `open_view`: a submission without a binding is refused.

@@ -7,10 +7,10 @@ last page shows the result of each.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import LiteralString
+from typing import LiteralString, TypeAlias
 
 from pydantic import Field, JsonValue
 
@@ -26,26 +26,49 @@ from keyturn.bot.blocks import (
     radio_buttons,
     rich_text,
     section,
+    select,
     titled,
     warning,
 )
 from keyturn.bot.cards.call_rows import decided_alone, each_alone
 from keyturn.bot.cards.frame import Frame
 from keyturn.bot.cards.listing import call_title, changes_of, one_line
+from keyturn.bot.cards.mark_texts import mark_lines, mark_text
 from keyturn.bot.cards.queue import whole_call, whole_line
 from keyturn.bot.cards.refs import calls_named
 from keyturn.bot.cards.states import frozen
-from keyturn.bot.cards.table import mark, noticed, same_calls, sums, totals_of
+from keyturn.bot.cards.table import in_order, noticed, same_calls, sums, totals_of
 from keyturn.bot.ids import Action, Input, View
 from keyturn.bot.modals.call_form import form, reason_inputs
 from keyturn.bot.modals.form import BadInput, InvalidInputs, State, choice_of, raw_value
 from keyturn.bot.modals.schema import Kind
-from keyturn.bot.text import Label, Template, fit, joined, label, template, untrusted
+from keyturn.bot.text import (
+    Label,
+    Template,
+    fit,
+    joined,
+    label,
+    on_one_line,
+    template,
+    untrusted,
+)
 from keyturn.gateway.approvals.decisions import Approve, Click, Decision, Edit, Reject
+from keyturn.gateway.approvals.editing import edited_document
 from keyturn.gateway.approvals.record import Approval, Item
+from keyturn.gateway.policy.marks import marks_of, rows_of
 from keyturn.gateway.protocol import digest
 from keyturn.gateway.protocol.records import Record, Verb
 from keyturn.sandbox.blockkit import limits
+
+
+class Boxes(Record):
+    """Up to ten boxes: the calls' indexes, and what they have in common, if anything.
+
+    ``heading`` has a value of the calls: untrusted text.
+    """
+
+    calls: tuple[int, ...]
+    heading: str = ""
 
 
 class Choice(Record):
@@ -54,9 +77,13 @@ class Choice(Record):
     An edit counts if its call is ticked. A call in none of the three fields stays
     pending. ``seen`` are the calls that were pending when the form was opened, each
     with the content of its card (`_as_shown`): only these, unchanged, can be chosen.
+    ``layout`` are the boxes of the form by their block id, and ``unticked`` the calls
+    whose box was empty when the form was last drawn.
     """
 
     seen: dict[int, str] = Field(default_factory=dict[int, str])
+    layout: dict[str, Boxes] = Field(default_factory=dict[str, Boxes])
+    unticked: tuple[int, ...] = ()
 
     approve: tuple[int, ...] = ()
     reject: tuple[int, ...] = ()
@@ -113,7 +140,8 @@ class Choice(Record):
 def opened(approval: Approval) -> Choice:
     """Return an empty choice among the currently pending calls."""
     waiting = [item for item in approval.items if item.is_pending]
-    return Choice(seen={item.index: _as_shown(item) for item in waiting})
+    seen = {item.index: _as_shown(item) for item in waiting}
+    return Choice(seen=seen, layout=arranged(approval))
 
 
 def _as_shown(item: Item) -> str:
@@ -144,7 +172,6 @@ def view(frame: Frame, choice: Choice) -> Block:
     alone = decided_alone(approval)
     shown = choice.offered(approval)
     editable = [item for item in shown if Verb.EDIT in item.allow]
-    found = noticed(approval)
     intro = template(
         "Ticked calls will be approved, with your edits. You confirm on the next page."
     )
@@ -154,9 +181,10 @@ def view(frame: Frame, choice: Choice) -> Block:
         *_same(approval, [item.index for item in shown]),
         *_moved_lines(frame, choice),
         *([each_alone(alone)] if alone else []),
-        *_boxes(shown, signs={item.index: mark(item, found) for item in shown}),
+        *([_menus(frame, editable)] if shown else []),
+        *_marked(frame, choice, shown),
+        *_boxes(shown, choice, title=_titled, above=_long),
         *_rest(shown),
-        *([_edit_menu(frame, editable)] if editable else []),
         *_edits(frame, choice),
     ]
     purpose, title = View.CHOOSE, "Choose"
@@ -165,10 +193,10 @@ def view(frame: Frame, choice: Choice) -> Block:
 
 def submitted(items: Sequence[Item], state: State, staged: Choice) -> Choice:
     """Return the choice among the calls that have a box; raises `InvalidInputs`."""
-    first = next(iter(_groups(items)), 0)
-    below = Input.OTHERS.value if _may_reject(items) else f"{_BOX}{first}"
+    drawn = _drawn(items, staged)
+    below = Input.OTHERS.value if _may_reject(items) else next(iter(drawn), _BOX)
     try:
-        ticked = _ticked(state, _groups(items))
+        ticked = _ticked(state, drawn)
         rejects = _may_reject(items) and choice_of(state, Input.OTHERS) == _REJECT
     except BadInput as error:
         raise InvalidInputs({below: str(error)}) from None
@@ -183,6 +211,14 @@ def submitted(items: Sequence[Item], state: State, staged: Choice) -> Choice:
     if not choice.size:
         raise InvalidInputs({below: _NOTHING})
     return choice
+
+
+def sorted_by(approval: Approval, order: int, state: State, staged: Choice) -> Choice:
+    """Return the choice in another order of the calls; the ticks so far are kept."""
+    items = staged.offered(approval)
+    ticked = _ticked(state, _drawn(items, staged))
+    unticked = tuple(item.index for item in items if item.index not in ticked)
+    return staged.with_(layout=arranged(approval, order), unticked=unticked)
 
 
 def confirmation(frame: Frame, choice: Choice, *, is_again: bool = False) -> Block:
@@ -201,12 +237,14 @@ def confirmation(frame: Frame, choice: Choice, *, is_again: bool = False) -> Blo
     }
     rejected = [approval.items[index] for index in choice.reject]
     approved = [approval.items[index] for index in (*choice.approve, *choice.edits)]
+    edited = _as_edited(approval, choice)
     blocks = [
         *_moved_lines(frame, choice, is_again=is_again),
         *map(context, frozen(approved)),
         *_same(approval, choice.approve),
+        *_approved_marks(edited, choice),
         *_summary(choice, left),
-        *_total(approval, choice),
+        *_total(edited, choice),
         *_edits(frame, choice),
     ]
     note = template(
@@ -278,69 +316,153 @@ def _summary(choice: Choice, left: Iterable[int]) -> list[Block]:
     ]
 
 
-def _total(approval: Approval, choice: Choice) -> list[Block]:
+def _total(edited: Approval, choice: Choice) -> list[Block]:
     """Return the total of the approved calls, including edited ones."""
-    edits = {index: one.args for index, one in choice.edits.items()}
-    found = sums(totals_of(approval, edits), {*choice.approve, *edits})
+    found = sums(totals_of(edited), {*choice.approve, *choice.edits})
     return [context(label(f"Approved in total: {found}"))] if found else []
 
 
 _BOX = "calls."
-_NO_SIGNS: Mapping[int, str] = {}
+_MARKED_BOX = "calls.marked."
+_MOST_GROUPS = 20
+_HEADING = 150
+_Groups: TypeAlias = Sequence[tuple[str, Sequence[int]]]
+"""Calls by their indexes, in groups with a heading: untrusted text, or ""."""
+_LINES = 8
 
 
-def _groups(items: Sequence[Item]) -> dict[int, list[Item]]:
-    """Return the calls in groups of ten.
+def arranged(approval: Approval, order: int = 0) -> dict[str, Boxes]:
+    """Return the boxes of a form: those of marked calls first, then in an order.
 
-    By their number and not by their place among the pending ones: Slack keeps ticks by
-    the id of the group, and a call decided in the meantime must not move others.
+    Args:
+        approval: the calls.
+        order: place of the order in `orders`.
     """
-    groups: dict[int, list[Item]] = {}
-    for item in items:
-        groups.setdefault(item.index // limits.CHOICES, []).append(item)
-    return groups
+    found = noticed(approval)
+    marked = [one.index for one in in_order(approval, found) if one.index in found]
+    groups = [*orders(approval).values()][order]
+    rest = [
+        (head, [one for one in calls if one not in found]) for head, calls in groups
+    ]
+    # Other ids in another order: Slack keeps ticks by block id.
+    place = f"{_BOX}{order}." if order else _BOX
+    return layout_of([("", marked)], _MARKED_BOX) | layout_of(rest, place)
+
+
+def layout_of(groups: _Groups, place: str = _BOX) -> dict[str, Boxes]:
+    """Return groups of calls as groups of ten boxes, by their block id."""
+    boxes = [
+        Boxes(calls=tuple(calls[start : start + limits.CHOICES]), heading=heading)
+        for heading, calls in groups
+        for start in range(0, len(calls), limits.CHOICES)
+    ]
+    return {f"{place}{number}": one for number, one in enumerate(boxes)}
+
+
+def orders(approval: Approval) -> dict[str, _Groups]:
+    """Return the ways to sort the calls, by name; each is groups with their headings.
+
+    The calls can be grouped by an argument with few values, such as a cause or a
+    customer, with the sum of each group, and sorted by each total.
+    """
+    indexes, totals = [item.index for item in approval.items], totals_of(approval)
+    found: dict[str, _Groups] = {"As asked": [("", indexes)]}
+    for name, keys in rows_of(approval.items).groupings().items():
+        groups = {key: [at for at in keys if keys[at] == key] for key in keys.values()}
+        if len(groups) <= _MOST_GROUPS:
+            found[f"By {one_line(name)}"] = [
+                (f"{name} {key} · {sums(totals, {*calls})}".removesuffix(" · "), calls)
+                for key, calls in groups.items()
+            ]
+    for name, total in totals:
+        largest = sorted(total.numbers, key=total.numbers.__getitem__, reverse=True)
+        rest = [index for index in indexes if index not in total.numbers]
+        found[f"By {name}, largest first"] = [("", [*largest, *rest])]
+    return found
+
+
+def _drawn(items: Sequence[Item], choice: Choice) -> dict[str, list[Item]]:
+    """Return the calls that still have a box, by the block id of their group."""
+    open_calls = {item.index: item for item in items}
+    drawn = {
+        name: [open_calls[one] for one in boxes.calls if one in open_calls]
+        for name, boxes in choice.layout.items()
+    }
+    return {name: group for name, group in drawn.items() if group}
 
 
 def _boxes(
     items: Sequence[Item],
+    choice: Choice,
     *,
-    above: Callable[[Sequence[Item]], list[Block]] = lambda _: [],
-    signs: Mapping[int, str] = _NO_SIGNS,
+    title: Callable[[Item], str],
+    above: Callable[[Sequence[Item]], list[Block]],
 ) -> list[Block]:
     """Return a box for each call, in groups of ten.
 
     Args:
         items: the calls; their indexes name them.
-        above: heading of a group of ten boxes.
-        signs: by index, a sign before a call.
+        choice: the choice so far.
+        title: the text of a box.
+        above: what is above a group, because a box has no room for it.
     """
     # Stable ids: Slack keeps the ticks when an edit redraws the form.
     blocks: list[Block] = []
-    for place, group in _groups(items).items():
-        name = f"{_BOX}{place}"
+    for name, group in _drawn(items, choice).items():
+        sign = "⚠️ " if name.startswith(_MARKED_BOX) else ""
         options = [
-            option(
-                untrusted(signs.get(item.index, "") + (_line(item) or _titled(item))),
-                str(item.index),
-            )
-            for item in group
+            option(untrusted(sign + title(item)), str(item.index)) for item in group
         ]
         calls = calls_named(item.index for item in group).text.capitalize()
-        boxes = checkboxes(name, options, are_ticked=True)
+        heading = fit(choice.layout[name].heading or calls, _HEADING)
+        ticked = [str(one.index) for one in group if one.index not in choice.unticked]
+        boxes = checkboxes(name, options, ticked=ticked)
         blocks += above(group)
-        blocks.append(input_block(label(calls), boxes, block_id=name, optional=True))
+        blocks.append(
+            input_block(untrusted(heading), boxes, block_id=name, optional=True)
+        )
     return blocks
 
 
-def _ticked(state: State, groups: Iterable[int]) -> set[int]:
+def _marked(frame: Frame, choice: Choice, shown: Sequence[Item]) -> list[Block]:
+    """Show the first marked calls whole, with the reasons and a button to edit each."""
+    marks = marks_of(frame.approval)
+    blocks: list[Block] = []
+    for item in _drawn(shown, choice).get(f"{_MARKED_BOX}0", []):
+        reasons = [mark_text(one) for one in marks if one.index == item.index]
+        text = untrusted("\n⚠️ ".join([_titled(item), *reasons]))
+        edit = frame.button(item.index, Action.CHOOSE_EDIT)
+        button = edit if Verb.EDIT in item.allow else None
+        place = f"choose.edit.{item.index}"
+        blocks.append(section(text, accessory=button, block_id=place))
+    return blocks
+
+
+def _approved_marks(edited: Approval, choice: Choice) -> list[Block]:
+    """Name the marks of the calls that will be approved, as edited."""
+    lines = mark_lines(edited, {*choice.approve, *choice.edits})
+    if len(lines) > _LINES:
+        lines[_LINES:] = [f"and {len(lines) - _LINES} more marks"]
+    return [warning(untrusted(one)) for one in lines]
+
+
+def _as_edited(approval: Approval, choice: Choice) -> Approval:
+    """Return the calls as they would run."""
+    calls = ((approval.items[index], edit) for index, edit in choice.edits.items())
+    return approval.replacing(
+        *(item.with_(action=edited_document(item, edit.args)) for item, edit in calls)
+    )
+
+
+def _ticked(state: State, groups: Iterable[str]) -> set[int]:
     """Return the ticked calls.
 
     Raises:
         BadInput: Slack omitted a group of boxes, which differs from no tick.
     """
     ticked: set[int] = set()
-    for place in groups:
-        held = state.get(f"{_BOX}{place}", {}).get(f"{_BOX}{place}")
+    for name in groups:
+        held = state.get(name, {}).get(name)
         if held is None:
             raise BadInput("Slack did not send all boxes; please submit again.")
         ticked |= {int(one) for one in raw_value(held, Kind.CHOICES) or ()}
@@ -361,11 +483,18 @@ def _rest(offered: Iterable[Item]) -> list[Block]:
     return [input_block(label("Unticked calls"), buttons, block_id=name)]
 
 
-def _edit_menu(frame: Frame, items: Sequence[Item]) -> Block:
-    menu = frame.menu(
-        items, Action.CHOOSE_EDIT, prefix="Call ", placeholder=label("Edit a call…")
-    )
-    return actions(menu, block_id="choose.edit")
+def _menus(frame: Frame, editable: Sequence[Item]) -> Block:
+    """Return the menus to edit a call and to sort the calls."""
+    edit, sort = Action.CHOOSE_EDIT, Action.CHOOSE_ORDER
+    sealed = [
+        option(untrusted(name), frame.value(None, sort, page=place))
+        for place, name in enumerate(orders(frame.approval), start=1)
+    ]
+    menus = [select(sort, sealed, placeholder=label("Sort…"))]
+    if editable:
+        text = label("Edit a call…")
+        menus.append(frame.menu(editable, edit, prefix="Call ", placeholder=text))
+    return actions(*menus, block_id="choose.edit")
 
 
 def _edits(frame: Frame, choice: Choice) -> list[Block]:
@@ -464,7 +593,12 @@ def review_form(items: Sequence[Item], review: Review, *, left_out: int) -> Bloc
             section(intro),
             *map(context, frozen(items)),
             *([context(missing)] if left_out else []),
-            *_boxes(items, above=_whole),
+            *_boxes(
+                items,
+                review.choice,
+                title=lambda item: _line(item) or _titled(item),
+                above=_whole,
+            ),
             *_rest(items),
         ],
         callback_id=View.REVIEW,
@@ -514,7 +648,16 @@ def _line(item: Item) -> str:
 
 
 def _titled(item: Item) -> str:
-    return f"{item.index + 1}. {call_title(item)}"
+    """Return the policy's description of a call, or else its arguments."""
+    title = on_one_line(item.description) or whole_line(item) or call_title(item)
+    return f"{item.index + 1}. {title}"
+
+
+def _long(group: Sequence[Item]) -> list[Block]:
+    """Show the titles that do not fit in the boxes of a group, each in its own box."""
+    titles = [_titled(item) for item in group]
+    parts = [box(one) for one in titles if len(one) > limits.OPTION]
+    return [rich_text(*parts)] if parts else []
 
 
 def _whole(group: Sequence[Item]) -> list[Block]:

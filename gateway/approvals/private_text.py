@@ -8,7 +8,7 @@ under ``redact`` in the policy.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from enum import StrEnum
 
 from pydantic import JsonValue
@@ -157,7 +157,7 @@ def _card_size(places: list[int], digits: list[int], at: int) -> int:
     for size in _CARD_LENGTHS:
         end = at + size
         is_group = end <= len(places) and _is_edge(places, end)
-        if is_group and _is_card(digits[at:end]):
+        if is_group and is_card_number(digits[at:end]):
             return size
     return 0
 
@@ -167,7 +167,7 @@ def _is_edge(places: list[int], at: int) -> bool:
     return at in (0, len(places)) or places[at] - places[at - 1] > 1
 
 
-def _is_card(digits: list[int]) -> bool:
+def is_card_number(digits: Sequence[int]) -> bool:
     """Return True if these can be the digits of a payment card."""
     # Payment networks begin with 2 to 6; the last digit checks the others (Luhn).
     if digits[0] not in _NETWORKS:

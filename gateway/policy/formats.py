@@ -116,15 +116,10 @@ def _date(text: str) -> str | None:
     return f"{day}, {clock} {at.tzname() or ''}".rstrip()
 
 
-# Totals over many calls of one tool, and the calls with unusual numbers.
+# Totals over many calls of one tool.
 #
 # Totals are exact. They contain only numbers that a card may show, and list the calls
 # without one.
-
-_FEWEST = 5
-"""With fewer numbers, none is unusual."""
-_SPREADS = 3
-_TIMES = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,36 +156,12 @@ class Total:
             found = sum((self.numbers[index] for index in chosen), Decimal(0))
         return shown_number(found, self.format)
 
-    @property
-    def usual(self) -> str:
-        """Return the median, formatted for people."""
-        return shown_number(_median([*self.numbers.values()]), self.format)
-
-    @property
-    def far(self) -> tuple[int, ...]:
-        """Return the calls with a number far from the median.
-
-        Its distance from the median is more than three times the median distance. It is
-        also at least twice the median or at most half of it, because the first rule
-        alone would mark most of a row of nearly equal numbers.
-        """
-        numbers = self.numbers
-        if len(numbers) < _FEWEST:
-            return ()
-        middle = _median([*numbers.values()])
+    def usual(self, indexes: Iterable[int] | None = None) -> str:
+        """Return the median of these calls, or of all, formatted for people."""
+        chosen = self.numbers if indexes is None else indexes
         with localcontext(EXACT):
-            away = {index: abs(one - middle) for index, one in numbers.items()}
-            spread = _SPREADS * _median([*away.values()])
-            return tuple(
-                index
-                for index, one in numbers.items()
-                if away[index] > spread
-                and (
-                    one * middle <= 0
-                    or abs(one) >= _TIMES * abs(middle)
-                    or _TIMES * abs(one) <= abs(middle)
-                )
-            )
+            middle = median(self.numbers[index] for index in chosen)
+        return shown_number(middle, self.format)
 
 
 def total_of(named: str, calls: Sequence[Call]) -> Total:
@@ -219,8 +190,3 @@ def total_of(named: str, calls: Sequence[Call]) -> Total:
         hidden=tuple(hidden),
         without=tuple(without),
     )
-
-
-def _median(numbers: Sequence[Decimal]) -> Decimal:
-    with localcontext(EXACT):
-        return median(numbers)

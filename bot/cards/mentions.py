@@ -36,14 +36,19 @@ def reached(frame: Frame) -> list[Block]:
         people = join_list([template("{who}", who=user(one)) for one in frame.sent])
         parts.append(template("✉️ Sent directly to {people}", people=people))
     quiet = quiet_roles(frame.approval)
-    if any(role.asked.is_flooded for role in _asked(frame.approval)):
-        parts.append(template("🔕 Notifies nobody: its agent floods you with requests"))
+    silent = {role.asked.silent for role in _asked(frame.approval)}
+    parts += [words for why, words in _SILENT.items() if why in silent]
     if quiet:
         names = join_list([named_role(name) for name in sorted(quiet)])
         at = when(min(quiet.values()))
         parts.append(template("🌙 Quiet hours until {at}: {names}", at=at, names=names))
     return notes(parts)
 
+
+_SILENT = {
+    "flood": template("🔕 Notifies nobody: its agent floods you with requests"),
+    "enough": template("🔕 Notifies nobody: its reviewers had many requests this hour"),
+}
 
 MOST = 8
 """Maximum mentions in one message; the policy can name hundreds of people."""
@@ -108,6 +113,17 @@ def mentions_for(
     return Mentions(tuple(named), _in_turn(named.values()))
 
 
+def notified(approval: Approval) -> set[str]:
+    """Return the people and user groups whom a new card notifies."""
+    roles = [role for role in _asked(approval) if not _is_quiet(role)]
+    return {
+        one
+        for role in roles
+        if role.notify is not Notify.NONE
+        for one in (*role.asked.users, *role.asked.usergroups)
+    }
+
+
 def copies_for(approval: Approval) -> tuple[str, ...]:
     """Return the people who get a copy of a card now, at most `MOST_COPIES`."""
     return tuple(_copied(approval))
@@ -157,7 +173,7 @@ def _is_for_requester(approval: Approval) -> bool:
 
 
 def _is_quiet(role: Role) -> bool:
-    is_silent = role.asked.is_flooded or bool(role.asked.quiet_until_ms)
+    is_silent = bool(role.asked.silent or role.asked.quiet_until_ms)
     return role.notify is not Notify.NONE and is_silent
 
 

@@ -23,7 +23,7 @@ from keyturn.bot.blocks import (
 from keyturn.bot.cards.approval import card
 from keyturn.bot.cards.fallbacks import plain_card
 from keyturn.bot.cards.frame import Frame
-from keyturn.bot.cards.mentions import mentions_for
+from keyturn.bot.cards.mentions import mentions_for, notified
 from keyturn.bot.cards.reminders import replaced
 from keyturn.bot.cards.special_cards import notification, question_card, standing_card
 from keyturn.bot.config import BotConfig
@@ -196,6 +196,8 @@ class CardPublisher:
         # Stored after the post: a crash in between mentions people twice, while the
         # other order could mention none.
         roles = mentions_for(approval).roles
+        whom, at_ms = notified(approval), approval.created_at_ms
+        await self.cards.note_notified(self.keys, approval.id, whom, at_ms)
         await self.cards.mark_mentioned(self.keys, approval.id, roles)
         return place.with_(mentioned_roles=place.mentioned_roles.union(roles))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import StrEnum
-from typing import Self
+from typing import Literal, Self
 
 from pydantic import Field
 
@@ -66,7 +66,8 @@ class Asking(Record):
         usergroups: user groups to mention.
         on_call: people to ask instead of all of these, if they are enough.
         quiet_until_ms: end of quiet hours without notifications; 0 for none.
-        is_flooded: the agent sent so many requests that this one notifies nobody.
+        silent: why a call notifies nobody of the role: its agent sent a ``flood``, or
+            they had ``enough`` cards.
         taken_by: user groups that contain, or may contain, the person of "I'm on it".
         unreachable: people who got no direct message, with Slack's error code.
     """
@@ -75,7 +76,7 @@ class Asking(Record):
     usergroups: tuple[str, ...] = ()
     on_call: tuple[str, ...] = ()
     quiet_until_ms: int = 0
-    is_flooded: bool = False
+    silent: Literal["", "flood", "enough"] = ""
     taken_by: tuple[str, ...] = ()
     unreachable: dict[str, str] = Field(default_factory=dict)
 

@@ -442,6 +442,9 @@ class Protection(Record):
     flood_per_10m: Count = Field(default=50, ge=1, le=100_000)
     """Calls in ten minutes after which calls at ``approve`` notify nobody, and share a
     card for each tool."""
+    notified_per_1h: Count | None = Field(default=None, ge=1, le=10_000)
+    """Cards that notify one person or user group in an hour. Further calls at
+    ``approve`` notify those who had fewer, or else nobody before the reminder."""
     same_rejected_within: Count = Field(default=3, ge=0, le=100)
     """Turns in which an unchanged rejected call is refused without a card."""
     pause_after_rejections: Count = Field(default=10, ge=1, le=1_000)

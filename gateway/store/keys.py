@@ -163,6 +163,10 @@ class Keys:
         """Hash: messages in Slack about an approval, and its outcome."""
         return f"{self._base}:told:{approval}"
 
+    def notified(self, whom: str) -> str:
+        """Sorted set: cards of the last hour that notified a person or a user group."""
+        return f"{self._base}:told:{_hashed(whom)}"
+
     def draft(self, approval: str, user: str, ts: str) -> str:
         """String: the text of a person's message under a card."""
         return f"{self._base}:draft:{_hashed(approval, user, ts)}"

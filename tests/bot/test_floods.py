@@ -71,3 +71,27 @@ async def test_a_reminder_of_a_flood_notifies_people(
 
         await eventually(lambda: has_note(stack, card, GROUP))
         await stack.card(verdicts[-1], lambda m: not says("Notifies nobody")(m))
+
+
+async def test_people_who_had_enough_cards_are_not_notified(stack: Stack) -> None:
+    policy = POLICY.replace("[S0SUPPORT], users: [U0DAN]", "[S0SUPPORT, S0SENIOR]")
+    stack.policy = load_policy(policy + "protect: {notified_per_1h: 2}\n", "policy.yml")
+    seniors, keys = "<!subteam^S0SENIOR>", stack.keys
+    async with stack.running():
+        first = await stack.refund("t1")
+        one = await stack.card(first)
+        # Another card at the same time notified the seniors only.
+        at_ms = (await stack.approval(first)).created_at_ms
+        await stack.store.cards.note_notified(keys, "ap_x", ["S0SENIOR"], at_ms)
+        two = await stack.card(await stack.refund("t2"))
+        three = await stack.card(await stack.refund("t3"), says("had many requests"))
+        transfer = await stack.submit(("wire_money", {"n": 1}), thread="t4")
+        four = await stack.card(transfer[0])
+
+    assert [GROUP in str(card) for card in (one, two, three, four)] == [
+        True,
+        True,
+        False,
+        True,
+    ]
+    assert [seniors in str(card) for card in (one, two, three)] == [True, False, False]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
-from typing import cast
+from typing import Literal, cast
 
 from keyturn.gateway.approvals import waiting_changes
 from keyturn.gateway.approvals.changes import Change
@@ -28,7 +28,7 @@ from keyturn.gateway.approvals.record import (
     collected,
     is_collected,
 )
-from keyturn.gateway.approvals.requirement import Role
+from keyturn.gateway.approvals.requirement import Asking, Role
 from keyturn.gateway.policy import on_call
 from keyturn.gateway.policy.effective_rules import EffectiveRules
 from keyturn.gateway.policy.evaluate import asks_for_precedents
@@ -267,7 +267,7 @@ class ReviewService(DecisionService):
     async def as_of_now(self, loaded: Loaded) -> Loaded:
         """Return an approval for display, with its current requirements."""
         shown = await as_of_now(self.store, self._policy(), loaded.approval)
-        return self._with_reach(Loaded(shown, loaded.now_ms))
+        return await self._with_reach(Loaded(shown, loaded.now_ms))
 
     async def read_as_of_now(self, approval_id: str) -> Loaded | None:
         """Return the result of `read` for display; never decide on this record."""
@@ -361,7 +361,7 @@ class ReviewService(DecisionService):
     # Computed whenever an approval is read for display, and never stored: it affects
     # notifications only, not the right to decide.
 
-    def _with_reach(self, loaded: Loaded) -> Loaded:
+    async def _with_reach(self, loaded: Loaded) -> Loaded:
         """Return an approval whose roles name the people to notify now."""
         approval, now_ms = loaded.approval, loaded.now_ms
         policy = self._policy()
@@ -371,13 +371,14 @@ class ReviewService(DecisionService):
             name: tuple(filter(None, [on_call.on_call(rotation, utc(now_ms))]))
             for name, rotation in policy.on_call.items()
         }
-        is_flooded = self._is_flood(approval) and not approval.reminded_at_ms
+        silent, often = await self._silence(approval)
         is_timed = turns or any(rule.quiet for rule in rules.values())
-        if not is_timed and not is_flooded:
+        if not (is_timed or silent or often):
             return loaded
 
         def asked(item: Item, role: Role) -> Role:
-            asking, rule = role.asked.with_(is_flooded=is_flooded), rules.get(role.name)
+            asking = _without(approval, role.asked, often, silent)
+            rule = rules.get(role.name)
             if rule is None:
                 return role.with_(asking=asking)
             asking = asking.with_(
@@ -388,11 +389,36 @@ class ReviewService(DecisionService):
 
         return Loaded(approval.with_roles(asked), now_ms)
 
+    async def _silence(
+        self, approval: Approval
+    ) -> tuple[Literal["", "flood"], set[str]]:
+        """Return why a call notifies nobody, and who had enough cards in this hour.
+
+        Only until its reminder, and only for calls at tier ``approve``.
+        """
+        limit, often = self._policy().protect.notified_per_1h, set[str]()
+        if (
+            not _is_usual(approval)
+            or approval.reminded_at_ms
+            or approval.escalated_at_ms
+        ):
+            return "", often
+        if self._is_flood(approval):
+            return "flood", often
+        if limit is not None:
+            for whom in _asked_by(approval):
+                # Not by the present time: a card names the same people when it is drawn
+                # again.
+                before_ms = approval.created_at_ms
+                count = await self._store.cards.notified(self._keys, whom, before_ms)
+                if count >= limit:
+                    often.add(whom)
+        return "", often
+
     def _is_flood(self, approval: Approval) -> bool:
-        """Return whether the agent asks so much that this call gets no notification."""
-        is_usual = {item.tier for item in approval.items} == {Tier.APPROVE}
+        """Return whether the agent asks so much that its calls share cards."""
         flood = self._policy().protect.flood_per_10m
-        return is_usual and approval.recent_requests > flood
+        return _is_usual(approval) and approval.recent_requests > flood
 
     def reach_changed_ms(self, now_ms: int) -> int:
         """Return the last change of the people to notify, in ms; 0 without one.
@@ -409,6 +435,29 @@ class ReviewService(DecisionService):
             turn = on_call.turn_at(rotation, now)
             moments += [] if turn is None else [rotation.begin(turn)]
         return max((int(one.timestamp() * 1000) for one in moments), default=0)
+
+
+def _is_usual(approval: Approval) -> bool:
+    return {item.tier for item in approval.items} == {Tier.APPROVE}
+
+
+def _asked_by(approval: Approval) -> set[str]:
+    """Return the people and user groups who can be notified of pending calls."""
+    pending = [item for item in approval.items if item.is_pending]
+    roles = [role.asked for item in pending for role in item.requirement.roles]
+    return {one for asked in roles for one in (*asked.users, *asked.usergroups)}
+
+
+def _without(
+    approval: Approval, asking: Asking, often: set[str], silent: Literal["", "flood"]
+) -> Asking:
+    """Return the people to ask without those who had enough cards."""
+    users = tuple(one for one in asking.users if one not in often)
+    groups = tuple(one for one in asking.usergroups if one not in often)
+    # Those who asked for the call may not decide it.
+    left = {*users, *groups} - {one.user for one in approval.principals}
+    why = silent or ("enough" if often and not left else "")
+    return asking.with_(users=users, usergroups=groups, silent=why)
 
 
 _FLOOD = BatchRule(within=timedelta(seconds=10))

@@ -21,7 +21,7 @@ from pydantic import Field
 from keyturn.gateway.approvals.record import short_id
 from keyturn.gateway.errors import NotConfirmed, StoreUnavailable
 from keyturn.gateway.protocol.records import Record
-from keyturn.gateway.store.connection.connection import fields, text
+from keyturn.gateway.store.connection.connection import fields, number, text
 from keyturn.gateway.store.connection.listed_members import readable
 from keyturn.gateway.store.keys import DRAFT_MS, KEEP_MS, NONCE_MS, VIEW_MS, Keys
 from keyturn.gateway.store.scripts.script import Script
@@ -32,6 +32,7 @@ ATTACH = Script("attach")
 
 # Fields of the hash of a card.
 MEMBERS, GROUP, IN = "members", "group", "in"
+_HOUR_MS = 3_600_000
 ALONE = ""
 """Value of ``in`` for an approval that left: it is not collected again."""
 
@@ -562,6 +563,24 @@ class CardStore(AttachedStore):
         marks = {f"{_MENTIONED}{role}": "1" for role in roles}
         if marks:
             await self._attach(keys, approval, newest=marks)
+
+    async def note_notified(
+        self, keys: Keys, approval: str, whom: Iterable[str], at_ms: int
+    ) -> None:
+        """Record that a card of this time notified these people and user groups."""
+        for one in whom:
+            key = keys.notified(one)
+            await self._conn.transaction(
+                ["ZADD", key, at_ms, approval],
+                ["ZREMRANGEBYSCORE", key, "-inf", at_ms - _HOUR_MS],
+                ["PEXPIRE", key, _HOUR_MS],
+            )
+
+    async def notified(self, keys: Keys, whom: str, before_ms: int) -> int:
+        """Return how many cards notified a person or group in the hour before."""
+        key, since_ms = keys.notified(whom), before_ms - _HOUR_MS
+        reply = await self._conn.command("ZCOUNT", key, since_ms, f"({before_ms}")
+        return number(reply)
 
     async def keep_words(
         self, keys: Keys, approval: str, *, user: str, ts: str, words: str

@@ -25,7 +25,7 @@ from aiohttp.test_utils import TestServer
 from fastapi import FastAPI
 
 from examples.fastapi_remote import app as fastapi_remote
-from keyturn.gateway.approvals.decisions import Approve, Edit, Reject
+from keyturn.gateway.approvals.decisions import Approve, Reject
 from keyturn.gateway.config import Settings
 from keyturn.gateway.embed import Keyturn
 from keyturn.gateway.policy.load import load_policy
@@ -42,12 +42,13 @@ from keyturn.gateway.trust.webhook_signatures import (
 )
 from tests.api.api_stack import ApiStack, serving
 from tests.docs.reviewing import HEAD, approve_all, run
+from tests.docs.test_embedding import OWN
 from tests.docs.test_readme import ROOT, blocks
 from tests.service.harness import ServiceHarness
 from tests.store_secrets import SECRETS
 
 PAGE = (ROOT / "docs" / "agents-anywhere.md").read_text(encoding="utf-8")
-AGENT, PROGRAM, OWN = blocks("python", PAGE)
+AGENT, PROGRAM = blocks("python", PAGE)
 EXAMPLES = ROOT / "examples"
 DEPLOY = EXAMPLES / "deploy"
 POLICY = f"{HEAD}tools: {{look_up_order: {{tier: auto}}}}\n"
@@ -88,15 +89,13 @@ async def test_the_program_runs_its_thread_once_people_approved(
 
 
 async def test_a_graph_that_is_invoked_otherwise_is_resumed(stack: ApiStack) -> None:
-    before = PROGRAM.partition("\n\nasync def main")[0]
-    names = run(AGENT + before + OWN)
+    ask_on_my_own = run(OWN)["ask_on_my_own"]
 
-    running = asyncio.create_task(names["pay_on_my_own"]("pay Ada"))
-    run_ref = RunRef(agent="billing", thread="invoice-43")
-    half = Edit(args={"to": "ada", "amount": 45.0})
-    await approve_all(people(stack), run_ref, half)
+    async with Keyturn.remote() as tk:
+        running = asyncio.create_task(ask_on_my_own(tk, "refund order 78291"))
+        await approve_all(people(stack), RunRef(agent="support", thread="order-1"))
 
-    assert "sent 45.0 to ada" in await running
+        assert "899" in await running
 
 
 @pytest.mark.parametrize(

@@ -39,9 +39,8 @@ def test_each_row_about_aisvs_names_a_test_that_is_there() -> None:
 
     missing: list[str] = []
     for row in rows:
-        link = re.search(r"\| \[([^\]]+)\]\(([^)#]+)\) \|$", row)
-        test = f"test_{link[1].replace(' ', '_')}" if link else ""
-        if not (link and has_test(page, link[2], test)):
+        link = re.search(r"\| \[test\]\(([^)#]+)#(test_\w+)\) \|$", row)
+        if not (link and has_test(page, link[1], link[2])):
             missing.append(row)
 
     assert [row for row in missing if not row.startswith("| ---")] == []

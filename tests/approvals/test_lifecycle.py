@@ -35,7 +35,7 @@ from tests.approvals.builders import (
     left,
 )
 
-GLOSSARY = Path(__file__).parents[2] / "docs" / "glossary.md"
+ARCHITECTURE = Path(__file__).parents[2] / "ARCHITECTURE.md"
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_every_state_reaches_an_end() -> None:
         assert reached & FINAL
 
 
-def test_the_diagram_of_the_glossary_is_printed_from_the_table() -> None:
+def test_the_diagram_of_the_architecture_is_printed_from_the_table() -> None:
     rows = ["stateDiagram-v2", "    [*] --> pending"]
     rows += [
         f"    {before} --> {after}: {transition}"
@@ -112,7 +112,7 @@ def test_the_diagram_of_the_glossary_is_printed_from_the_table() -> None:
     ends = FINAL | {ItemState.FAILED}
     rows += [f"    {state} --> [*]" for state in ItemState if state in ends]
 
-    assert "\n".join(rows) in GLOSSARY.read_text(encoding="utf-8")
+    assert "\n".join(rows) in ARCHITECTURE.read_text(encoding="utf-8")
 
 
 # A claim lasts as long as its lease, and its result is recorded once.

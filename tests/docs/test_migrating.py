@@ -1,4 +1,4 @@
-"""The examples of docs/migrating.md work unchanged, before and after the move."""
+"""The examples of docs/migrating.md work unchanged."""
 
 from __future__ import annotations
 
@@ -53,18 +53,9 @@ class PolicyGateway(FakeGateway):
 
 
 def page(*replies: AIMessage) -> dict[str, Any]:
-    """Run every block of the page in order; return the resulting names.
-
-    The agent of the part "Before" plays its own turn; the later ones play `replies`.
-    """
-    before = calling(
-        ("send_email", {"to": "alice", "body": "Hi"}, "b1"),
-        ("delete_file", {"path": "report"}, "b2"),
-    )
-    names: dict[str, Any] = {"__name__": "page", "model": scripted([before])}
+    """Run every block of the page in order; return the resulting names."""
+    names: dict[str, Any] = {"__name__": "page", "model": scripted(list(replies))}
     for number, code in enumerate(CODE):
-        if number == 1:
-            names["model"] = scripted(list(replies))
         exec(compile(code, f"migrating.md#{number}", "exec"), names)  # noqa: S102 - the page's own code
     return names
 

@@ -128,8 +128,11 @@ def boxes(
     shown = arguments(args, redact, order=[*order])
     short: list[tuple[str, str]] = []
     long: list[tuple[str, str]] = []
+    before = _replaced(shown, preview)
     for one in shown:
-        name, text = _heading(one, titles, preview), _previewed(one, preview)
+        if one is before:
+            continue
+        name, text = _heading(one, titles, preview), _previewed(one, preview, before)
         is_beside = is_short(name, text) and not _is_preview_text(one, preview)
         (short if is_beside else long).append((name, text))
     width = min(_COLUMN, max((len(name) for name, _ in short), default=0))
@@ -175,10 +178,17 @@ def preview_name(name: str, preview: Preview | None) -> str:
     return reveal(_without_marks(_quoted(name))) if is_like_label else one_line(name)
 
 
-def _previewed(argument: Argument, preview: Preview | None) -> str:
+def _previewed(
+    argument: Argument, preview: Preview | None, before: Argument | None
+) -> str:
     """Return a value for reading; a list in a preview, as of addresses, on one line."""
-    is_part = preview is not None and argument.name in preview.labels
-    if not is_part or argument.is_redacted or not isinstance(argument.value, list):
+    if preview is None or argument.name not in preview.labels:
+        return readable(argument)
+    old = before.text if before else ""
+    is_change = preview.kind is PreviewKind.CHANGE and (old or argument.text)
+    if is_change and _is_preview_text(argument, preview):
+        return line_diff(old, argument.text)
+    if argument.is_redacted or not isinstance(argument.value, list):
         return readable(argument)
     return _visible(json.dumps(argument.value, ensure_ascii=False))
 
@@ -287,9 +297,23 @@ def _heading(
 
 
 def _is_preview_text(argument: Argument, preview: Preview | None) -> bool:
-    """Return whether a value is the body or the statement, which has a separate box."""
-    is_text = isinstance(argument.value, str) and not argument.is_redacted
-    return preview is not None and argument.name == preview.text and is_text
+    """Return whether a value is a preview's text, which has a separate box."""
+    is_named = preview is not None and argument.name == preview.text
+    return is_named and _is_visible_text(argument)
+
+
+def _is_visible_text(argument: Argument) -> bool:
+    return isinstance(argument.value, str) and not argument.is_redacted
+
+
+def _replaced(shown: Iterable[Argument], preview: Preview | None) -> Argument | None:
+    """Return the text that a change replaces; it is shown with the new text."""
+    if preview is None or preview.kind is not PreviewKind.CHANGE:
+        return None
+    before, after = preview.labels
+    texts = {one.name: one for one in shown if _is_visible_text(one)}
+    old = texts.get(before)
+    return old if old and old.text and after in texts else None
 
 
 def _titled(name: str, title: str, preview: Preview | None) -> str:
@@ -325,13 +349,15 @@ def _barred(box: str) -> str:
     return f"  {name}\n" + "\n".join(f"  │ {line}" for line in text.split("\n"))
 
 
-MAX_WORDS = 800
-"""Maximum words and blanks compared between the first and the last change.
+MAX_WORDS, MAX_LINES = 800, 200
+"""Maximum words and blanks, or lines, compared between the first and the last change.
 
 The time of a comparison grows with their square, and either text may be untrusted.
+Lines are compared each time a card is drawn.
 """
 
 _WORD = re.compile(r"\S+|\s+")
+_LINE = re.compile(r"[^\n]*\n")
 _BESIDE = 40
 """Unchanged characters that are shown on either side of a change."""
 
@@ -353,13 +379,31 @@ def word_diff(before: str, after: str) -> tuple[Part, ...]:
     there are more than `MAX_WORDS` between the first and the last change, they are one
     change.
     """
-    old, new = _WORD.findall(before), _WORD.findall(after)
+    return _diff(_WORD.findall(before), _WORD.findall(after), MAX_WORDS)
+
+
+def _diff(old: Sequence[str], new: Sequence[str], most: int) -> tuple[Part, ...]:
     head = _alike(old, new)
     tail = _alike(old[head:][::-1], new[head:][::-1])
-    middle = _compared(old[head : len(old) - tail], new[head : len(new) - tail])
+    middle = _compared(old[head : len(old) - tail], new[head : len(new) - tail], most)
     last = "".join(old[len(old) - tail :])
     parts = (Part("", "".join(old[:head])), *middle, Part("", last))
     return tuple(part for part in parts if part.text)
+
+
+def line_diff(before: str, after: str) -> str:
+    """Return every line of two texts: behind ``-`` if removed, ``+`` if added.
+
+    A line that stays is behind ``|``. Hidden characters are shown as marks. More than
+    `MAX_LINES` between the first and the last change are one change.
+    """
+    # The added line break makes a text's last line equal to the same line inside of
+    # another text.
+    old, new = (f"{text}\n" if text else "" for text in (before, after))
+    return "\n".join(
+        _marked(f"{part.sign or '|'} ", _visible(part.text[:-1]))
+        for part in _diff(_LINE.findall(old), _LINE.findall(new), MAX_LINES)
+    )
 
 
 def shown_lines(parts: Sequence[Part]) -> list[tuple[bool, str]]:
@@ -392,8 +436,8 @@ def _alike(first: Sequence[str], second: Sequence[str]) -> int:
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
-def _compared(old: Sequence[str], new: Sequence[str]) -> list[Part]:
-    if max(len(old), len(new)) > MAX_WORDS:
+def _compared(old: Sequence[str], new: Sequence[str], most: int) -> list[Part]:
+    if max(len(old), len(new)) > most:
         return [Part("-", "".join(old)), Part("+", "".join(new))]
     found: list[Part] = []
     removed = added = ""

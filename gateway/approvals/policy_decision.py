@@ -1,7 +1,7 @@
 """Policy decision about one call: tier, required reviewers, time limits, preview.
 
-A preview names the arguments that are an e-mail or a SQL statement, so that cards show
-them so. It changes nothing that is hashed or run.
+A preview names the arguments that are an e-mail, a SQL statement or a change of a text,
+so that cards show them so. It changes nothing that is hashed or run.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ class PreviewKind(StrEnum):
 
     EMAIL = "email"
     SQL = "sql"
+    CHANGE = "change"
 
 
 _LABELS: Mapping[PreviewKind, Mapping[str, str]] = {
@@ -34,6 +35,7 @@ _LABELS: Mapping[PreviewKind, Mapping[str, str]] = {
         "body": "Body",
     },
     PreviewKind.SQL: {"statement": "SQL"},
+    PreviewKind.CHANGE: {"before": "Before", "after": "Change"},
 }
 """Labels of each kind's arguments, in the order of a card; the last is the text."""
 
@@ -41,16 +43,18 @@ _START = "args."
 
 
 class Preview(Record):
-    """Show some arguments as an e-mail or a SQL statement.
+    """Show some arguments as an e-mail, a SQL statement or a change of a text.
 
     The kind alone is enough (``preview: email``) if the arguments have the names of the
     keys below. Other arguments stay on the card, and ``redact`` still hides values. A
     warning marks an ``UPDATE`` or ``DELETE`` without a condition, but no warning is no
-    proof of a condition.
+    proof of a condition. A change is shown line by line: removed lines behind ``-``,
+    added ones behind ``+``, others behind ``|``.
     """
 
     kind: PreviewKind
-    """``email`` has the first five keys below, ``sql`` has ``statement``."""
+    """``email`` has the first five keys below, ``sql`` has ``statement``, and
+    ``change`` has the last two."""
     to: str = ""
     """Argument with the recipients."""
     cc: str = ""
@@ -63,13 +67,19 @@ class Preview(Record):
     """Argument with the text."""
     statement: str = ""
     """Argument with the statement."""
+    before: str = ""
+    """Argument with the text that is replaced. Without it, all lines are added."""
+    after: str = ""
+    """Argument with the new text."""
 
     @model_validator(mode="before")
     @classmethod
     def _of_a_kind(cls, value: object) -> object:
         return {"kind": value} if isinstance(value, str) else value
 
-    @field_validator("to", "cc", "bcc", "subject", "body", "statement")
+    @field_validator(
+        "to", "cc", "bcc", "subject", "body", "statement", "before", "after"
+    )
     @classmethod
     def _whole_argument(cls, path: str) -> str:
         name = path.removeprefix(_START)
@@ -107,7 +117,7 @@ class Preview(Record):
 
     @property
     def text(self) -> str:
-        """Return the name of the argument that is the body or the statement."""
+        """Return the name of the argument that is the body, statement or new text."""
         return [*self.labels][-1]
 
     @property
@@ -135,7 +145,7 @@ class PolicyDecisionFields(Record):
         agent_description: the agent's description of the requested call: untrusted; ""
             for none.
         link: the filled link to a host that the policy names; "" for none.
-        preview: the arguments that cards show as an e-mail or as a SQL statement.
+        preview: the arguments that cards show in another form; see `Preview`.
         args_schema: the schema for edits; None: only strict JSON.
         has_policy_schema: the policy file has ``args_schema``. False: the agent's
             process declared it, so its titles and descriptions are the agent's words.

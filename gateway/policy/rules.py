@@ -484,7 +484,7 @@ class ToolRule(Record):
     link: Link | None = None
     """Address that the card shows, unless a value in it is missing or hidden."""
     preview: Preview | None = None
-    """Show the arguments as an e-mail or a SQL statement."""
+    """Show the arguments as an e-mail, a SQL statement or a change of a text."""
     args_schema: JsonObject | None = None
     """JSON Schema 2020-12 of the arguments: a call that does not fit is escalated, an
     edit is refused. Cards show ``title`` and ``x-unit`` of an argument."""

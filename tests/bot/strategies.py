@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 from keyturn.gateway.approvals.gestures import MAX_ITEMS
-from keyturn.gateway.approvals.policy_decision import Preview
+from keyturn.gateway.approvals.policy_decision import Preview, PreviewKind
 from keyturn.gateway.approvals.precedents import KINDS, Past, Precedent, WindowTotal
 from keyturn.gateway.approvals.record import Approval, Item, TriageResult
 from keyturn.gateway.approvals.requirement import SpotCheck
@@ -136,7 +136,7 @@ pasts = st.builds(
 """What is known of earlier calls, with hostile text wherever text can be."""
 
 
-previews = st.none() | st.sampled_from(["email", "sql"]).map(Preview.model_validate)
+previews = st.none() | st.sampled_from(PreviewKind).map(lambda kind: Preview(kind=kind))
 spot_checks = st.none() | st.builds(
     SpotCheck,
     of=st.just((SUPPORT,)),

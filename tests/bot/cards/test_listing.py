@@ -22,6 +22,7 @@ from tests.bot.strategies import hostile
 FOLDER = Path(__file__).parent / "snapshots"
 EMAIL = Preview.model_validate("email")
 SQL = Preview.model_validate("sql")
+CHANGE = Preview.model_validate("change")
 TEXTS = st.lists(
     st.sampled_from(
         ["a", "1", " ", "  ", '"', "\n", "[", "]", "{", "}", ":", "true", "\u202e",
@@ -109,6 +110,20 @@ LISTINGS = {
     "a hidden character in an address": listed({"to": ["a\u202e"]}, preview=EMAIL),
     "an address that is hidden": listed({"to": ["a", "b"]}, "args.to.0", preview=EMAIL),
     "a statement": listed({"statement": "select 1"}, preview=SQL),
+    "a change of a text": listed(
+        {
+            "path": "app.py",
+            "before": "def f():\n    return 1\n- x = 1\n",
+            "after": "def f():\n    return 2\n- x = 1\n\n+ y\u202e",
+        },
+        preview=CHANGE,
+    ),
+    "a change without a text before": listed(
+        {"path": "app.py", "before": "", "after": "a\nb\n"}, preview=CHANGE
+    ),
+    "a change whose text before is hidden": listed(
+        {"before": "a", "after": "b"}, "args.before", preview=CHANGE
+    ),
     "a hidden statement, not even its kind": listed(
         {"statement": "DROP TABLE t"}, "args.statement", preview=SQL
     ),
@@ -179,12 +194,14 @@ def test_two_calls_that_differ_never_read_the_same(
 
 
 NAMES = TEXTS | st.sampled_from(
-    ["to", "To", "TO", '"To"', "cc", "body", "Body", "statement", "SQL", "SQL (SELECT)"]
-)
+    ["to", "To", "TO", '"To"', "cc", "body", "Body", "statement", "SQL", "SQL (SELECT)",
+     "before", "Before", "after", "Change"]
+)  # fmt: skip
 """Arguments of a preview, and names that could pass for its labels."""
 PARTS = (
     VALUES
     | st.sampled_from(["a, b", "a ⟦list of 1⟧", "SELECT 1", "UPDATE t SET x = 1"])
+    | st.sampled_from(["a\n", "a\na", "+ a", "- a\n+ a", "| a", "\n\n", "a\n\na"])
     | st.lists(st.sampled_from(["a", "b", "a, b", "a b", "a\nb", "⟦", "a" * 58]))
 )
 
@@ -193,7 +210,7 @@ PARTS = (
 def test_two_previews_of_calls_that_differ_never_read_the_same(
     one: dict[str, Any], data: st.DataObject
 ) -> None:
-    preview = data.draw(st.sampled_from([EMAIL, SQL]))
+    preview = data.draw(st.sampled_from([EMAIL, SQL, CHANGE]))
     name = data.draw(st.sampled_from([*one, "to"]))
     other: dict[str, Any] = {
         **one,

@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
+from keyturn.bot.cards.listing import boxes
 from keyturn.gateway.policy.evaluate import evaluate
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.records import Tier
+from keyturn.gateway.protocol.strict_json import JsonObject
 
 ROOT = Path(__file__).parents[3]
 FILE = ROOT / "examples" / "coding_agents" / "policy.yml"
@@ -39,6 +41,19 @@ def test_each_command_of_the_corpus_has_its_tier() -> None:
 
     assert wrong == []
     assert len(CORPUS) >= 300
+
+
+def test_a_card_shows_how_a_file_is_changed() -> None:
+    args: JsonObject = {
+        "file_path": "app.py",
+        "old_string": "a\nb",
+        "new_string": "a\nc",
+    }
+    preview = evaluate(POLICY, agent="coder", tool="Edit", args=args).preview
+
+    *_, change = boxes("Edit", args, (), preview=preview)
+
+    assert change == "Change\n| a\n- b\n+ c"
 
 
 @pytest.mark.parametrize("word", TIERS)

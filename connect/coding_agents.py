@@ -15,6 +15,9 @@ WAIT_HEADER = "Keyturn-Hook-Wait"
 REQUESTER_HEADER = "Keyturn-Requester"
 """Slack user id of the person at the coding agent, who cannot approve its calls."""
 
+ANSWER_HEADER = "Keyturn-Hook"
+"""A header of each reply of the gateway, which another server does not send."""
+
 TIMEOUT_S = 60.0
 MARGIN_S = 5.0
 """A hook's default timeout, and the part of it that is reserved for the reply."""

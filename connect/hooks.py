@@ -28,6 +28,7 @@ from pydantic import JsonValue, TypeAdapter, ValidationError
 
 from keyturn.connect.coding_agents import (
     AGAIN_LATER,
+    ANSWER_HEADER,
     CLAUDE_CODE,
     CODEX,
     EDIT_ADVICE,
@@ -74,6 +75,7 @@ _PAUSE_S = 0.2
 _LONGEST_REPORT = 500  # characters
 _SECONDS = re.compile(r"[0-9]{1,6}([.][0-9]{1,6})?", re.ASCII)
 _CONTENT = "keyturn/v1/hook-call"
+_FOLDER = "keyturn/v1/hook-folder"
 _SCOPES = frozenset(
     {http_api.Scope.SUBMIT, http_api.Scope.READ, http_api.Scope.EXECUTE}
 )
@@ -123,9 +125,11 @@ class _Asked:
         return may and self.request.query.get("defer") == "1"
 
     def ref(self, call: str) -> wire.TurnRef:
-        """Return the turn of a call of this session."""
+        """Return the turn of a call of this session, in its folder."""
         thread = f"{self.of.path}/{self.call.session_id}/{call}"
-        return wire.TurnRef(agent=self.agent, thread=thread, message_id=call)
+        # The folder is on the card, so an approval must not count in another one.
+        lane = digest.tagged_hash(_FOLDER, digest.canonical(self.call.cwd))
+        return wire.TurnRef(agent=self.agent, thread=thread, ns=lane, message_id=call)
 
 
 @dataclass(frozen=True)
@@ -213,7 +217,7 @@ class Hooks:
         except any_failure() as error:
             log_failure(logger, error, "hook.failed")
             found = denied(f"The gateway failed, so this did not run. {AGAIN_LATER}")
-        return web.json_response(found if is_before else NO_OPINION)
+        return _answer(found if is_before else NO_OPINION)
 
     async def _before(self, asked: _Asked) -> Reply:
         await aside(partial(strict_json.parse, asked.body), [asked.body])
@@ -385,7 +389,11 @@ def _refused(refusal: Refusal) -> web.Response:
     """Deny the call, unless the request itself is at fault."""
     if refusal.kind.status in _REQUEST_AT_FAULT:
         return refused(refusal)
-    return web.json_response(denied(f"{refusal.detail} {AGAIN_LATER}"))
+    return _answer(denied(f"{refusal.detail} {AGAIN_LATER}"))
+
+
+def _answer(content: Reply) -> web.Response:
+    return web.json_response(content, headers={ANSWER_HEADER: "1"})
 
 
 def _allowed(asked: _Asked, edit: EditRecord | None) -> Reply:

@@ -15,6 +15,7 @@ import pytest
 from aiohttp import web
 
 from keyturn.connect.codex_hook import NoAnswer, ask
+from keyturn.connect.coding_agents import ANSWER_HEADER
 from keyturn.gateway.approvals.decisions import Approve, Reject
 from tests.connect.coding_agents.conftest import Hooks
 
@@ -60,7 +61,7 @@ async def answering(handler: Handler) -> AsyncGenerator[str]:
 @pytest.mark.parametrize("answer", [{}, DENIAL])
 async def test_a_clear_answer_is_written_as_it_is(answer: dict[str, Any]) -> None:
     async def handler(_: web.Request) -> web.Response:
-        return web.json_response(answer)
+        return web.json_response(answer, headers={ANSWER_HEADER: "1"})
 
     async with answering(handler) as url:
         code, out, _ = await ran(url, {})
@@ -88,7 +89,8 @@ async def test_an_answer_that_codex_would_ignore_blocks_the_call(
     status: int, text: str
 ) -> None:
     async def handler(_: web.Request) -> web.Response:
-        return web.Response(status=status, text=text, headers={"Location": "/x"})
+        headers = {"Location": "/x", ANSWER_HEADER: "1"}
+        return web.Response(status=status, text=text, headers=headers)
 
     async with answering(handler) as url:
         with pytest.raises(NoAnswer) as caught:
@@ -96,6 +98,20 @@ async def test_an_answer_that_codex_would_ignore_blocks_the_call(
 
     # Without a reason, Codex runs the call.
     assert str(caught.value).strip()
+
+
+@pytest.mark.parametrize("answer", [{}, DENIAL])
+async def test_an_answer_of_another_server_blocks_the_call(
+    answer: dict[str, Any],
+) -> None:
+    async def handler(_: web.Request) -> web.Response:
+        return web.json_response(answer)
+
+    async with answering(handler) as url:
+        code, out, err = await ran(url, {})
+
+    assert (code, out) == (2, "")
+    assert "check the gateway's URL" in err
 
 
 @pytest.mark.parametrize("status", [401, 403])

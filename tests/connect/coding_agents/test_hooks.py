@@ -201,6 +201,20 @@ async def test_another_session_folder_or_input_joins_nothing(
     assert len(await hooks.opened()) == 2
 
 
+async def test_an_approval_counts_only_in_the_folder_of_its_card(
+    hooks: Hooks,
+) -> None:
+    body = hooks.body()
+    await hooks.ask(body, wait_s=0)
+    await hooks.decide(Approve())
+
+    found = await hooks.ask({**body, "cwd": "/etc"}, wait_s=0)
+
+    assert found["permissionDecision"] == "deny"
+    assert [await hooks.state(at) for at in range(2)] == ["authorized", "pending"]
+    assert (await hooks.ask(body))["permissionDecision"] == "allow"
+
+
 async def test_a_call_joins_at_another_gateway_too(hooks: Hooks) -> None:
     await hooks.ask(wait_s=0)
     await hooks.decide(Approve())
@@ -582,7 +596,9 @@ async def test_a_later_hook_reports_how_the_call_ended(
     await hooks.ask(body)
     error = {} if ok else {"error": "exit 2"}
 
-    assert await hooks.ask({**body, "hook_event_name": event, **error}) == {}
+    # The call may have changed the folder.
+    report = {**body, "hook_event_name": event, "cwd": "/home/dan/app/src", **error}
+    assert await hooks.ask(report) == {}
 
     reported = (await hooks.approval()).items[0].handed.reported
     assert reported is not None

@@ -64,7 +64,6 @@ from keyturn.bot.cards.states import (
     SIGNS,
     STATE_NAMES,
     approvers,
-    asked_again,
     batch_state,
     counted,
     expires_each,
@@ -229,7 +228,7 @@ def _waiting(frame: Frame) -> list[Block]:
         if approval.is_batch:
             blocks.append(divider())
         blocks += call_row(frame, approval.items[index], shown)
-    footer = batch_footer(frame)
+    footer = [*buttons.ask_again(frame), *batch_footer(frame)]
     taken = len(blocks) + approval.is_batch + len(footer)
     checks = spot_checks(frame, limits.BLOCKS_IN_MESSAGE - taken)
     if is_row:
@@ -372,7 +371,7 @@ def _finished(frame: Frame) -> list[Block]:
         _header(frame),
         section(status, accessory=view),
         *rest,
-        *([] if is_table(approval) else buttons.ask_again(frame)),
+        *buttons.ask_again(frame),
         context(*origin(frame)),
         *spot_checks(frame),
     ]
@@ -400,7 +399,6 @@ def _remarks(item: Item) -> list[Block]:
         said.append(template("Edited by {who}.", who=who(item.edit.by)))
     if item.revoked is not None and item.revoked.is_final:
         said.append(label(fit(item.revoked.reason, _QUOTE)))
-    said += asked_again(item)
     for one in item.observations[-1:]:
         finding: LiteralString = "Checked by {who}: " + FINDINGS[one.finding]
         said.append(template(finding, who=who(one.by)))

@@ -9,8 +9,10 @@ from keyturn.bot.blocks import (
     Block,
     Message,
     actions,
+    button_row,
     confirm,
     context,
+    notes,
     option,
     overflow,
     quote,
@@ -20,10 +22,10 @@ from keyturn.bot.cards.frame import Frame, is_table
 from keyturn.bot.cards.inquiries import ask_requester
 from keyturn.bot.cards.listing import call_title
 from keyturn.bot.cards.refs import calls_named
-from keyturn.bot.cards.states import FINDINGS, votes_missing
+from keyturn.bot.cards.states import FINDINGS, asked_again, votes_missing
 from keyturn.bot.cards.table import in_order, noticed, same_calls, sums, totals_of
 from keyturn.bot.ids import Action, choice
-from keyturn.bot.text import fit, label, template, untrusted
+from keyturn.bot.text import fit, joined, label, template, untrusted
 from keyturn.gateway.approvals.lifecycle import ApprovalState
 from keyturn.gateway.approvals.record import Item
 from keyturn.gateway.approvals.timing import is_extendable, is_pressing
@@ -262,26 +264,34 @@ def allow_similar(frame: Frame, item: Item) -> list[Block]:
 
 
 def ask_again(frame: Frame) -> list[Block]:
-    """Return a row with a button for each of the few calls that may be asked again."""
-    refused = [
-        item
-        for item in frame.approval.items
-        if item.was_refused
-        and item.handed.again_by is None
-        # Its record has no reviewers.
-        and not item.is_auto_approved
-    ]
+    """Return who had calls asked again, and a button or menu for the other calls."""
+    refused = [item for item in frame.approval.items if item.was_refused]
     several = frame.approval.is_batch
-    return [
-        actions(
-            frame.button(
-                item.index,
-                Action.ASK_AGAIN,
-                text=f"Ask again: call {item.index + 1}" if several else "",
-            )
+    said = [
+        joined(
+            " ",
+            [
+                *([template("Call {n}:", n=item.index + 1)] if several else []),
+                asked_again(item, by),
+            ],
         )
-        for item in refused[:MAX_ROWS]
+        for item in refused
+        if (by := item.handed.again_by) is not None
     ]
+    # Only reviewers may have a call asked again.
+    left = [
+        item
+        for item in refused
+        if item.handed.again_by is None and item.requirement.roles
+    ]
+    text = f"Ask again: call {left[0].index + 1}" if left and several else ""
+    hint = label("Ask again: call…")
+    offered = (
+        [frame.menu(left, Action.ASK_AGAIN, prefix="#", placeholder=hint)]
+        if len(left) > 1
+        else [frame.button(item.index, Action.ASK_AGAIN, text=text) for item in left]
+    )
+    return [*notes(said[:MAX_ROWS]), *button_row(offered)]
 
 
 def view_all(frame: Frame, item: Item, *, is_shown_whole: bool = True) -> Block:

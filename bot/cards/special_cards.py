@@ -32,7 +32,7 @@ from keyturn.bot.blocks import (
     section,
 )
 from keyturn.bot.cards.approval import card_top, metadata, reviewers
-from keyturn.bot.cards.buttons import question_buttons
+from keyturn.bot.cards.buttons import ask_again, question_buttons
 from keyturn.bot.cards.call_rows import (
     HIDDEN_CHARACTERS,
     agent_statement,
@@ -238,6 +238,7 @@ def notification(frame: Frame) -> Message:
         *_other_runs(frame),
         *_remarks(frame),
         *spot_checks(frame),
+        *ask_again(frame),
         *_notification_buttons(frame),
     ]
     return Message(tuple(blocks), card_fallback(approval), metadata(approval))

@@ -292,16 +292,12 @@ def handed_words(item: Item) -> list[tuple[LiteralString, str]]:
     return [one for one in found if one[1]]
 
 
-def asked_again(item: Item) -> list[Template]:
-    """Return who wants the agent to ask again, and whether it did."""
-    handed = item.handed
-    if handed.again_by is None:
-        return []
-    by = who(handed.again_by)
-    if not handed.asked_again_ms:
-        return [template("{who} wants the agent to ask again.", who=by)]
-    at = when(handed.asked_again_ms)
-    return [template("The agent asked again {at}, for {who}.", at=at, who=by)]
+def asked_again(item: Item, by: Person) -> Template:
+    """Return that a person wants the agent to ask again, or that it did."""
+    if not item.handed.asked_again_ms:
+        return template("{who} wants the agent to ask again.", who=who(by))
+    at = when(item.handed.asked_again_ms)
+    return template("The agent asked again {at}, for {who}.", at=at, who=who(by))
 
 
 def run_elsewhere(approval: Approval) -> list[Template]:

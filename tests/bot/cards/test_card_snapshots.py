@@ -259,6 +259,17 @@ CARDS: dict[str, Approval] = {
         handed(a_refund(), S.NOT_TAKEN, problem="refused", detail="KeyError: 'type'"),
         handed(EMAIL, S.HANDED_OVER),
     ),
+    "batch_partly_handed": an_approval(
+        handed(a_refund(), S.NOT_TAKEN, problem="refused"), handed(EMAIL, S.PENDING)
+    ),
+    "table_handed": an_approval(
+        *(
+            handed(an_item({"n": n}, index=n), S.NOT_TAKEN, problem=why, again_by=by)
+            for n, (why, by) in enumerate(
+                [("refused", None)] * 3 + [("failed", BEN)] + [("deleted", None)] * 3
+            )
+        )
+    ),
     "batch_being_handed": an_approval(
         handed(a_refund(), S.HANDING_OVER), handed(EMAIL, S.PENDING)
     ),

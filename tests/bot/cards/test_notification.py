@@ -13,7 +13,7 @@ from keyturn.bot.cards.fallbacks import plain_card
 from keyturn.bot.cards.special_cards import many_ran, notification, report_line
 from keyturn.gateway.approvals.events import Event, EventName
 from keyturn.gateway.approvals.gestures import MAX_ITEMS
-from keyturn.gateway.approvals.record import Approval, Item, Remark
+from keyturn.gateway.approvals.record import Approval, HandOver, Item, Remark
 from keyturn.gateway.approvals.similar import Cover
 from keyturn.gateway.protocol.records import ItemState, Person, Result, Tier
 from keyturn.sandbox.blockkit import validate_message
@@ -57,6 +57,14 @@ MESSAGES = {
     "notification_started": a_message(requester=None),
     "notification_done": a_message(
         ended(a_call(description="Post the opening hours"), S.EXECUTED)
+    ),
+    "notification_not_taken": a_message(
+        a_call(
+            state=S.NOT_TAKEN,
+            handed_to="Codex",
+            handed=HandOver(problem="refused"),
+            changed_at_ms=NOW + 60_000,
+        )
     ),
     "notification_failed": a_message(ended(a_call(), S.FAILED, "503")),
     "notification_in_doubt": a_message(

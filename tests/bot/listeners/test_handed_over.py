@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from keyturn.bot.ids import Action
 from keyturn.gateway.protocol.records import ItemState, NotTaken
 from keyturn.gateway.protocol.wire import (
@@ -11,6 +13,7 @@ from keyturn.gateway.protocol.wire import (
     HandOverEnd,
     ReportedOutcome,
     Verdict,
+    VerdictKind,
 )
 from keyturn.sandbox.json_types import JsonObject
 from tests.bot.bot_stack import CHANNEL, REFUND, Stack, has_button, says
@@ -94,4 +97,39 @@ async def test_a_reviewer_has_an_agent_ask_again_that_refused_the_answer(
         await stack.card(verdict, lambda m: has_button(m, Action.ASK_AGAIN))
         await told(stack, card, "did not ask again")
         assert item.state is ItemState.NOT_TAKEN
+    assert stack.sandbox.problems == []
+
+
+@pytest.mark.parametrize(
+    ("tool", "count", "chosen"),
+    [
+        ("process_refund", 2, None),
+        ("process_refund", 8, "#2"),
+        ("post_notice", 1, None),
+    ],
+    ids=["batch", "table", "notification"],
+)
+async def test_every_kind_of_card_has_the_agent_ask_again(
+    stack: Stack, tool: str, count: int, chosen: str | None
+) -> None:
+    calls = [(tool, {**REFUND, "amount": n}) for n in range(count)]
+    async with stack.running():
+        verdicts = await stack.submit(*calls, handed_to=NAME)
+        ana, first = stack.actor("U0ANA"), verdicts[0]
+        ts = str((await stack.card(first))["ts"])
+        if first.kind is VerdictKind.HOLD:
+            await ana.click(CHANNEL, ts, Action.APPROVE_ALL)
+            await stack.card(first, lambda m: not has_button(m, Action.APPROVE_ALL))
+        refused = verdicts[:2] if chosen else verdicts[-1:]
+        for one in refused:
+            await handed(stack, one, "refused")
+        await stack.drawn(first)
+
+        await ana.click(CHANNEL, ts, Action.ASK_AGAIN, chosen=chosen)
+
+        await stack.card(first, says("<@U0ANA> wants the agent to ask again"))
+        items = (await stack.approval(first)).items
+        assert [it.id for it in items if it.is_to_be_asked_again] == [
+            refused[-1].item_id
+        ]
     assert stack.sandbox.problems == []

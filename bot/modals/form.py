@@ -50,6 +50,9 @@ from keyturn.sandbox.blockkit.formats import day, number
 MAX_BYTES = 200_000
 """Bytes for the inputs, of a view's 250 kB."""
 
+_NO_SCHEMA = label(
+    "This tool has no schema, so values can be changed, but not removed."
+)
 _NAMES = 20
 _NAME = 80
 _SENTENCE = 300
@@ -104,6 +107,8 @@ def build_form(item: Item) -> Form:
         fields.append(kept)
     if not blocks:
         blocks.append(section(label("Nothing can be edited here.")))
+    elif not item.args_schema:
+        blocks.append(context(_NO_SCHEMA))
     blocks += _kept(fields)
     return Form(blocks=tuple(blocks), fields=tuple(fields))
 

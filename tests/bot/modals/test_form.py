@@ -102,9 +102,11 @@ def test_an_emptied_optional_argument_is_gone(schema: Any, before: Any) -> None:
 def test_without_a_schema_nothing_is_marked_as_optional() -> None:
     item = an_item({"x": "two", "flag": True, "in": {"n": 1}}, args_schema=None)
 
-    fields = [field_input(one) for one in build_form(item).fields]
+    form = build_form(item)
 
+    fields = [field_input(one) for one in form.fields]
     assert [one.get("optional", False) for one in fields] == [False] * 3
+    assert "can be changed, but not removed" in str(form.blocks[-1])
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,7 @@ from keyturn.bot.cards.call_rows import (
 )
 from keyturn.bot.cards.fallbacks import card_fallback
 from keyturn.bot.cards.frame import Frame, is_table
-from keyturn.bot.cards.listing import call_title, diff, one_line
+from keyturn.bot.cards.listing import call_title, edit_text, editor, one_line
 from keyturn.bot.cards.mentions import mentions_for, reached
 from keyturn.bot.cards.quality_checks import spot_checks
 from keyturn.bot.cards.refs import (
@@ -69,7 +69,6 @@ from keyturn.bot.cards.states import (
     expires_each,
     frozen,
     handed_words,
-    is_own_edit,
     named_role,
     run_elsewhere,
     state_counts,
@@ -100,7 +99,7 @@ from keyturn.bot.text import (
 )
 from keyturn.gateway.approvals.lifecycle import UNEXECUTED
 from keyturn.gateway.approvals.record import Approval, Item, is_collected
-from keyturn.gateway.protocol.records import Effect, ItemState, Person, Verb, gravest
+from keyturn.gateway.protocol.records import Effect, ItemState, Person, Verb
 from keyturn.sandbox.blockkit import JSON, limits
 from keyturn.sandbox.blockkit.payload_rules import text_length
 
@@ -123,15 +122,13 @@ def many_calls(frame: Frame, *, room: int) -> tuple[list[Block], Block]:
     """
     approval = frame.approval
     found = noticed(approval)
-    heading, *cells = table_of(approval).rows
+    shown = table_of(approval)
+    heading, *cells = shown.rows
     rows: list[JSON] = [_cells(heading)]
     for item in in_order(approval, found):
         number, *others = cells[item.index]
         rows.append(_cells([mark(item, found) + number, *others]))
-    # Otherwise Slack clips a long cell, and people would approve text that they cannot
-    # see.
-    wrapped: list[JSON] = [{"is_wrapped": True} for _ in heading]
-    table = block_object("table", rows=rows, column_settings=wrapped)
+    table = block_object("table", rows=rows, column_settings=[*shown.columns])
     says = agent_statement(frame)
     left = room - text_length([table, *says, context(_CUT)])
     above: list[Block] = []
@@ -195,11 +192,6 @@ _TOOLS = 120
 """Maximum characters of the names of tools next to a number of calls."""
 
 _PLACES = 2
-_EFFECTS = {
-    Effect.READ: template("Only reads"),
-    Effect.REVERSIBLE: template("Can be undone"),
-    Effect.IRREVERSIBLE: template("⚠️ *Cannot be undone*"),
-}
 _MANY = 10
 """Minimum number of the agent's requests in ten minutes that a card mentions."""
 
@@ -217,9 +209,7 @@ def _waiting(frame: Frame) -> list[Block]:
     approval = frame.approval
     is_row = is_table(approval)
     blocks = [
-        *card_top(frame),
-        *_time(frame),
-        *reviewers(frame),
+        *card_top(frame, *_unusual(frame)),
         *precedents(frame),
     ]
     if approval.is_batch and not is_row:
@@ -241,15 +231,27 @@ def _waiting(frame: Frame) -> list[Block]:
     return [*blocks, *([divider()] if has_rule else []), *footer, *checks]
 
 
-def card_top(frame: Frame) -> list[Block]:
-    """Return the first lines of a card: the call or calls, their state, who asked."""
-    if not frame.approval.is_batch:
+def card_top(frame: Frame, *small: Template | Plain) -> list[Block]:
+    """Return the first lines of a card: the act, who asked, until when, and of whom.
+
+    Args:
+        frame: of the card.
+        small: small print below them.
+    """
+    approval = frame.approval
+    if approval.is_batch:
+        _, words = batch_state(approval, now_ms=frame.now_ms)
+        state = [template("{words}.", words=words), *expires_each(approval)]
+    else:
         # The header has the sign.
-        state = section(parted(call_state(frame))[1])
-        return [_header(frame), state, context(*origin(frame))]
-    _, words = batch_state(frame.approval, now_ms=frame.now_ms)
-    ends = expires_each(frame.approval)
-    return [_header(frame), context(words, *origin(frame), *ends)]
+        state = [parted(call_state(frame))[1]]
+    line = joined(" ", [*state, *_reviewers(frame)])
+    effects = {item.effect_class for item in approval.items}
+    # A tool without a class counts as irreversible, if another one has a class.
+    is_grave = any(effects) and {None, Effect.IRREVERSIBLE} & effects
+    effect = [template("*Cannot be undone*")] if is_grave else []
+    rest = notes([*small, *reached(frame)])
+    return [_header(frame), section(line), context(*origin(frame), *effect), *rest]
 
 
 def _header(frame: Frame) -> Block:
@@ -281,14 +283,10 @@ def metadata(approval: Approval) -> Block:
     }
 
 
-def _time(frame: Frame) -> list[Block]:
+def _unusual(frame: Frame) -> list[Template | Plain]:
+    """Return small print that most cards do not have."""
     approval = frame.approval
     sentence: list[Template | Plain] = []
-    said = [item.effect_class for item in approval.items]
-    if any(said):
-        # A tool without a class counts as irreversible.
-        effect = gravest(one or Effect.IRREVERSIBLE for one in said)
-        sentence.append(_EFFECTS[effect])
     # The calls of this card do not count: the card shows their number.
     before = approval.recent_requests - 1
     if before >= _MANY:
@@ -307,11 +305,11 @@ def _time(frame: Frame) -> list[Block]:
         sentence.append(template("Not all notes fit here: open *Full details*."))
     sentence += frozen(approval.items)
     taken = taken_by(approval, now_ms=frame.now_ms)
-    return notes([*sentence, *([taken] if taken else [])])
+    return [*sentence, *([taken] if taken else [])]
 
 
-def reviewers(frame: Frame) -> list[Block]:
-    """Mention the reviewers who are needed, and name the others who are told.
+def _reviewers(frame: Frame) -> list[Template]:
+    """Mention the reviewers who are needed.
 
     Slack notifies those who are mentioned on the posted card.
     """
@@ -326,8 +324,7 @@ def reviewers(frame: Frame) -> list[Block]:
     said: LiteralString = "*Reviewers:* {whom}"
     if approval.is_question:
         said = "*Please answer:* {whom}"
-    asked = [section(template(said, whom=whom.named))] if whom.roles else []
-    return [*asked, *reached(frame)]
+    return [template(said, whom=whom.named)] if whom.roles else []
 
 
 _S = ItemState
@@ -372,7 +369,6 @@ def _finished(frame: Frame) -> list[Block]:
         section(status, accessory=view),
         *rest,
         *buttons.ask_again(frame),
-        context(*origin(frame)),
         *spot_checks(frame),
     ]
 
@@ -395,8 +391,6 @@ def _decided(approval: Approval) -> Template:
 def _remarks(item: Item) -> list[Block]:
     """Return the events besides the decision, and the words of people and the tool."""
     said: list[Template | Plain] = []
-    if item.edit is not None and not is_own_edit(item):
-        said.append(template("Edited by {who}.", who=who(item.edit.by)))
     if item.revoked is not None and item.revoked.is_final:
         said.append(label(fit(item.revoked.reason, _QUOTE)))
     for one in item.observations[-1:]:
@@ -415,8 +409,11 @@ def _words(item: Item) -> list[Block]:
     found: list[tuple[LiteralString, str]] = []
     edit, decision = item.edit, item.decision
     if edit is not None:
-        found.append(("Changed:", _changed(item)))
-        found.append(("Why:", edit.reason))
+        changed = edit_text(item, budget=_CHANGE)
+        # On several lines, values could look like changes of other arguments.
+        if "\n" in changed:
+            changed = f"see Full details, {editor(edit)}"
+        found.append(("Changed:", changed))
     if decision is not None and decision.verb in _REASONS:
         found.append((_REASONS[decision.verb], decision.text))
     found.extend(("Note:", one.note) for one in item.observations[-1:])
@@ -431,14 +428,6 @@ def _words(item: Item) -> list[Block]:
         if text.strip()
     ]
     return [rich_text(box("\n".join(lines)))] if lines else []
-
-
-def _changed(item: Item) -> str:
-    lines = diff(item, budget=_CHANGE).splitlines()
-    # One line alone: values on several lines could look like changes of other
-    # arguments.
-    is_short = len(lines) == 1 and len(lines[0]) <= _CHANGE
-    return lines[0] if is_short else "see Full details"
 
 
 def _rows(frame: Frame, items: Sequence[Item]) -> list[Block]:

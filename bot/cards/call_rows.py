@@ -37,7 +37,7 @@ from keyturn.bot.cards.listing import (
     all_text,
     boxes_of,
     call_title,
-    diff,
+    edit_text,
     fitted,
     state_text,
     state_title,
@@ -180,12 +180,18 @@ def _taken(item: Item, share: TextBudget) -> int:
 
 def call_row(frame: Frame, item: Item, shown: Listing) -> list[Block]:
     """Return the blocks of one call, from its description to its buttons."""
+    is_batch = frame.approval.is_batch
+    change = edit_text(item, budget=frame.budget.text)
+    edit = [untrusted(f"✏️ {change}")] if change and "\n" not in change else []
     blocks = [
-        *title(frame, item, is_in_header=not frame.approval.is_batch),
+        *title(frame, item, is_in_header=not is_batch),
         call_box(frame, item, shown),
+        *(section(one) for one in edit if not is_batch),
         # One block: a card of several calls has no room for more.
-        *notes([*_warnings(frame, item), *_why(frame, item)]),
-        *([] if frame.approval.is_batch else agent_statement(frame)),
+        *notes(
+            [*(edit if is_batch else []), *_warnings(frame, item), *_why(frame, item)]
+        ),
+        *([] if is_batch else agent_statement(frame)),
         *_standing(frame, item, shown),
     ]
     is_whole = shown.is_complete and _state(item, frame.budget).complete
@@ -237,12 +243,9 @@ def call_box(frame: Frame, item: Item, shown: Listing) -> Block:
     if item.triage is not None and item.is_pending and item.edit is None:
         # After an edit the rationale would be about a call that does not run.
         parts += _quoted(f"{TRIAGE_TITLE}:", item.triage.rationale, frame)
-    if item.edit is not None:
-        parts.append(
-            line(bold(label("Edited by ")), _person(item.edit.by), text_run(label(":")))
-        )
-        parts.append(box(diff(item, budget=frame.budget.text)))
-        parts += _quoted("Why:", item.edit.reason, frame)
+    change = edit_text(item, budget=frame.budget.text)
+    if "\n" in change:
+        parts += titled("Edited:", change)
     if item.decision is not None and item.decision.verb in _WORDS:
         parts += _quoted(_WORDS[item.decision.verb], item.decision.text, frame)
     parts += checked(frame, item)

@@ -31,7 +31,7 @@ from keyturn.bot.blocks import (
 )
 from keyturn.bot.blocks import home as home_view
 from keyturn.bot.cards.frame import Frame
-from keyturn.bot.cards.listing import call_title, named_values, one_line
+from keyturn.bot.cards.listing import all_text, call_title, one_line
 from keyturn.bot.cards.queue import (
     ROWS,
     Group,
@@ -454,8 +454,7 @@ def matches(event: Event, approval: Approval, words: str) -> bool:
     if item is None:
         return False
     names = [call_title(item), one_line(item.tool), approval.agent, approval.id]
-    values = named_values(item)
-    shown = " ".join([*names, *(text for _, text in values)])
+    shown = " ".join([*names, all_text(item)])
     return all(word in shown.casefold() for word in words.casefold().split())
 
 

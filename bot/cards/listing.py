@@ -16,6 +16,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import SequenceMatcher
 from itertools import takewhile
+from types import MappingProxyType
 from typing import LiteralString, NamedTuple
 
 from pydantic import JsonValue
@@ -23,17 +24,20 @@ from pydantic import JsonValue
 from keyturn.bot.cards.warnings import homoglyph_warnings, statement_kinds, unlimited
 from keyturn.bot.text import excerpt, fit, reveal
 from keyturn.gateway.approvals.evidence import (
+    HIDDEN,
     Argument,
     arguments,
     as_text,
     differences,
+    nested_differences,
     redacted,
 )
 from keyturn.gateway.approvals.invisible_characters import has_hidden, mark
 from keyturn.gateway.approvals.policy_decision import Preview, PreviewKind
 from keyturn.gateway.approvals.record import Item
-from keyturn.gateway.policy.formats import formatted
+from keyturn.gateway.policy.formats import formatted, is_usual_spelling
 from keyturn.gateway.protocol.digest import state_in
+from keyturn.gateway.protocol.records import EditRecord
 from keyturn.gateway.protocol.strict_json import JsonObject
 
 UNIT = "x-unit"
@@ -70,12 +74,6 @@ def argument_titles(schema: JsonObject | None) -> dict[str, str]:
     return {name: title_of(name, one) for name, one in items}
 
 
-def titles_of(item: Item) -> dict[str, str]:
-    """Return the titles of an item's arguments; "" for each without the policy's."""
-    titles = argument_titles(item.args_schema)
-    return titles if item.has_policy_schema else dict.fromkeys(titles, "")
-
-
 def _text(value: JsonValue) -> str:
     # On one line and without gaps: text after a gap would read as a value.
     return " ".join(value.split()) if isinstance(value, str) else ""
@@ -85,7 +83,41 @@ def _letters(text: str) -> str:
     return "".join(filter(str.isalnum, text)).casefold()
 
 
-NO_TITLES: Mapping[str, str] = {}
+class Forms(NamedTuple):
+    """How to write the arguments of a tool.
+
+    Attributes:
+        titles: title and unit of each argument; see `argument_titles`.
+        preview: the arguments shown as an e-mail or a statement.
+        formats: the policy's formats by dotted path.
+        texts: names of the arguments that are declared as texts.
+    """
+
+    titles: Mapping[str, str] = MappingProxyType({})
+    preview: Preview | None = None
+    formats: Mapping[str, str] = MappingProxyType({})
+    texts: frozenset[str] = frozenset()
+
+
+NO_FORMS = Forms()
+
+
+def forms_of(item: Item) -> Forms:
+    """Return how the arguments of an item are written."""
+    titles = argument_titles(item.args_schema)
+    if not item.has_policy_schema:
+        titles = dict.fromkeys(titles, "")
+    found = (one.removeprefix("args.").partition("|") for one in item.formats)
+    declared = (item.args_schema or {}).get("properties")
+    schemas = declared.items() if isinstance(declared, dict) else ()
+    texts = (
+        name
+        for name, schema in schemas
+        if isinstance(schema, dict) and schema.get("type") == "string"
+    )
+    formats = {path: form for path, _, form in found}
+    return Forms(titles, item.preview, formats, frozenset(texts))
+
 
 _SHORT_VALUE = 60
 _SHORT_NAME = 32
@@ -112,19 +144,15 @@ class Listing(NamedTuple):
 
 
 def boxes(
-    tool: str,
-    args: JsonObject,
-    redact: Iterable[str],
-    *,
-    titles: Mapping[str, str] = NO_TITLES,
-    preview: Preview | None = None,
+    tool: str, args: JsonObject, redact: Iterable[str], forms: Forms = NO_FORMS
 ) -> tuple[str, ...]:
     """Return a whole call as boxes, in fixed order: short arguments, then long ones.
 
-    Both are in the order of the preview, then of the titles (see `argument_titles`),
-    then by name. The text of a preview has a separate box.
+    Both are in the order of the preview, then of the titles, then by name. The text of
+    a preview has a separate box.
     """
-    order = dict.fromkeys([*(preview.labels if preview else ()), *titles])
+    preview = forms.preview
+    order = dict.fromkeys([*(preview.labels if preview else ()), *forms.titles])
     shown = arguments(args, redact, order=[*order])
     short: list[tuple[str, str]] = []
     long: list[tuple[str, str]] = []
@@ -132,7 +160,7 @@ def boxes(
     for one in shown:
         if one is before:
             continue
-        name, text = _heading(one, titles, preview), _previewed(one, preview, before)
+        name, text = _heading(one, forms), _previewed(one, forms, before)
         is_beside = is_short(name, text) and not _is_preview_text(one, preview)
         (short if is_beside else long).append((name, text))
     width = min(_COLUMN, max((len(name) for name, _ in short), default=0))
@@ -145,8 +173,7 @@ def boxes(
 
 def boxes_of(item: Item, args: JsonObject) -> tuple[str, ...]:
     """Return a whole call with these arguments as boxes."""
-    titles, preview = titles_of(item), item.preview
-    return boxes(item.tool, args, item.redact, titles=titles, preview=preview)
+    return boxes(item.tool, args, item.redact, forms_of(item))
 
 
 def fitted(whole: tuple[str, ...], *, budget: int) -> Listing:
@@ -178,18 +205,17 @@ def preview_name(name: str, preview: Preview | None) -> str:
     return reveal(_without_marks(_quoted(name))) if is_like_label else one_line(name)
 
 
-def _previewed(
-    argument: Argument, preview: Preview | None, before: Argument | None
-) -> str:
+def _previewed(argument: Argument, forms: Forms, before: Argument | None) -> str:
     """Return a value for reading; a list in a preview, as of addresses, on one line."""
+    preview = forms.preview
     if preview is None or argument.name not in preview.labels:
-        return readable(argument)
+        return written(argument, forms)
     old = before.text if before else ""
     is_change = preview.kind is PreviewKind.CHANGE and (old or argument.text)
     if is_change and _is_preview_text(argument, preview):
         return line_diff(old, argument.text)
     if argument.is_redacted or not isinstance(argument.value, list):
-        return readable(argument)
+        return written(argument, forms)
     return _visible(json.dumps(argument.value, ensure_ascii=False))
 
 
@@ -230,11 +256,12 @@ def call_title(item: Item) -> str:
         return f"Allow similar calls of {one_line(item.bounds.tool)}"
     if item.description:
         return item.description
-    order = [*argument_titles(item.args_schema)]
+    order, forms = [*argument_titles(item.args_schema)], forms_of(item)
     shown_values: list[str] = []
     for one in arguments(item.args, item.redact, order=order):
         # A longer one is not shown, and takes long to write.
-        text = readable(one) if len(one.text) <= _ACT_VALUE else one.text
+        is_long = len(one.text) > _ACT_VALUE
+        text = one.text if is_long else written(one, forms)
         if is_short(name := one_line(one.name), text, _ACT_VALUE):
             shown_values.append(f"{name} {text}")
         if len(shown_values) == _ACT_VALUES:
@@ -268,11 +295,41 @@ def readable(argument: Argument) -> str:
     return reveal(f"{kind}{first}{text[1:-1]}{last}")
 
 
+def written(argument: Argument, forms: Forms = NO_FORMS) -> str:
+    """Return a value as the policy formats it, such as ``€899.00``.
+
+    Only one value of an argument is written so. The others of the same amount or day
+    have their own spelling behind it, and values without a format are `readable`.
+    A text needs no quotes where the schema declares a text.
+    """
+    value, text = argument.value, readable(argument)
+    if argument.is_redacted:
+        return text
+    form = forms.formats.get(argument.name, "")
+    is_declared = argument.name in forms.texts
+    if not isinstance(value, str):
+        text = formatted(value, form) or text if form else text
+        return f"⟦not text⟧ {text}" if is_declared else text
+    if form:
+        # Quoted, a text without a format cannot be mistaken for a formatted value.
+        shown, quoted = formatted(value, form), _visible(_quoted(value))
+        if shown is None:
+            return quoted
+        is_one = (is_declared or form == "date") and is_usual_spelling(value, form)
+        return shown if is_one else f"{shown} ({quoted})"
+    # Blanks at the edges and empty texts would be invisible without quotes, and
+    # `HIDDEN` would read as a value that the policy hides.
+    is_plain = (
+        text == f'"{value}"' and value.strip() == value and value not in {"", HIDDEN}
+    )
+    return value if is_declared and is_plain else text
+
+
 def named_values(item: Item) -> list[tuple[str, str]]:
     """Return the arguments as names and values that can be read."""
-    order = [*argument_titles(item.args_schema)]
+    order, forms = [*argument_titles(item.args_schema)], forms_of(item)
     shown = arguments(item.args, item.redact, order=order)
-    return [(one_line(one.name), readable(one)) for one in shown]
+    return [(one_line(one.name), written(one, forms)) for one in shown]
 
 
 def is_short(name: str, text: str, longest: int = _SHORT_VALUE) -> bool:
@@ -281,12 +338,11 @@ def is_short(name: str, text: str, longest: int = _SHORT_VALUE) -> bool:
     return len(name) <= _SHORT_NAME and len(text) <= longest and is_plain
 
 
-def _heading(
-    argument: Argument, titles: Mapping[str, str], preview: Preview | None
-) -> str:
+def _heading(argument: Argument, forms: Forms) -> str:
     """Return the heading of a value: a label, or a name with its title."""
+    preview = forms.preview
     if preview is None or argument.name not in preview.labels:
-        return _titled(argument.name, titles.get(argument.name, ""), preview)
+        return _titled(argument.name, forms.titles.get(argument.name, ""), preview)
     # By the visible value: not even the kind of a hidden one is shown.
     is_sql = preview.kind is PreviewKind.SQL and _is_preview_text(argument, preview)
     kinds = statement_kinds(argument.text) if is_sql else ()
@@ -472,7 +528,8 @@ _SHORT = 30
 _LEAST_BUDGET = 80
 _MISSING = "⟦not there⟧"
 _TO = " → "
-_NO_FORMATS: Mapping[str, str] = {}
+_BY = ", by "
+_EDITOR = 40
 
 
 def diff(item: Item, *, budget: int) -> str:
@@ -480,29 +537,33 @@ def diff(item: Item, *, budget: int) -> str:
     return changes_of(item, item.requested_args, item.args, budget=budget)
 
 
+def edit_text(item: Item, *, budget: int) -> str:
+    """Return an edit with its editor and the reason; "" without one.
+
+    One change is on one line: ``amount €2.00 → €1.00, by Ana: half of it``.
+    """
+    change = diff(item, budget=budget)
+    if item.edit is None:
+        return ""
+    if "\n" in change:
+        return excerpt(f"{change}\n{editor(item.edit)}", 2 * budget).text
+    change = change.replace(_BETWEEN, " ", 1)
+    return fit(f"{change}, {editor(item.edit)}", 2 * budget)
+
+
+def editor(edit: EditRecord) -> str:
+    """Return who edited a call and why: ``by Ana: half of it``."""
+    reason = f": {edit.reason}" if edit.reason else ""
+    return f"by {fit(edit.by.name or edit.by.user, _EDITOR)}{reason}"
+
+
 def changes_of(
     item: Item, before: JsonObject, after: JsonObject, *, budget: int
 ) -> str:
-    """Return the difference between two versions of an item's arguments."""
-    preview, formats = item.preview, _by_name(item.formats)
-    return changes(
-        before, after, item.redact, budget=budget, preview=preview, formats=formats
-    )
+    """Return the lines ``name  before → after`` of two versions of the arguments.
 
-
-def changes(
-    before: JsonObject,
-    after: JsonObject,
-    redact: tuple[str, ...],
-    *,
-    budget: int,
-    preview: Preview | None = None,
-    formats: Mapping[str, str] = _NO_FORMATS,
-) -> str:
-    """Return the lines ``name  before → after``; "" if nothing differs.
-
-    Both values use the policy's format for the argument, such as ``€449.50``, if it
-    fits both and keeps them distinct.
+    Of objects only the values that differ are shown, by their paths; "" if nothing
+    differs.
 
     Longer values are below their name, each line behind ``-`` (before) or ``+``
     (after), so that no value can pass for another line. Two similar texts are shown as
@@ -510,11 +571,12 @@ def changes(
     ``|``. Redacted values stay hidden; a text over ``budget`` characters is cut in the
     middle with a mark.
     """
-    found = differences(before, after, redact)
-    if preview is not None:
-        places = {name: place for place, name in enumerate(preview.labels)}
+    forms = forms_of(item)
+    found = nested_differences(before, after, item.redact)
+    if forms.preview is not None:
+        places = {name: place for place, name in enumerate(forms.preview.labels)}
         found = tuple(sorted(found, key=lambda one: places.get(one[0], len(places))))
-    rows = [_row(*one, preview, formats.get(one[0], "")) for one in found]
+    rows = [_row(*one, forms) for one in found]
     return excerpt("\n".join(rows), max(budget, _LEAST_BUDGET)).text
 
 
@@ -553,7 +615,7 @@ def _by_keys(value: JsonValue, other: JsonValue) -> JsonObject:
 
 
 def _kept(argument: Argument) -> str:
-    name, text = one_line(argument.name), _shown(argument)
+    name, text = one_line(argument.name), readable(argument)
     if "\n" not in text:
         return f"{name}  {text}"
     return "\n".join([name, _marked("  ", text)])
@@ -563,20 +625,18 @@ def _row(
     name: str,
     before: Argument | None,
     after: Argument | None,
-    preview: Preview | None = None,
-    form: str = "",
+    forms: Forms = NO_FORMS,
 ) -> str:
-    old, new = _shown(before), _shown(after)
-    written = tuple(_formatted(one, form) for one in (before, after))
-    if all(written) and written[0] != written[1]:
-        old, new = written
-    label = preview_name(name, preview)
+    old, new = (
+        _MISSING if one is None else written(one, forms) for one in (before, after)
+    )
+    label = preview_name(name, forms.preview)
     # Both are redacted: the reader learns that the value changed, but not how.
     if old == new:
         return f"{label}  changed, {old}"
-    # A value that contains an arrow could pass for another change: "1 → 2" of `a → b`.
-    # It goes on separate lines.
-    is_plain = not any(sign in old + new for sign in ("\n", _TO))
+    # A value that contains an arrow could pass for another change: "1 → 2" of `a → b`,
+    # or for the editor. It goes on separate lines.
+    is_plain = not any(sign in old + new for sign in ("\n", _TO, _BY))
     if is_plain and max(len(old), len(new)) <= _SHORT:
         return f"{label}  {old}{_TO}{new}"
     lines = _changed_words(before, after)
@@ -584,23 +644,6 @@ def _row(
         marked = [f"{'~' if changed else '|'} {line}" for changed, line in lines]
         return "\n".join([label, *marked])
     return "\n".join([label, _marked("- ", old), _marked("+ ", new)])
-
-
-def _by_name(formats: Iterable[str]) -> dict[str, str]:
-    """Return the formats of top-level arguments, by name."""
-    found = [one.partition("|") for one in formats]
-    return {
-        path.removeprefix("args."): form
-        for path, _, form in found
-        if path.count(".") == 1
-    }
-
-
-def _formatted(argument: Argument | None, form: str) -> str:
-    """Return a value in its format; "" if it has none or does not fit."""
-    if not form or argument is None or argument.is_redacted:
-        return ""
-    return formatted(argument.value, form) or ""
 
 
 def _changed_words(
@@ -615,10 +658,6 @@ def _changed_words(
     same = sum(len(part.text) for part in parts if not part.sign)
     is_alike = 2 * same >= max(len(before.value), len(after.value))
     return shown_lines(parts) if is_alike else []
-
-
-def _shown(argument: Argument | None) -> str:
-    return _MISSING if argument is None else readable(argument)
 
 
 def _marked(mark: str, text: str) -> str:

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from itertools import chain, zip_longest
 from typing import LiteralString
 
-from keyturn.bot.blocks import Block, notes
 from keyturn.bot.cards.frame import Frame
 from keyturn.bot.cards.refs import join_list, place, when
 from keyturn.bot.cards.states import named_role
@@ -24,8 +23,8 @@ from keyturn.gateway.approvals.requirement import Asking, Notify, Role, Vote
 from keyturn.gateway.protocol.records import ItemState, Person, Tier
 
 
-def reached(frame: Frame) -> list[Block]:
-    """Return a line about reviewers without a mention; on a copy, about its card."""
+def reached(frame: Frame) -> list[Template]:
+    """Return sentences about reviewers without a mention; on a copy, about its card."""
     if not any(is_for_people(item) for item in frame.approval.items):
         return []
     parts: list[Template] = []
@@ -42,7 +41,7 @@ def reached(frame: Frame) -> list[Block]:
         names = join_list([named_role(name) for name in sorted(quiet)])
         at = when(min(quiet.values()))
         parts.append(template("🌙 Quiet hours until {at}: {names}", at=at, names=names))
-    return notes(parts)
+    return parts
 
 
 _SILENT = {

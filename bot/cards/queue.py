@@ -221,7 +221,8 @@ def whole_line(item: Item) -> str:
 
 def _has_sign(text: str) -> bool:
     """Return whether a text has a sign that looks like the separator."""
-    return any(not one.isascii() and category(one)[0] in "PS" for one in text)
+    kinds = (category(one) for one in text if not one.isascii())
+    return any(kind[0] in "PS" and kind != "Sc" for kind in kinds)
 
 
 def decidable_in_row(approval: Approval) -> Item | None:

@@ -31,7 +31,7 @@ from keyturn.bot.blocks import (
     said,
     section,
 )
-from keyturn.bot.cards.approval import card_top, metadata, reviewers
+from keyturn.bot.cards.approval import card_top, metadata
 from keyturn.bot.cards.buttons import ask_again, question_buttons
 from keyturn.bot.cards.call_rows import (
     HIDDEN_CHARACTERS,
@@ -84,7 +84,6 @@ def question_card(frame: Frame) -> Message:
     approval, item = frame.approval, frame.approval.items[0]
     blocks = [
         *card_top(frame),
-        *reviewers(frame),
         *(agent_statement(frame) if item.is_pending else []),
         *(
             block
@@ -134,7 +133,6 @@ def standing_card(frame: Frame) -> Message:
     is_over = not (item.is_pending or item.state is _S.AUTHORIZED)
     blocks = [
         *card_top(frame),
-        *reviewers(frame),
         *([] if is_over else [*exactly(equal), context(*_limits(bounds))]),
         *_uses_so_far(approval, item),
         *button_row(_standing_buttons(frame, item, is_whole=equal.is_complete)),
@@ -229,7 +227,6 @@ def notification(frame: Frame) -> Message:
     approval = frame.approval
     blocks = [
         *card_top(frame),
-        *reviewers(frame),
         *(
             block
             for index, shown in listings(approval).items()

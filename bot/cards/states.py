@@ -199,8 +199,9 @@ def batch_state(approval: Approval, *, now_ms: int = 0) -> tuple[str, Template]:
     if waiting and is_over(approval, now_ms):
         return SIGNS[_S.EXPIRED], template("The time is over")
     if waiting:
-        words = template("Approval needed: {n} of {all} calls", n=waiting, all=every)
-        return SIGNS[_S.PENDING], words
+        needed: LiteralString = "Approval needed: {n}{of} calls"
+        of = template(" of {all}", all=every) if waiting < every else template("")
+        return SIGNS[_S.PENDING], template(needed, n=waiting, of=of)
     if doubts:
         words = template("Please check {n} of {all} calls", n=doubts, all=every)
         return SIGNS[_S.IN_DOUBT], words

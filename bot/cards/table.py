@@ -49,7 +49,6 @@ from keyturn.bot.text import (
     template,
     untrusted,
 )
-from keyturn.gateway.approvals.evidence import HIDDEN
 from keyturn.gateway.approvals.gestures import LONGEST_ROW
 from keyturn.gateway.approvals.invisible_characters import has_hidden
 from keyturn.gateway.approvals.precedents import Precedent, PrecedentKind, WindowTotal
@@ -81,11 +80,13 @@ _STATE, _STATE_HEADING = "", "State seen"
 class Table:
     """The cells of a table, its heading first, then the calls in order.
 
-    ``whole`` are the indexes of the calls that are shown in full.
+    ``whole`` are the indexes of the calls that are shown in full, and ``columns`` the
+    settings of the columns.
     """
 
     rows: tuple[tuple[str, ...], ...]
     whole: frozenset[int]
+    columns: tuple[Block, ...]
 
 
 def table_of(approval: Approval) -> Table:
@@ -109,37 +110,26 @@ def table_of(approval: Approval) -> Table:
     for item, row, room in zip(approval.items, texts, rooms, strict=True):
         cells = _cut(row, room)
         rows.append((_first(item), *cells))
-        if cells == row and _is_whole(item, values[item.index], names):
+        if cells == row and _is_whole(values[item.index], names):
             whole.add(item.index)
-    return Table(tuple(rows), frozenset(whole))
+    columns = (_column(approval.items, name) for name in ("#", *names))
+    return Table(tuple(rows), frozenset(whole), tuple(columns))
+
+
+def _column(items: Sequence[Item], name: str) -> Block:
+    """Return the settings of a column: numbers are at the right edge."""
+    values = [item.args[name] for item in items if name in item.args]
+    is_number = bool(values) and all(
+        isinstance(one, int | float) and not isinstance(one, bool) for one in values
+    )
+    # Otherwise Slack clips a long cell, and people would approve text that they cannot
+    # see.
+    return {"is_wrapped": True, **({"align": "right"} if is_number else {})}
 
 
 def cell_values(item: Item) -> dict[str, str]:
-    """Return the readable arguments by name.
-
-    A text that reads as another type, such as ``78291``, needs no quotes if the schema
-    declares the argument as a string.
-    """
-    shown = dict(named_values(item))
-    bare = {
-        name: text
-        for name, text in item.args.items()
-        if isinstance(text, str) and shown.get(name) == f'"{text}"'
-        # Blanks at the edges and empty texts would be invisible without quotes, and
-        # `HIDDEN` would read as a value that the policy hides.
-        if text and text.strip() == text and text != HIDDEN
-    }
-    shown |= {name: bare[name] for name in bare.keys() & _texts(item)}
-    return {name: on_one_line(text) for name, text in shown.items()}
-
-
-def _texts(item: Item) -> frozenset[str]:
-    declared = (item.args_schema or {}).get("properties")
-    return frozenset(
-        name
-        for name, schema in (declared.items() if isinstance(declared, dict) else ())
-        if isinstance(schema, dict) and schema.get("type") == "string"
-    )
+    """Return the arguments by name, each on one line."""
+    return {name: on_one_line(text) for name, text in named_values(item)}
 
 
 def _cut(texts: list[str], room: int) -> list[str]:
@@ -156,17 +146,14 @@ def _cell(text: str, longest: int) -> str:
     return fit(text, longest) if " " in text or len(text) <= longest else ELLIPSIS
 
 
-def _is_whole(item: Item, row: Mapping[str, str], names: Sequence[str]) -> bool:
+def _is_whole(row: Mapping[str, str], names: Sequence[str]) -> bool:
     """Return whether a row without cuts shows every character of its call."""
-    is_shown = all(
+    return all(
         name in names
         and len(name) <= _NAME
         and (name == _STATE or is_short(name, text, LONGEST_ROW))
         for name, text in row.items()
     )
-    # Without quotes, a number would read as the string that the schema declares.
-    texts = _texts(item) & item.args.keys()
-    return is_shown and all(isinstance(item.args[name], str) for name in texts)
 
 
 def _heading(name: str) -> str:

@@ -16,7 +16,7 @@ from keyturn.bot.blocks import (
     select,
 )
 from keyturn.bot.cards.frame import Frame
-from keyturn.bot.cards.listing import boxes, call_title, fitted
+from keyturn.bot.cards.listing import boxes, call_title, fitted, forms_of
 from keyturn.bot.cards.refs import when
 from keyturn.bot.cards.special_cards import exactly, free_arguments, left_text
 from keyturn.bot.cards.states import UNREVIEWED_STATE_NAMES
@@ -62,7 +62,8 @@ _ONCE = "A call that repeats one already done or rejected still needs approval."
 def view(frame: Frame, index: int, offer: Offer, past: PastCalls) -> Block:
     """Return the modal to allow similar calls; ``past`` proposes the largest amount."""
     item, rule = frame.approval.items[index], offer.rule
-    shown = fitted(boxes(item.tool, offer.equal, ()), budget=_EQUAL)
+    equal = boxes(item.tool, offer.equal, (), forms_of(item))
+    shown = fitted(equal, budget=_EQUAL)
     times = _times(rule)
     first = [value for value, _ in times if int(value) <= _FIRST.total_seconds()]
     blocks = [

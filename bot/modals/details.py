@@ -40,7 +40,7 @@ from keyturn.bot.cards.listing import (
     state_text,
     state_title,
 )
-from keyturn.bot.cards.refs import when, with_author
+from keyturn.bot.cards.refs import origin, when, with_author
 from keyturn.bot.cards.states import (
     FINDINGS,
     TRIAGE_TITLE,
@@ -229,6 +229,7 @@ def view(
     blocks = [
         *([section(note)] if note else []),
         *(heading(frame, now, with_call=False, is_full=True) if number == 1 else []),
+        *([context(*origin(frame))] if number == 1 else []),
         *map(context, frozen([now])),
         *_odd(item),
         *(rich_text(*titled(one.title, one.text)) for one in every[number - 1]),

@@ -6,7 +6,8 @@ Redaction changes only the displayed text, never the hashed and executed bytes.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TypeAlias
 
 from pydantic import JsonValue
 
@@ -96,24 +97,78 @@ def shortened(text: str, most: int) -> str:
     return text if cut <= 0 else f"{text[:most]}… ({cut} more characters)"
 
 
+Difference: TypeAlias = tuple[str, Argument | None, Argument | None]
+
+
 def differences(
     before: JsonObject, after: JsonObject, paths: Iterable[str] = ()
-) -> tuple[tuple[str, Argument | None, Argument | None], ...]:
+) -> tuple[Difference, ...]:
     """Return (name, before, after) of every top-level argument that differs.
 
     A missing argument is None; redacted parts are hidden.
     """
     hidden = tuple(paths)
-    old = {argument.name: argument for argument in arguments(before, hidden)}
-    new = {argument.name: argument for argument in arguments(after, hidden)}
-    return tuple(
-        (name, old.get(name), new.get(name))
-        for name in sorted(old.keys() | new.keys())
-        if name not in before
-        or name not in after
-        # Compare before redaction: a change of a hidden value is a change, too.
-        or _json(before[name]) != _json(after[name])
-    )
+    return tuple(_differing((before, after), _shown(before, after, hidden)))
+
+
+def nested_differences(
+    before: JsonObject, after: JsonObject, paths: Iterable[str] = ()
+) -> tuple[Difference, ...]:
+    """Return the same for the innermost values, by dotted paths: ``order.lines.0.qty``.
+
+    A list whose length changed is one value.
+    """
+    hidden = tuple(paths)
+    return tuple(_inner((before, after), _shown(before, after, hidden)))
+
+
+_Both: TypeAlias = tuple[JsonObject, JsonObject]
+
+
+def _shown(before: JsonObject, after: JsonObject, paths: Iterable[str]) -> _Both:
+    return redacted(before, paths), redacted(after, paths)
+
+
+def _differing(values: _Both, shown: _Both) -> Iterator[Difference]:
+    # Compare before redaction: a change of a hidden value is a change, too.
+    for name in sorted({*values[0], *values[1]}):
+        old, new = (
+            Argument(name=name, value=seen[name], is_redacted=seen[name] != value[name])
+            if name in value
+            else None
+            for value, seen in zip(values, shown, strict=True)
+        )
+        raw = [_json(value[name]) for value in values if name in value]
+        if len(raw) == 1 or raw[0] != raw[1]:
+            yield name, old, new
+
+
+def _inner(values: _Both, shown: _Both, above: str = "") -> Iterator[Difference]:
+    for name, old, new in _differing(values, shown):
+        # Escaped, so that two paths are never the same.
+        path = above + name.replace("\\", "\\\\").replace(".", "\\.")
+        inside = _members(old, new)
+        if inside is None:
+            named = [one and one.with_(name=path) for one in (old, new)]
+            yield path, named[0], named[1]
+            continue
+        whole = [Argument(name=name, value=value[name]) for value in values]
+        yield from _inner(_members(*whole) or inside, inside, f"{path}.")
+
+
+def _members(old: Argument | None, new: Argument | None) -> _Both | None:
+    """Return the members of two objects, or of two lists of the same length."""
+    match old and old.value, new and new.value:
+        case dict(before), dict(after):
+            return before, after
+        case list(first), list(second) if len(first) == len(second):
+            return _numbered(first), _numbered(second)
+        case _:
+            return None
+
+
+def _numbered(values: Sequence[JsonValue]) -> JsonObject:
+    return {str(place): value for place, value in enumerate(values)}
 
 
 def original_text(

@@ -66,6 +66,17 @@ def formatted(value: JsonValue, name: str) -> str | None:
     return None if number is None else shown_number(number, name)
 
 
+def is_usual_spelling(text: str, name: str) -> bool:
+    """Return whether a text is the only one, of those that look alike when formatted.
+
+    That is a whole ISO 8601 date, or the digits of the formatted number.
+    """
+    if name == "date":
+        return _DATE.fullmatch(text) is not None
+    shown = formatted(text, name) or ""
+    return text == "".join(sign for sign in shown if sign in "-.0123456789")
+
+
 def number_in(value: JsonValue, name: str) -> Decimal | None:
     """Return a value as a number in a format; an amount in its main unit.
 

@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 
 from keyturn.bot.cards.listing import (
     MAX_WORDS,
-    changes,
+    changes_of,
     shown_lines,
     word_diff,
 )
 from keyturn.bot.text import reveal
+from tests.bot.samples import an_item
 from tests.bot.strategies import hostile
 
 SAME, REMOVED, ADDED = "", "-", "+"
@@ -86,7 +87,7 @@ def test_a_small_edit_of_a_long_text_shows_the_words_that_changed() -> None:
     letter = "Dear customer, " + "thank you for waiting. " * 100
     before, after = f"{letter}We refund 20 euros.", f"{letter}We refund 30 euros."
 
-    rows = changes({"body": before}, {"body": after}, (), budget=300)
+    rows = changes_of(an_item({}), {"body": before}, {"body": after}, budget=300)
 
     assert "refund ⟦-20⟧⟦+30⟧ euros." in rows
     assert rows.startswith("body\n~ ⟦")
@@ -96,7 +97,7 @@ def test_only_the_lines_with_changed_words_are_marked_as_changed() -> None:
     before = "Hello Sam,\n\nwe have taken care of it.\n\namount  1 → 2 ⟧\nThe shop"
     after = before.replace("taken care of it", "sent\nyour refund")
 
-    rows = changes({"body": before}, {"body": after}, (), budget=500)
+    rows = changes_of(an_item({}), {"body": before}, {"body": after}, budget=500)
 
     assert rows.splitlines() == [
         "body",

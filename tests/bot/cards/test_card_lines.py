@@ -34,8 +34,7 @@ def shown(approval: Approval) -> str:
 @pytest.mark.parametrize(
     ("effects", "said"),
     [
-        ([READ], "Only reads"),
-        ([READ, REVERSIBLE], "Can be undone"),
+        ([READ, REVERSIBLE], ""),
         # The policy does not define that the second one can be undone.
         ([READ, None], "Cannot be undone"),
         ([None, None], ""),
@@ -104,12 +103,12 @@ def test_totals_that_do_not_fit_are_counted_and_the_calls_stay_whole() -> None:
 
 
 @pytest.mark.parametrize("state", sorted(ENDED))
-def test_a_call_that_ended_takes_three_lines(state: ItemState) -> None:
+def test_a_call_that_ended_takes_two_lines(state: ItemState) -> None:
     approval = an_approval(in_state(a_refund(), state))
 
     blocks = json.loads(json.dumps(card(frame(approval)).blocks))
 
-    assert [one["type"] for one in blocks] == ["header", "section", "context"]
+    assert [one["type"] for one in blocks] == ["header", "section"]
     assert blocks[1]["accessory"]["action_id"] == Action.VIEW_ALL
     assert "arrived broken" in str(details.pages(approval, approval.items[0]))
 

@@ -12,7 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import JsonValue
 
-from keyturn.bot.cards.listing import argument_titles, boxes, changes, diff, fitted
+from keyturn.bot.cards.listing import (
+    Forms,
+    argument_titles,
+    boxes,
+    boxes_of,
+    changes_of,
+    diff,
+    fitted,
+)
 from keyturn.bot.text import chunks, reveal
 from keyturn.gateway.approvals.policy_decision import Preview
 from tests.bot.samples import an_item, edited
@@ -42,7 +50,11 @@ VALUES = st.recursive(
 
 def listed(args: Any, *redact: str, **more: Any) -> str:
     """Return the boxes of a call, one below the other."""
-    return "\n--\n".join(boxes("refund", args, redact, **more))
+    return "\n--\n".join(boxes("refund", args, redact, Forms(**more)))
+
+
+def changed(before: Any, after: Any, *, budget: int = 500, **more: Any) -> str:
+    return changes_of(an_item({}, **more), before, after, budget=budget)
 
 
 SCHEMA: Any = {
@@ -158,9 +170,9 @@ MAIL_AFTER: Any = {"body": "We refund 30 euros for the lamp.", "to": ["a"], "n":
 
 def test_a_difference_is_shown_argument_by_argument() -> None:
     texts = {
-        "values": changes(BEFORE, AFTER, ("args.card",), budget=500),
-        "nothing": changes(BEFORE, BEFORE, (), budget=500),
-        "an e-mail": changes(MAIL_BEFORE, MAIL_AFTER, (), budget=500, preview=EMAIL),
+        "values": changed(BEFORE, AFTER, redact=("args.card",)),
+        "nothing": changed(BEFORE, BEFORE),
+        "an e-mail": changed(MAIL_BEFORE, MAIL_AFTER, preview=EMAIL),
     }
 
     assert_all_same(FOLDER, "differences", texts)
@@ -220,10 +232,10 @@ def test_two_previews_of_calls_that_differ_never_read_the_same(
         other.pop(name, None)
 
     is_same = json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
-    shown = [boxes("t", args, (), preview=preview) for args in (one, other)]
+    shown = [boxes("t", args, (), Forms(preview=preview)) for args in (one, other)]
 
     assert (shown[0] == shown[1]) == is_same
-    assert (changes(one, other, (), budget=99_999, preview=preview) == "") == is_same
+    assert (changed(one, other, budget=99_999, preview=preview) == "") == is_same
 
 
 def test_a_call_that_does_not_fit_says_how_much_is_shown() -> None:
@@ -279,10 +291,19 @@ FORMATS = (
         ("due", "2026-11-21", "2026-12-01", "due  21 Nov 2026 → 1 Dec 2026"),
         ("order", 1, 2, "order  1 → 2"),
         # The format does not tell these apart, or does not fit both.
-        ("amount", 899, "899", 'amount  899 → "899"'),
-        ("amount", 899, None, "amount  899 → null"),
+        ("amount", 899, "899", 'amount  €899.00 → €899.00 ("899")'),
+        ("amount", 899, "€899.00", 'amount  €899.00 → "€899.00"'),
+        ("amount", 899, None, "amount  €899.00 → null"),
         ("secret", 899, 2, "secret  changed, •••••• (hidden by policy)"),
-        ("deep", {"fee": 1}, {}, 'deep\n- {\n-   "fee": 1\n- }\n+ {}'),
+        ("deep", {"fee": 1}, {}, "deep.fee  €1.00 → ⟦not there⟧"),
+        ("deep", {"a": [{"fee": 1}]}, {"a": [{"fee": 2}]}, "deep.a.0.fee  1 → 2"),
+        (
+            "deep",
+            {"a": [1]},
+            {"a": [1, 2]},
+            "deep.a\n- [\n-   1\n- ]\n+ [\n+   1,\n+   2\n+ ]",
+        ),
+        ("a.b", {"c.d": 1}, {"c.d": 2}, "a\\.b.c\\.d  1 → 2"),
     ],
 )
 def test_an_edit_is_shown_in_the_format_of_the_argument(
@@ -291,3 +312,25 @@ def test_an_edit_is_shown_in_the_format_of_the_argument(
     item = an_item({name: before}, formats=FORMATS, redact=("args.secret",))
 
     assert diff(edited(item, {name: after}), budget=200) == row
+
+
+AMOUNTS = st.sampled_from(
+    ["€5.00", "5", "5.00", "05", "5.0", "5.00\u200b", "2026-12-01", "1 Dec 2026"]
+)
+
+
+@given(
+    one=AMOUNTS | st.integers(4, 6) | st.none() | hostile,
+    other=AMOUNTS | st.integers(4, 6) | st.none() | hostile,
+    form=st.sampled_from([(), ("args.a|eur",), ("args.a|date",), ("args.a|number",)]),
+    kind=st.sampled_from(["string", "number"]),
+)
+def test_formatted_values_look_alike_only_if_they_are_equal(
+    one: JsonValue, other: JsonValue, form: tuple[str, ...], kind: str
+) -> None:
+    schema: Any = {"properties": {"a": {"type": kind}}}
+    item = an_item({}, formats=form, args_schema=schema)
+
+    first, second = boxes_of(item, {"a": one}), boxes_of(item, {"a": other})
+
+    assert (first == second) == (one == other)

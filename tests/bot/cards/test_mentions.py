@@ -103,7 +103,7 @@ def test_a_card_mentions_who_can_decide_now(item: Item, named: str) -> None:
     approval = an_approval(item)
 
     assert mentions_for(approval).named.text == named
-    line = f"m:*Reviewers:* {named}\n"
+    line = f" *Reviewers:* {named}\n"
     assert (line in shown(approval)) if named else ("Reviewers" not in shown(approval))
 
 

@@ -115,6 +115,7 @@ TABLES = {
         ordering(5, HIDDEN),
         ordering(6, "secret", redact=("args.order_id",)),
     ),
+    "amounts in the policy's format": refunds(8, formats=("args.amount|eur",)),
     "different arguments": replaced(
         refunds(8),
         an_item({"note": "late"}, index=3),
@@ -136,6 +137,13 @@ def printed(approval: Approval) -> str:
         f"{mark}{' | '.join(row)}".rstrip()
         for mark, row in zip(marks, table.rows, strict=False)
     )
+
+
+def test_numbers_are_at_the_right_edge_and_every_cell_is_wrapped() -> None:
+    columns = table_of(refunds(8)).columns
+
+    assert [one.get("align") for one in columns] == [None, None, "right"]
+    assert all(one["is_wrapped"] for one in columns)
 
 
 def test_a_row_shows_what_would_run_and_where_it_stands() -> None:

@@ -127,6 +127,6 @@ async def test_an_edit_that_adds_people_is_warned_of_before_it_counts(
         assert await state(shop, verdict) is ItemState.PENDING
         assert (await shop.approval(verdict)).items[0].edit is None
         await ana.submit({"field:0": "60"})
-        await shop.card(verdict, says("Edited by"))
+        await shop.card(verdict, says(", by "))
         await click(shop, verdict, "U0CHLOE", Action.APPROVE)
         assert await state(shop, verdict) is after_senior

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -19,6 +20,12 @@ from tests.docs.policy_reference import models, page
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "policy.md").read_text("utf-8")
+SHIPPED = [
+    "policy.example.yml",
+    *sorted(
+        f"examples/{path.name}" for path in (ROOT / "examples").glob("*_policy.yml")
+    ),
+]
 _BLOCK = re.compile(
     r"^```(?P<kind>\w+)(?: (?P<file>\S+))?\n(?P<text>.*?)^```$",
     re.MULTILINE | re.DOTALL,
@@ -46,6 +53,8 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for block in BLOCKS:
         if block.file:
             (tmp_path / block.file).write_text(block.text)
+    for name in SHIPPED:
+        shutil.copy(ROOT / name, tmp_path)
     return tmp_path
 
 
@@ -112,19 +121,30 @@ PROMISES = [
     Promise("refunds.yml", "process_refund", REFUND | {"amount": 501}, TWO),
     Promise("refunds.yml", "process_refund", REFUND, TWO, "--recent same_done_24h=1"),
     Promise(
-        "payouts.yml", "pay_supplier", PAYOUT, "who 2 people, 1 finance and 1 support"
+        "payouts_policy.yml",
+        "pay_supplier",
+        PAYOUT,
+        "who 2 people, 1 finance and 1 support",
     ),
     Promise(
-        "payouts.yml", "pay_supplier", PAYOUT | {"amount": 10001}, "who 2 finance and 1"
+        "payouts_policy.yml",
+        "pay_supplier",
+        PAYOUT | {"amount": 10001},
+        "who 2 finance and 1",
     ),
-    Promise("messages.yml", "send_email", INSIDE, "tier notify", MONDAY),
-    Promise("messages.yml", "send_email", INSIDE, "who 2 people", SATURDAY),
-    Promise("messages.yml", "run_query", {"query": "select 1"}, "tier approve"),
-    Promise("messages.yml", "run_query", {"query": "drop table t"}, "who 2 people"),
+    Promise("messages_policy.yml", "send_email", INSIDE, "tier notify", MONDAY),
+    Promise("messages_policy.yml", "send_email", INSIDE, "who 2 people", SATURDAY),
+    Promise("messages_policy.yml", "run_query", {"query": "select 1"}, "tier approve"),
     Promise(
-        "messages.yml", "run_query", {"query": "select 1; select 2"}, "who 2 people"
+        "messages_policy.yml", "run_query", {"query": "drop table t"}, "who 2 people"
     ),
-    Promise("on_call.yml", "not_listed", {}, "escalates to senior after 45m"),
+    Promise(
+        "messages_policy.yml",
+        "run_query",
+        {"query": "select 1; select 2"},
+        "who 2 people",
+    ),
+    Promise("on_call_policy.yml", "not_listed", {}, "escalates to senior after 45m"),
 ]
 
 
@@ -149,7 +169,18 @@ def test_at_night_a_senior_gets_a_message_only_about_what_expires_before_morning
 
     asked: list[str] = []
     for at in ("2026-07-06T23:00Z", "2026-07-07T04:00Z"):
-        run(["policy", "explain", "on_call.yml", "--call", "one.json", "--at", at], {})
+        run(
+            [
+                "policy",
+                "explain",
+                "on_call_policy.yml",
+                "--call",
+                "one.json",
+                "--at",
+                at,
+            ],
+            {},
+        )
         printed = capsys.readouterr().out.splitlines()
         asked += [line for line in printed if "a direct message to U0LEAD" in line]
 
@@ -178,7 +209,7 @@ def test_every_name_of_an_expression_is_on_the_page() -> None:
     assert [name for name in (*names, *MACROS) if f"`{name}`" not in PAGE] == []
 
 
-@pytest.mark.parametrize("file", ["policy.example.yml", "examples/weekend_policy.yml"])
+@pytest.mark.parametrize("file", SHIPPED)
 def test_the_policies_that_ship_are_good(
     capsys: pytest.CaptureFixture[str], file: str
 ) -> None:

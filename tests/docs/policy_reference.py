@@ -58,7 +58,7 @@ _NAMES = {
 
 _PLAIN = {
     JsonObject: "mapping",
-    bool: "`true` or `false`",
+    bool: "boolean",
     int | float: "number",
     int: "integer",
     str: "text",

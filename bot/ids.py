@@ -40,6 +40,7 @@ class Action(StrEnum):
     VIEW_ALL = "view_all"
     MORE = "more"
     TAKE = "take"
+    SNOOZE = "snooze"
     EXTEND = "extend"
     RECONCILE_EXECUTED = "reconcile_executed"
     RECONCILE_RERUN = "reconcile_rerun"

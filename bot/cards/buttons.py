@@ -29,6 +29,7 @@ from keyturn.bot.text import fit, joined, label, template, untrusted
 from keyturn.gateway.approvals.lifecycle import ApprovalState
 from keyturn.gateway.approvals.record import Item
 from keyturn.gateway.approvals.timing import is_extendable, is_pressing
+from keyturn.gateway.approvals.waiting_changes import SNOOZED_FOR
 from keyturn.gateway.protocol.records import Finding, ItemState, Tier, Verb
 
 MAX_ROWS = 5
@@ -129,6 +130,8 @@ def decisions(frame: Frame, item: Item, *, is_shown_whole: bool) -> list[Block]:
     if not frame.approval.is_batch:
         rare += ask_requester(frame, item.index)
         rare += time_buttons(frame, is_in_full=False)
+        # A sixth option would be a button on the card; Full details has it.
+        rare += snooze(frame) if len(rare) < _IN_MENU else []
     return [*first, *usual, *menu(rare)]
 
 
@@ -239,6 +242,14 @@ def time_buttons(frame: Frame, *, is_in_full: bool) -> list[Block]:
     is_offered = is_due and is_extendable(approval, now_ms=now_ms)
     offered = [Action.TAKE, *([Action.EXTEND] if is_offered else [])]
     return [frame.button(None, action) for action in offered]
+
+
+def snooze(frame: Frame) -> list[Block]:
+    """Return the button that reminds a person later, if there is so much time left."""
+    until_ms = frame.now_ms + int(SNOOZED_FOR.total_seconds() * 1000)
+    is_open = frame.approval.state is ApprovalState.OPEN
+    has_time = until_ms < frame.approval.expires_at_ms
+    return [frame.button(None, Action.SNOOZE)] if is_open and has_time else []
 
 
 def _approve(frame: Frame, item: Item) -> Block:

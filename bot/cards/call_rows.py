@@ -450,6 +450,7 @@ def batch_footer(frame: Frame) -> list[Block]:
         if is_row and all(Verb.REJECT in item.allow for item in waiting):
             offered.append(frame.button(None, Action.REJECT_ALL))
     rare = ask_requester(frame, None) + buttons.time_buttons(frame, is_in_full=False)
+    rare += buttons.snooze(frame)
     if is_row:
         offered.append(buttons.open_call(frame))
     # On a collected card each call has its own time and its own thread; *Open a call…*

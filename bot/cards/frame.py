@@ -55,6 +55,7 @@ _TEXTS: dict[Action, LiteralString] = {
     Action.CHOOSE: "Choose…",
     Action.CHOOSE_EDIT: "Edit",
     Action.TAKE: "I'm on it",
+    Action.SNOOZE: "Snooze for an hour",
     Action.EXTEND: "More time",
     Action.ASK_REQUESTER: "Ask the requester…",
     Action.ASK_AGAIN: "Ask again",

@@ -62,14 +62,22 @@ def _with_expiry(sentence: Template, approval: Approval) -> Template:
 def reminder(approval: Approval) -> Message:
     """Return the reply that reminds the reviewers who are still needed.
 
-    It spares a person who said "I'm on it", and the user groups that they are in.
+    It spares a person who said "I'm on it" or snoozed it, with their user groups.
     """
     taken = approval.acknowledged
     whom = mentions_for(approval, spared=taken.by.user if taken else "")
     sentence = reminder_sentence(approval)
     if taken is not None:
-        sentence = joined(" ", [sentence, template("A reviewer said *I'm on it*.")])
+        said: LiteralString = "A reviewer said *I'm on it*."
+        said = "A reviewer snoozed it." if taken.is_snooze else said
+        sentence = joined(" ", [sentence, template(said)])
     return _reply(approval, sentence, whom)
+
+
+def snooze_over(approval: Approval, person: str) -> Message:
+    """Return the reply for a person whose snooze is over."""
+    sentence = template("⏰ Your snooze is over.")
+    return personal_reply(approval, _with_expiry(sentence, approval), person)
 
 
 def reminder_sentence(approval: Approval) -> Template:

@@ -339,9 +339,10 @@ def taken_by(approval: Approval, *, now_ms: int) -> Template | None:
     until_ms = min(taken.until_ms, max(ends(approval), default=taken.until_ms))
     if now_ms >= until_ms:
         return None
-    return template(
-        "👀 {who} is on it until {at}.", who=who(taken.by), at=when(until_ms)
-    )
+    words: LiteralString = "👀 {who} is on it until {at}."
+    if taken.is_snooze:
+        words = "😴 {who} looks at it again at {at}."
+    return template(words, who=who(taken.by), at=when(until_ms))
 
 
 def approvers(item: Item) -> list[Person]:

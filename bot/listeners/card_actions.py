@@ -75,7 +75,7 @@ _TRYING: LiteralString = (
 )
 
 
-@on_action(Action.EXTEND, Action.TAKE)
+@on_action(Action.EXTEND, Action.TAKE, Action.SNOOZE)
 async def _retime(ctx: ListenerContext, clicked: Clicked) -> UserText | None:
     """Return a refusal as a sentence; card and modal show a success."""
     action = Action(clicked.action_id)
@@ -83,7 +83,11 @@ async def _retime(ctx: ListenerContext, clicked: Clicked) -> UserText | None:
     before, service = target.approval, ctx.service
     # As fresh as for a decision: only reviewers may keep a call open longer.
     reviewer = await ctx.reviewer_of(*clicked.who, *before.items, decides=True)
-    change = service.extend if action is Action.EXTEND else service.acknowledge
+    change = {
+        Action.EXTEND: service.extend,
+        Action.TAKE: service.acknowledge,
+        Action.SNOOZE: service.snooze,
+    }[action]
     try:
         result = await change(before.id, reviewer.with_(gesture=clicked.gesture))
     except NotConfirmed:

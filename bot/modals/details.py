@@ -28,6 +28,7 @@ from keyturn.bot.cards.buttons import (
     allow_similar,
     findings,
     form_buttons,
+    snooze,
     time_buttons,
 )
 from keyturn.bot.cards.call_rows import HIDDEN_CHARACTERS, late_report, result_title
@@ -306,6 +307,7 @@ def _turn(frame: Frame, index: int, number: int, action: Action) -> Block:
 
 def _of_time(frame: Frame, item: Item) -> list[Block]:
     offered = ask_requester(frame, item.index) + time_buttons(frame, is_in_full=True)
+    offered += snooze(frame)
     if not offered:
         return []
     until = template("Expires {at}.", at=when(end_of(frame.approval, item)))

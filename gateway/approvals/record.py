@@ -346,10 +346,14 @@ class Waiting(Record):
 
 
 class Acknowledgement(Record):
-    """An "I'm on it" of a person, until a time; others may still decide."""
+    """An "I'm on it" of a person, until a time; others may still decide.
+
+    With ``is_snooze`` they are reminded at that time.
+    """
 
     by: Person
     until_ms: int
+    is_snooze: bool = False
 
 
 class Remark(Record):

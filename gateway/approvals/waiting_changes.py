@@ -40,6 +40,7 @@ from keyturn.gateway.protocol.records import ItemState, Person
 TAKEN_FOR = timedelta(minutes=10)
 """Duration of "I'm on it"."""
 
+SNOOZED_FOR = timedelta(hours=1)
 _TAKEN_MS = int(TAKEN_FOR.total_seconds() * 1000)
 _FIRED = {
     timing.TimerKind.REMIND: EventName.APPROVAL_REMINDED,
@@ -61,9 +62,13 @@ MOST_QUESTIONS = 10
 MOST_REPLIES = 20
 """Maximum number of each in an approval."""
 
+SNOOZED_BY = "snoozed_by"
+"""Key in the data of `APPROVAL_RELEASED`: the person to remind."""
+
 REPLY_TS = "reply_ts"
 """Key in the data of a reply: its Slack message."""
 
+_TOO_LATE = Forbidden(reason="It expires before your snooze would end. Please decide.")
 _NOBODY = Forbidden(reason="The requester is not known.")
 _NOT_YOURS = Forbidden(reason="Only the requester can reply.")
 _ENOUGH = Forbidden(
@@ -114,9 +119,27 @@ def acknowledge(
 
     Arguments are those of `extend`.
     """
+    taken = Acknowledgement(by=reviewer.person, until_ms=now_ms + _TAKEN_MS)
+    return _taken(approval, taken, reviewer, now_ms)
+
+
+def snooze(approval: Approval, reviewer: Reviewer, now_ms: int) -> Change | Refusal:
+    """Remind a person after `SNOOZED_FOR`, and not before; the latest one counts.
+
+    Arguments are those of `extend`.
+    """
+    until_ms = now_ms + int(SNOOZED_FOR.total_seconds() * 1000)
+    if until_ms >= approval.expires_at_ms:
+        return _TOO_LATE
+    taken = Acknowledgement(by=reviewer.person, until_ms=until_ms, is_snooze=True)
+    return _taken(approval, taken, reviewer, now_ms)
+
+
+def _taken(
+    approval: Approval, taken: Acknowledgement, reviewer: Reviewer, now_ms: int
+) -> Change | Refusal:
     if refused := refusal(approval, reviewer, now_ms):
         return refused
-    taken = Acknowledgement(by=reviewer.person, until_ms=now_ms + _TAKEN_MS)
     marked = approval.with_(acknowledged=taken)
     return _handled(approval, marked, reviewer, EventName.APPROVAL_ACKNOWLEDGED, now_ms)
 
@@ -143,6 +166,9 @@ def fire(approval: Approval, kind: timing.TimerKind, now_ms: int) -> Change | No
         return None
     match kind:
         case timing.TimerKind.RELEASE:
+            taken = approval.acknowledged
+            if taken is not None and taken.is_snooze:
+                event = event.with_(data={**event.data, SNOOZED_BY: taken.by.user})
             after = after.with_(acknowledged=None)
         case timing.TimerKind.REMIND:
             after = after.with_(reminded_at_ms=now_ms)

@@ -93,3 +93,30 @@ async def test_more_time_is_on_the_card_once_people_were_reminded(stack: Stack) 
         )
         after = await stack.approval(verdict)
         assert after.expires_at_ms == before.expires_at_ms + before.ttl_ms // 2
+
+
+async def test_a_snooze_reminds_its_person_when_it_is_over(stack: Stack) -> None:
+    stack.policy = load_policy(POLICY.replace("expires_in: 1h", "expires_in: 3h"), "p")
+    async with stack.running():
+        verdict = await stack.refund()
+        card = await stack.card(verdict)
+        ana = stack.actor("U0ANA")
+        await ana.click(CHANNEL, str(card["ts"]), Action.SNOOZE)
+        await stack.card(verdict, says("looks at it again at"))
+        item = (await stack.approval(verdict)).items[0]
+
+        await ring(stack, (await stack.approval(verdict)).id, TimerKind.RELEASE)
+
+        await eventually(
+            lambda: has_note(stack, card, "<@U0ANA> ⏰ Your snooze is over")
+        )
+        await stack.card(verdict, lambda m: not says("looks at it again at")(m))
+
+    assert item.is_pending
+
+
+async def test_nobody_snoozes_beyond_the_expiry(stack: Stack) -> None:
+    async with stack.running():
+        card = await stack.card(await stack.refund())
+
+    assert not has_button(card, Action.SNOOZE)

@@ -262,7 +262,7 @@ def _header(frame: Frame) -> Block:
         title = call_title(approval.items[0])
         return header(untrusted(f"{sign} {fit(title, MAX_ACT)}"))
     sign, _ = batch_state(approval, now_ms=frame.now_ms)
-    tools = [*dict.fromkeys(one_line(item.tool) for item in approval.items)]
+    tools = [*dict.fromkeys(one.act or one_line(one.tool) for one in approval.items)]
     total = header_total(approval)
     room = min(_TOOLS, MAX_ACT - 15 - len(total))
     count = len(approval.items)
@@ -321,9 +321,8 @@ def _reviewers(frame: Frame) -> list[Template]:
     # Slack notifies only of mentions in a new message, and a redraw cannot take the
     # notification back. So only people who need to act are mentioned.
     whom = mentions_for(approval.with_(items=tuple(asking)))
-    said: LiteralString = "*Reviewers:* {whom}"
-    if approval.is_question:
-        said = "*Please answer:* {whom}"
+    is_question = approval.is_question
+    said = "*Please answer:* {whom}" if is_question else "*Reviewers:* {whom}"
     return [template(said, whom=whom.named)] if whom.roles else []
 
 

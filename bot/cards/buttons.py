@@ -262,7 +262,10 @@ def _approve(frame: Frame, item: Item) -> Block:
         yes=label("Approve"),
     )
     return frame.button(
-        item.index, Action.APPROVE, confirm=question if is_asked else None
+        item.index,
+        Action.APPROVE,
+        text=f"Approve {item.act}".rstrip(),
+        confirm=question if is_asked else None,
     )
 
 

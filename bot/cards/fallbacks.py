@@ -1,7 +1,7 @@
 """Build the plain-text fallback of messages, for notifications and screen readers.
 
-It contains only the bot's sentences, names of tools and numbers: no ids, and no text of
-an agent, a customer or a reviewer.
+It contains only the bot's sentences, the policy's acts, names of tools and numbers: no
+ids, and no text of an agent, a customer or a reviewer.
 """
 
 from __future__ import annotations
@@ -65,9 +65,10 @@ def card_fallback(approval: Approval) -> str:
 
 
 def about(items: Sequence[Item], sentence: Template) -> str:
-    """Return a sentence about calls as it is read aloud: the tools come first."""
-    named = join_list(_names(items)).text.replace("`", "")
-    return f"{named}: {spoken(sentence)}"
+    """Return a sentence about calls as it is read aloud: the acts come first."""
+    named = join_list(_names(items, has_acts=True)).text.replace("`", "")
+    first = named[0].upper() if items[0].act else named[0]
+    return f"{first}{named[1:]}: {spoken(sentence)}"
 
 
 def _has_own_subject(approval: Approval) -> bool:
@@ -82,13 +83,14 @@ def _state_of(approval: Approval) -> Template:
     return said
 
 
-def _names(items: Sequence[Item]) -> list[Template]:
-    """Return the tools of calls, without names that could be read as markup."""
-    return [_name(item) for item in {item.tool: item for item in items}.values()]
+def _names(items: Sequence[Item], *, has_acts: bool = False) -> list[Template]:
+    """Return the tools or acts of calls, without names that could be read as markup."""
+    each = {item.tool: item for item in items}.values()
+    return [_name(one, one.act if has_acts else "") for one in each]
 
 
-def _name(item: Item) -> Template:
+def _name(item: Item, act: str) -> Template:
     if item.is_standing:
         return template("similar calls")
-    is_plain = _NAME.fullmatch(item.tool)
-    return template("{tool}", tool=code(item.tool)) if is_plain else _UNNAMED
+    name = act or item.tool
+    return template("{name}", name=code(name)) if _NAME.fullmatch(name) else _UNNAMED

@@ -243,7 +243,7 @@ def view(
         "Full details",
         blocks,
         callback_id=View.DETAILS,
-        submit="Approve" if can_approve else "",
+        submit=f"Approve {item.act}".rstrip() if can_approve else "",
         close="Close",
         private_metadata=value,
     )

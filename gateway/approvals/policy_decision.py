@@ -144,6 +144,7 @@ class PolicyDecisionFields(Record):
             which are untrusted; "" for none.
         agent_description: the agent's description of the requested call: untrusted; ""
             for none.
+        act: the policy's word for a call; "" for none.
         link: the filled link to a host that the policy names; "" for none.
         preview: the arguments that cards show in another form; see `Preview`.
         args_schema: the schema for edits; None: only strict JSON.
@@ -171,6 +172,7 @@ class PolicyDecisionFields(Record):
     authorization_ms: int = 0
     description: str = ""
     agent_description: str = ""
+    act: str = ""
     link: str = ""
     preview: Preview | None = None
     args_schema: JsonObject | None = None

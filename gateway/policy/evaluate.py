@@ -153,6 +153,7 @@ def evaluate(
         authorization_ms=rules.authorization_ms(tier),
         channel=rules.channel(tier),
         description=_described(rules, tool, args, redact),
+        act=rules.first.act or "",
         link=_linked(rules.first.link or "", redacted(args, redact)),
         preview=rules.first.preview,
         args_schema=checked.schema,

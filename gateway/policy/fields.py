@@ -35,6 +35,7 @@ RESERVED_WORDS = frozenset(
 """Words that CEL does not read as a name."""
 _SOURCES = ("requester", "call.agent", "call.tool")
 _LONGEST_REASON = 200
+_ACT = re.compile(r"[A-Za-z][A-Za-z-]{0,15}")
 MAX_LINK = 300
 """Longest link in characters, both as a template and filled in."""
 
@@ -248,6 +249,12 @@ Template = Annotated[str, AfterValidator(_template)]
 """Text with values of the call: ``{args.name}``, or with a format
 ``{args.amount|eur}``. Formats are currency codes (``eur``, or ``eur_minor`` for cents),
 ``number`` and ``date``. A value that does not fit is shown as it is."""
+Act = Annotated[
+    str,
+    # Slack's limit for the button of a form is 24 characters, with "Approve".
+    _checked(_ACT.fullmatch, "is no act; write one short word, such as refund."),
+]
+"""A word of at most 16 letters and hyphens, such as ``refund``."""
 Host = Annotated[
     str,
     _checked(

@@ -19,6 +19,7 @@ from keyturn.gateway.approvals.private_text import PrivateData
 from keyturn.gateway.approvals.requirement import Notify, Role
 from keyturn.gateway.approvals.similar import MOST_USES, exact_micro
 from keyturn.gateway.policy.fields import (
+    Act,
     AddedUp,
     ArgsPath,
     ArgsPaths,
@@ -481,6 +482,9 @@ class ToolRule(Record):
     """Who decides; see ``docs/policy.md``."""
     description: Template | None = None
     """Header of the card."""
+    act: Act | None = None
+    """Word for a call on buttons, in the header of several calls and in notifications;
+    the tool's name if unset."""
     link: Link | None = None
     """Address that the card shows, unless a value in it is missing or hidden."""
     preview: Preview | None = None

@@ -133,7 +133,7 @@ def test_a_picture_of_many_calls(chrome: Chrome, demo: Demo, take: Take) -> None
     screen = light(chrome, demo.url, 900)
     screen.open(DAN, CHANNEL)
     screen.click('[data-hook="suggestion-6"]')
-    opened(screen, ANA, "56 × process_refund", "far from the others")
+    opened(screen, ANA, "56 × refund", "far from the others")
     screen.run("[...document.querySelectorAll('article')].at(-1).scrollIntoView()")
     take(screen, "batch-light")
 

@@ -198,3 +198,14 @@ def test_one_agent_can_have_another_preview() -> None:
 
     assert found is not None
     assert found.text == "text"
+
+
+def test_an_act_is_one_short_word() -> None:
+    act = FILE.replace("link: {link}", "act: {act}")
+
+    policy = load_policy(act.format(act="e-mail"), "policy.yml")
+
+    assert evaluate(policy, agent="support", tool="refund", args={}).act == "e-mail"
+    for refused in ("two words", "a" * 17, '"<!channel>"', '""'):
+        with pytest.raises(PolicyError, match="is no act; write one short word"):
+            load_policy(act.format(act=refused), "policy.yml")

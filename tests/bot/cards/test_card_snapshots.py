@@ -204,6 +204,10 @@ CARDS: dict[str, Approval] = {
         in_state(NOTED, S.REJECTED), NOTED.with_(index=1), a_refund(index=2)
     ),
     "expiring_apart": expiring_apart(),
+    "named_act": an_approval(a_refund(act="refund")),
+    "batch_of_named_acts": an_approval(
+        a_refund(act="refund"), EMAIL.with_(act="e-mail")
+    ),
     "totals_of_one_tool": refunds(3, totals=EURO).replacing(
         in_state(refunds(2, totals=EURO).items[1], S.EXECUTED)
     ),

@@ -24,14 +24,19 @@ from keyturn.gateway.store.store import Store
 from tests.connect.coding_agents.conftest import GATED, Hooks
 
 
-async def test_parallel_calls_do_not_supersede_each_other(hooks: Hooks) -> None:
-    asked = [await hooks.asking(hooks.body(f"make {n}")) for n in range(3)]
+@pytest.mark.parametrize("of", ["claude-code", "codex"])
+async def test_parallel_calls_do_not_supersede_each_other(
+    hooks: Hooks, of: str
+) -> None:
+    bodies = [hooks.body(f"make {n}") for n in range(3)]
+    asked = [await hooks.asking(body, of=of) for body in bodies]
 
-    for at in (2, 0, 1):
-        await hooks.decide(Approve(), at)
+    for at, decision in ((2, Approve()), (0, Reject()), (1, Approve())):
+        await hooks.decide(decision, at)
 
-    for task in asked:
-        assert (await task)["permissionDecision"] == "allow"
+    found = [(await task).get("permissionDecision") for task in asked]
+    runs = "allow" if of == "claude-code" else None
+    assert found == ["deny", runs, runs]
 
 
 @pytest.mark.parametrize("tool", ["Read", "Glob"])

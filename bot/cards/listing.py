@@ -26,6 +26,7 @@ from keyturn.bot.text import excerpt, fit, reveal
 from keyturn.gateway.approvals.evidence import (
     HIDDEN,
     Argument,
+    Difference,
     arguments,
     as_text,
     differences,
@@ -583,7 +584,8 @@ def changes_of(
 def state_text(item: Item) -> str:
     """Return the business state of a call by its keys, with changes marked.
 
-    A key whose value is unchanged since the request reads ``name  value``. Empty
+    A key whose value is unchanged since the request reads ``name  value``, or
+    ``name  value → argument`` if the call has another value under the same name. Empty
     without a state.
     """
     asked, now = state_in(item.requested), state_in(item.action)
@@ -594,6 +596,10 @@ def state_text(item: Item) -> str:
     before, after = _by_keys(asked.value, now.value), _by_keys(now.value, asked.value)
     changed = {one[0]: _row(*one) for one in differences(before, after)}
     same = {one.name: _kept(one) for one in arguments(after) if one.name not in changed}
+    forms = forms_of(item)
+    same |= {
+        one[0]: _row(*one, forms) for one in _proposed(item, after) if one[0] in same
+    }
     return "\n".join(row for _, row in sorted({**changed, **same}.items()))
 
 
@@ -603,7 +609,16 @@ def state_title(item: Item) -> LiteralString:
     has_changed = asked is not None and now is not None and not asked.is_same(now)
     if has_changed:
         return "State now (when asked → now, where it changed)"
+    if now is not None and _proposed(item, _by_keys(now.value, now.value)):
+        return "State when asked → with this call"
     return "State when asked"
+
+
+def _proposed(item: Item, state: JsonObject) -> tuple[Difference, ...]:
+    """Return the values of a state that the call sets to others, by the same names."""
+    names = [name for name in state if name in item.args]
+    before, after = ({name: one[name] for name in names} for one in (state, item.args))
+    return differences(before, after, item.redact)
 
 
 def _by_keys(value: JsonValue, other: JsonValue) -> JsonObject:

@@ -20,9 +20,13 @@ from keyturn.bot.cards.listing import (
     changes_of,
     diff,
     fitted,
+    state_text,
+    state_title,
 )
 from keyturn.bot.text import chunks, reveal
 from keyturn.gateway.approvals.policy_decision import Preview
+from keyturn.gateway.approvals.record import Item
+from keyturn.gateway.protocol.digest import BusinessState, with_state
 from tests.bot.samples import an_item, edited
 from tests.bot.snapshots import assert_all_same
 from tests.bot.strategies import hostile
@@ -334,3 +338,31 @@ def test_formatted_values_look_alike_only_if_they_are_equal(
     first, second = boxes_of(item, {"a": one}), boxes_of(item, {"a": other})
 
     assert (first == second) == (one == other)
+
+
+def with_business_state(args: Any, state: Any, **more: Any) -> Item:
+    item = an_item(args, **more)
+    action = with_state(item.action, BusinessState(value=state))
+    return item.with_(requested=action, action=action)
+
+
+def test_a_present_value_is_shown_beside_the_one_that_the_call_sets() -> None:
+    args = {"order": "7", "address": "9 New St", "paid": 2}
+    state = {"order": "7", "address": "12 Old St", "paid": 2, "version": 3}
+
+    item = with_business_state(args, state)
+
+    assert state_title(item) == "State when asked → with this call"
+    assert state_text(item).splitlines() == [
+        "address  12 Old St → 9 New St",
+        'order  "7"',
+        "paid  2",
+        "version  3",
+    ]
+
+
+def test_a_hidden_argument_hides_its_present_value() -> None:
+    item = with_business_state({"pin": "12"}, {"pin": "34"}, redact=("pin",))
+
+    assert "12" not in state_text(item)
+    assert "34" not in state_text(item)

@@ -45,7 +45,10 @@ _TIMES = 1.8
 """Numbers within this factor are never far from each other."""
 _SPREADS = 3 * 1.4826
 """Median distances of a far number: three standard deviations of normal numbers."""
-_HALF = Decimal("0.5")
+_SHARED = math.log(4)
+"""Numbers of several calls are not far within this distance of the median."""
+_CROWD = 8
+"""If more than one in this many numbers are far, that is how the numbers are."""
 _PAIR = 2
 _DOMAIN, _HOST = "domain of ", "host of "
 
@@ -103,15 +106,10 @@ class Rows:
     columns: Mapping[str, Mapping[int, JsonValue]]
     totals: Sequence[Total]
 
-    @property
-    def most(self) -> int:
-        """Return the number of calls that may have a mark of one kind."""
-        return max(2, len(self.items) // _SHARE)
-
     def few(self, indexes: Iterable[int]) -> set[int]:
         """Return these calls, or none if they are too many to be mistakes."""
         found = {*indexes}
-        return found if len(found) <= self.most else set()
+        return found if len(found) <= max(2, len(self.items) // _SHARE) else set()
 
     def texts(self) -> Iterator[tuple[str, Keys]]:
         """Yield the arguments that are texts in most calls."""
@@ -188,14 +186,14 @@ def _far(rows: Rows) -> Iterator[Mark]:
     everything = dict.fromkeys((item.index for item in rows.items), "")
     choices = {"": everything, **rows.groupings()}
     for total in rows.totals:
-        for at, name in _outliers(rows, total, choices).items():
+        for at, name in _outliers(total, choices).items():
             keys = choices[name]
             group = [one for one in total.numbers if keys[one] == keys[at]]
             usual = total.usual(group if len(group) >= _GROUP else None)
             yield Mark(at, MarkKind.FAR, total.name, other=name, usual=usual)
 
 
-def _outliers(rows: Rows, total: Total, choices: Mapping[str, Keys]) -> dict[int, str]:
+def _outliers(total: Total, choices: Mapping[str, Keys]) -> dict[int, str]:
     """Return the calls with a number far from the others, each with its grouping.
 
     Amounts have a long tail, so their logarithms are compared, in the groups that
@@ -210,9 +208,17 @@ def _outliers(rows: Rows, total: Total, choices: Mapping[str, Keys]) -> dict[int
     away = {name: _distances(logs, keys) for name, keys in choices.items()}
     best = min(away, key=lambda name: sum(map(abs, away[name].values())))
     limits = _limits(away[best], choices[best])
-    far = {at: abs(one) for at, one in away[best].items() if abs(one) > limits[at]}
-    # A distance that many have is usual: only those well beyond it count.
-    usual = max([*sorted(far.values())[: -rows.most], -math.inf]) + math.log(_TIMES)
+    shared = Counter(numbers.values())
+    far = {
+        at: abs(one)
+        for at, one in away[best].items()
+        # A number that several calls have is usual, such as two months of a plan.
+        if abs(one)
+        > max(limits[at], _SHARED if shared[numbers[at]] >= _GROUP - 1 else 0)
+    }
+    # So is a distance that many have: only those well beyond it count.
+    crowd = sorted(far.values())[: -max(_GROUP, len(numbers) // _CROWD)]
+    usual = max([*crowd, -math.inf]) + math.log(_TIMES)
     far = {at: one for at, one in far.items() if one > usual}
     return dict.fromkeys(odd, "") | dict.fromkeys(far, best)
 
@@ -251,7 +257,7 @@ def _over(rows: Rows) -> Iterator[Mark]:
         own = numbers.get(total.name, {})
         for name, paid in numbers.items():
             shares = {at: own[at] / paid[at] for at in own.keys() & paid if paid[at]}
-            usual = [one for one in shares.values() if _HALF <= one <= 1]
+            usual = [one for one in shares.values() if one <= 1 <= 2 * one]
             is_paid = 1 in usual and 2 * len(usual) >= max(len(own), 2 * _FEWEST)
             if is_paid and name != total.name:
                 for at in rows.few(at for at, one in shares.items() if one > 1):

@@ -75,11 +75,13 @@ def test_a_number_far_from_the_others_is_marked() -> None:
     assert amounts(*[50] * 20, -50) == {20}
     assert amounts(*[0] * 20, 1) == {20}
     assert amounts(*[-50] * 20, -200, -60) == {20}
+    assert amounts(*[50] * 20, *[5000] * 3) == {20, 21, 22}
 
 
 def test_numbers_that_are_spread_or_nearly_equal_or_few_are_not_far() -> None:
     assert amounts(*[10.5 + n for n in range(56)]) == set()
     assert amounts(*[50] * 20, 51, 85) == set()
+    assert amounts(*[50] * 20, *[100] * 3) == set()
     assert amounts(1, 1, 1, 900) == set()
     assert amounts(*[2**n for n in range(40)]) == set()
 

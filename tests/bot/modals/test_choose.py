@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from keyturn.bot.cards.frame import TABLE_FROM
-from keyturn.bot.ids import Input
+from keyturn.bot.ids import Action, Input
 from keyturn.bot.modals import choose
 from keyturn.bot.modals.choose import Choice, opened
 from keyturn.gateway.approvals.decisions import Approve, Edit, Reject
@@ -16,7 +16,7 @@ from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.service.submit.proposals import MAX_BATCH
 from keyturn.sandbox.blockkit import validate_modal
 from tests.bot.cards.test_table import refunds
-from tests.bot.samples import BEN, a_vote, an_item, frame
+from tests.bot.samples import BEN, a_vote, an_approval, an_item, frame
 from tests.bot.slack_state import refused
 
 EDITED = Edit(args={"order_id": "1", "amount": 2}, reason="half")
@@ -134,3 +134,91 @@ def test_boxes_that_slack_did_not_send_are_not_read_as_not_ticked() -> None:
     errors = refused(read, approval, state)
 
     assert "did not send all boxes" in errors[Input.OTHERS]
+
+
+def odd_refunds() -> Approval:
+    """Return twelve refunds of two causes; the tenth has a hundred times the amount."""
+    items = [
+        an_item(
+            {"cause": ("late", "lost")[n % 2], "amount": 2000 if n == 9 else 20 + n},
+            index=n,
+            totals=("args.amount|eur",),
+            description=f"Refund number {n + 1} " + "to the customer " * n,
+        )
+        for n in range(12)
+    ]
+    return an_approval(*items)
+
+
+def boxes(approval: Approval, choice: Choice) -> dict[str, tuple[str, list[str]]]:
+    """Return the heading and the ticked values of each group of boxes."""
+    form: Any = choose.view(frame(approval), choice)
+    assert validate_modal(form) == []
+    return {
+        block["block_id"]: (
+            block["label"]["text"],
+            [one["value"] for one in block["element"].get("initial_options", [])],
+        )
+        for block in form["blocks"]
+        if block.get("block_id", "").startswith("calls.")
+    }
+
+
+def test_a_marked_call_is_first_whole_and_edited_from_its_row() -> None:
+    approval = odd_refunds()
+    form: Any = choose.view(frame(approval), opened(approval))
+    row = next(one for one in form["blocks"] if one.get("block_id") == "choose.edit.9")
+    rest = [f"{n}" for n in range(12) if n != 9]
+
+    assert row["text"]["text"] == (
+        f"10. Refund number 10 {'to the customer ' * 9}\n"
+        "⚠️ amount is far from the others; the median is €25.50"
+    )
+    assert row["accessory"]["action_id"] == Action.CHOOSE_EDIT
+    assert boxes(approval, opened(approval)) == {
+        "calls.marked.0": ("Call 10", ["9"]),
+        "calls.0": ("Calls 1-9, 11", rest[:10]),
+        "calls.1": ("Call 12", rest[10:]),
+    }
+    # A box has room for 75 characters, so the whole text is above.
+    assert f"12. Refund number 12 {'to the customer ' * 11}" in str(form["blocks"])
+
+
+def test_calls_are_grouped_with_sums_and_their_ticks_are_kept() -> None:
+    approval = odd_refunds()
+    choice = opened(approval)
+    state = {
+        name: {name: {"selected_options": [{"value": one} for one in ticked[:2]]}}
+        for name, (_, ticked) in boxes(approval, choice).items()
+    }
+
+    assert [*choose.orders(approval)] == [
+        "As asked",
+        "By cause",
+        "By amount, largest first",
+    ]
+    grouped = choose.sorted_by(approval, 1, state, choice)
+    sorted_ = choose.sorted_by(approval, 2, state, choice)
+
+    assert boxes(approval, grouped) == {
+        "calls.marked.0": ("Call 10", ["9"]),
+        "calls.1.0": ("cause late · amount €150.00", ["0"]),
+        "calls.1.1": ("cause lost · amount €2,127.00", ["1", "11"]),
+    }
+    assert sorted_.layout["calls.2.0"].calls == (11, 10, 8, 7, 6, 5, 4, 3, 2, 1)
+
+
+def test_the_confirmation_names_the_marks_of_what_is_approved_as_edited() -> None:
+    approval = odd_refunds()
+    said = "Call 10: amount is far from the others; the median is €25.50."
+    everything = opened(approval).with_(approve=tuple(range(12)))
+    mended = opened(approval).with_(
+        edits={9: Edit(args={"cause": "lost", "amount": 29}, reason="")}
+    )
+    spoilt = opened(approval).with_(
+        edits={3: Edit(args={"cause": "lost", "amount": 2300}, reason="")}
+    )
+
+    assert said in str(choose.confirmation(frame(approval), everything))
+    assert "far from" not in str(choose.confirmation(frame(approval), mended))
+    assert "Call 4: amount" in str(choose.confirmation(frame(approval), spoilt))

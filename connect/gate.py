@@ -7,13 +7,19 @@ after a restart. `keyturn.connect.local_gate` does the same in the gateway's pro
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
 from typing import Literal, Protocol
 
 from pydantic import TypeAdapter
 
 from keyturn.gateway.client.http_gateway import HttpGateway
 from keyturn.gateway.protocol import http_api, wire
-from keyturn.gateway.protocol.approval_views import PAGE, ApprovalPage, EventPage
+from keyturn.gateway.protocol.approval_views import (
+    PAGE,
+    ApprovalPage,
+    ApprovalView,
+    EventPage,
+)
 from keyturn.gateway.protocol.port import Gateway
 from keyturn.gateway.protocol.records import RunRef
 
@@ -71,6 +77,10 @@ class Gate(Gateway, Protocol):
         """
         ...
 
+    async def attend(self, asked: http_api.Attendance) -> http_api.Attended:
+        """Report for how long a caller waits for a held call; the card shows it."""
+        ...
+
     async def remember(self, facts: http_api.RunFacts) -> None:
         """Record the requester of a run, who cannot approve its calls."""
         ...
@@ -119,6 +129,16 @@ class Gate(Gateway, Protocol):
         ...
 
 
+async def open_approvals(gate: Gate, agent: str) -> AsyncGenerator[ApprovalView]:
+    """Yield the approvals of an agent with an open call."""
+    cursor, is_first = "", True
+    while cursor or is_first:
+        page = await gate.listing(agent=agent, cursor=cursor, limit=200)
+        for approval in page.approvals:
+            yield approval
+        cursor, is_first = page.next, False
+
+
 class HttpGate(HttpGateway):
     """A gateway at a URL, for connectors; see `Gate` and `HttpGateway`."""
 
@@ -135,6 +155,10 @@ class HttpGate(HttpGateway):
         """Withdraw calls of a run; see `Gate.withdraw`."""
         question = http_api.Withdrawal(run=run, item_ids=item_ids)
         return await self.connection.ask(http_api.WITHDRAW, question)
+
+    async def attend(self, asked: http_api.Attendance) -> http_api.Attended:
+        """Report for how long a caller waits; see `Gate.attend`."""
+        return await self.connection.ask(http_api.ATTEND, asked)
 
     async def remember(self, facts: http_api.RunFacts) -> None:
         """Record the requester of a run; see `Gate.remember`."""

@@ -65,6 +65,7 @@ from keyturn.bot.cards.states import (
     STATE_NAMES,
     approvers,
     batch_state,
+    caller_gone,
     counted,
     expires_each,
     frozen,
@@ -304,8 +305,9 @@ def _unusual(frame: Frame) -> list[Template | Plain]:
     if frame.is_crowded:
         sentence.append(template("Not all notes fit here: open *Full details*."))
     sentence += frozen(approval.items)
-    taken = taken_by(approval, now_ms=frame.now_ms)
-    return [*sentence, *([taken] if taken else [])]
+    now_ms = frame.now_ms
+    taken, gone = (find(approval, now_ms=now_ms) for find in (taken_by, caller_gone))
+    return [*sentence, *(one for one in (taken, gone) if one)]
 
 
 def _reviewers(frame: Frame) -> list[Template]:

@@ -345,6 +345,19 @@ def taken_by(approval: Approval, *, now_ms: int) -> Template | None:
     return template(words, who=who(taken.by), at=when(until_ms))
 
 
+def caller_gone(approval: Approval, *, now_ms: int) -> Template | None:
+    """Return that the caller has gone, and the last time for it to return."""
+    until_ms = max(
+        item.lapses_at_ms if item.state is _S.AUTHORIZED else end_of(approval, item)
+        for item in approval.items
+    )
+    is_open = any(item.may_run for item in approval.items) and now_ms < until_ms
+    if not approval.caller_gone or not is_open:
+        return None
+    said: LiteralString = "Its caller has gone; an answer can be collected until {at}."
+    return template(said, at=when(until_ms))
+
+
 def approvers(item: Item) -> list[Person]:
     """Return the people who decided an item: its voters, or the decider."""
     return [one.by for one in _signed(item)]

@@ -147,6 +147,8 @@ class CardPublisher:
         """
         await self.note(shown, channel, ts)
         place = await self.cards.posted(self.keys, shown, channel=channel, ts=ts)
+        if url := self.slack.message_url(place.channel, place.ts):
+            await self.cards.put_url(self.keys, shown, url)
         await self.delete_surplus(shown, (channel, ts), (place.channel, place.ts))
         return place
 

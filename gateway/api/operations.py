@@ -17,6 +17,7 @@ from keyturn.gateway.protocol.http_api import (
     LEASE_HEADER,
     OPERATIONS,
     RENEWED,
+    Attendance,
     ClaimedCall,
     Operation,
     Scope,
@@ -130,6 +131,7 @@ ASK: dict[str, Ask] = {
     "remember": lambda of, _, it: of.runs.remember(it),
     "pending": lambda of, _, it: of.runs.pending(it.run),
     "answers": lambda of, key, it: of.runs.answers(it, key.may_be),
+    "attend": lambda of, _, it: of.port.attend(it),
     "withdraw": lambda of, _, it: of.runs.withdraw(it.run, it.item_ids, resumes=False),
     "supersede_run": lambda of, _, it: of.port.supersede_run(it.run),
     "thread_lease": lambda of, _, it: of.runs.thread_lease(it),
@@ -242,6 +244,7 @@ async def _is_known(key: ApiKey, tenant: Tenant, question: Record) -> bool:
             | HandOverEnd()
             | ReportedOutcome()
             | AskedAgain()
+            | Attendance()
         ):
             owner = await tenant.port.owner_of(question.item_id)
             if owner is None:

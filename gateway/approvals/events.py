@@ -21,6 +21,8 @@ class EventName(StrEnum):
     APPROVAL_EXTENDED = "approval.extended"
     APPROVAL_ACKNOWLEDGED = "approval.acknowledged"
     APPROVAL_RELEASED = "approval.released"
+    APPROVAL_CALLER_GONE = "approval.caller_gone"
+    APPROVAL_CALLER_BACK = "approval.caller_back"
     APPROVAL_STILL_IN_DOUBT = "approval.still_in_doubt"
     APPROVAL_REPORTED = "approval.reported"
     APPROVAL_ERASED = "approval.erased"

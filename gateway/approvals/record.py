@@ -408,7 +408,8 @@ class Approval(Record):
     run. ``uses`` and ``checked_at_ms`` (the last time that Slack confirmed the givers'
     roles) are for a standing approval. ``task`` is the agent's name for the surrounding
     task. An agent that ``resumes_itself`` runs in a separate process, and no job
-    resumes it.
+    resumes it. With ``caller_gone``, the program that waited for the calls has gone,
+    and no other one waits now.
     """
 
     id: str
@@ -436,6 +437,7 @@ class Approval(Record):
     task: str = ""
     resumes_itself: bool = False
     answered: tuple[Answered, ...] = ()
+    caller_gone: bool = False
     recent_requests: int = 0
     remarks: tuple[Remark, ...] = ()
     inquiries: tuple[Inquiry, ...] = ()
@@ -603,6 +605,7 @@ def collected(card: str, members: Sequence[Approval], *, left: int = 0) -> Appro
         principals=tuple(dict.fromkeys(people)),
         # These belong to one thread; the card covers several.
         acknowledged=None,
+        caller_gone=False,
         origin=first.origin if is_one_place else None,
         says="",
         remarks=(),

@@ -34,6 +34,7 @@ class TimerKind(StrEnum):
     ESCALATE = "escalate"
     RELEASE = "release"
     DOUBT = "doubt"
+    CALLER = "caller"
 
 
 def authorization_ms(*ages: int) -> int:

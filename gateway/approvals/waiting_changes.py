@@ -47,6 +47,7 @@ _FIRED = {
     timing.TimerKind.ESCALATE: EventName.APPROVAL_ESCALATED,
     timing.TimerKind.RELEASE: EventName.APPROVAL_RELEASED,
     timing.TimerKind.DOUBT: EventName.APPROVAL_STILL_IN_DOUBT,
+    timing.TimerKind.CALLER: EventName.APPROVAL_CALLER_GONE,
 }
 
 _AGAIN_MS = 24 * 60 * 60 * 1000
@@ -147,7 +148,8 @@ def _taken(
 def fire(approval: Approval, kind: timing.TimerKind, now_ms: int) -> Change | None:
     """Return the change by a due timer; None if the approval does not wait any more.
 
-    It reminds people, escalates, asks about a doubt again, or ends "I'm on it".
+    It reminds people, escalates, asks about a doubt again, ends "I'm on it", or records
+    that the caller has gone.
     """
     states = {item.state for item in approval.items}
     called = approval.waiting.escalate_to if kind is timing.TimerKind.ESCALATE else ()
@@ -160,6 +162,10 @@ def fire(approval: Approval, kind: timing.TimerKind, now_ms: int) -> Change | No
         # reminder.
         again = (kind.value, now_ms + timing.DOUBT_THEN_MS)
         return Change(after, (event,), fires=kind, timers=(again,))
+    if kind is timing.TimerKind.CALLER:
+        if not any(item.may_run for item in approval.items):
+            return None
+        return Change(after.with_(caller_gone=True), (event,), fires=kind)
     # A reminder about a call that has ended, or ends with the next sweep, would only
     # confuse.
     if ItemState.PENDING not in states or timing.is_over(approval, now_ms):
@@ -177,6 +183,13 @@ def fire(approval: Approval, kind: timing.TimerKind, now_ms: int) -> Change | No
         case _:
             assert_never(kind)
     return Change(after, (event,), fires=kind)
+
+
+def attended(approval: Approval, until_ms: int) -> Change:
+    """Return the change by which a caller waits for an approval until a time."""
+    after = approval.with_(caller_gone=False, rev=approval.rev + 1)
+    event = approval_event(after, EventName.APPROVAL_CALLER_BACK)
+    return Change(after, (event,), timers=((timing.TimerKind.CALLER, until_ms),))
 
 
 def refusal(

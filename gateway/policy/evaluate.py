@@ -82,6 +82,12 @@ def never_asks(policy: Policy, *, agent: str, tool: str) -> bool:
     return rules.tier()[0].is_auto_approved and not rules.raising()
 
 
+def may_raise(policy: Policy, agent: str, tool: str) -> bool:
+    """Return True if the arguments of a call can raise its tier."""
+    rules = EffectiveRules(policy, agent, tool)
+    return rules.tier()[0] is not Tier.DENY and bool(rules.raising())
+
+
 def is_idempotent(policy: Policy, *, agent: str, tool: str) -> bool:
     """Return True if an execution in doubt may be repeated under the same key."""
     return bool(EffectiveRules(policy, agent, tool).first.idempotent)

@@ -49,6 +49,8 @@ LONGEST_WAIT_S = 60.0
 
 MOST_QUESTIONS = 1000
 
+MAX_ATTENDANCE_S = 24 * 3600.0
+
 
 class PendingCall(Record):
     """One waiting call, as shown to reviewers.
@@ -301,6 +303,25 @@ class Release(ClaimedCall):
     has_begun: bool = True
 
 
+class Attendance(Record):
+    """Report for how long a caller waits for a call from now on; 0: it has gone.
+
+    ``joins`` is for another caller than before: it gets the call only if the earlier
+    one has gone.
+    """
+
+    item_id: str
+    wait_s: float = Field(ge=0, le=MAX_ATTENDANCE_S, allow_inf_nan=False)
+    joins: bool = False
+
+
+class Attended(Record):
+    """Whether the caller has the call, and the address of its card; "" if unknown."""
+
+    has_call: bool = False
+    card_url: str = ""
+
+
 class History(RunQuestion):
     """Ask for the edits of a run, or of a conversation in it."""
 
@@ -387,9 +408,9 @@ class Operation(Generic[Q, A]):
 OPERATIONS = list[Operation[Any, Any]]()
 """Every operation."""
 
-RENEWED = {"heartbeat", "settle", "thread_lease"}
-"""Operations that are repeated regularly with new content. They store nothing, so an
-earlier answer is useless.
+RENEWED = {"heartbeat", "attend", "settle", "thread_lease"}
+"""Operations that are repeated regularly with new content. They only replace earlier
+content, so an earlier answer is useless.
 """
 
 
@@ -428,5 +449,6 @@ NOTE = _operation("note", Scope.READ, NoteQuestion, AgentNote)
 REMEMBER = _operation("remember", Scope.SUBMIT, RunFacts, NoneType)
 PENDING = _operation("pending", Scope.READ, RunQuestion, tuple[PendingCall, ...])
 ANSWERS = _operation("answers", Scope.READ, AnswersQuestion, tuple[Answered, ...])
+ATTEND = _operation("attend", Scope.EXECUTE, Attendance, Attended)
 WITHDRAW = _operation("withdraw", Scope.SUBMIT, Withdrawal, tuple[str, ...])
 SUPERSEDE_RUN = _operation("supersede_run", Scope.SUBMIT, RunQuestion, NoneType)

@@ -446,10 +446,21 @@ ClaimReply = Annotated[
 
 
 class AgentNote(Record):
-    """Names of tools that need a person, for the system prompt."""
+    """Names of tools that need a person, for the system prompt, and all tiers.
+
+    Attributes:
+        gated_tools: tools of the policy that need a person.
+        other_tools_are_gated: tools outside the policy need a person.
+        tiers: the listed tier of each tool of the policy.
+        other_tier: the tier of the other tools.
+        varying: tools of the policy whose arguments can raise the tier.
+    """
 
     gated_tools: tuple[str, ...] = ()
     other_tools_are_gated: bool = True
+    tiers: dict[str, Tier] = Field(default_factory=dict[str, Tier])
+    other_tier: Tier = Tier.APPROVE
+    varying: tuple[str, ...] = ()
 
 
 class CallOutcome(Record):

@@ -311,7 +311,7 @@ def test_a_day_stores_no_more_than_it_may(
 def test_every_operation_that_writes_counts() -> None:
     counted = {one.name for one in OPERATIONS if stored_bytes(one, 0, b"{}")}
     writes = {one.name for one in OPERATIONS if one.scope is not Scope.READ}
-    assert writes - counted == {"heartbeat", "settle", "thread_lease"}
+    assert writes - counted == {"heartbeat", "attend", "settle", "thread_lease"}
 
 
 def turn_of_size(number: int, size: int) -> Turn:

@@ -24,7 +24,7 @@ from keyturn.gateway.approvals.timing import end_of, is_late
 from keyturn.gateway.clock import now_s
 from keyturn.gateway.errors import CorruptRecord, GraphError, LeaseLost, NotAllowed
 from keyturn.gateway.failures import log_failure
-from keyturn.gateway.policy.evaluate import is_idempotent, listed_tier
+from keyturn.gateway.policy.evaluate import is_idempotent, listed_tier, may_raise
 from keyturn.gateway.protocol import digest, http_api, wire
 from keyturn.gateway.protocol.edits import edit_hash
 from keyturn.gateway.protocol.records import (
@@ -291,13 +291,13 @@ class AgentService(claiming.ClaimService, Submitter, DefinitionService):
         policy = self._policy()
         rule = policy.agents.get(agent)
         names = sorted({*policy.tools, *(rule.tools if rule else ())})
+        tiers = {it: listed_tier(policy, agent=agent, tool=it) for it in names}
         return wire.AgentNote(
-            gated_tools=tuple(
-                name
-                for name in names
-                if listed_tier(policy, agent=agent, tool=name).needs_people
-            ),
+            gated_tools=tuple(it for it, tier in tiers.items() if tier.needs_people),
             other_tools_are_gated=policy.defaults.tier.needs_people,
+            tiers=tiers,
+            other_tier=listed_tier(policy, agent=agent, tool=""),
+            varying=tuple(it for it in names if may_raise(policy, agent, it)),
         )
 
     async def owner_of(self, item_id: str) -> tuple[str, str] | None:

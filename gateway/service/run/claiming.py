@@ -31,6 +31,8 @@ from keyturn.gateway.approvals.resume_value import (
 )
 from keyturn.gateway.approvals.revoking import ask_as_read, ask_in_new_state, revoke
 from keyturn.gateway.approvals.standing import RESTORED
+from keyturn.gateway.approvals.timing import TimerKind
+from keyturn.gateway.approvals.waiting_changes import attended
 from keyturn.gateway.background import begun, waited_for
 from keyturn.gateway.errors import (
     AlreadySpent,
@@ -42,7 +44,7 @@ from keyturn.gateway.errors import (
 from keyturn.gateway.failures import log_failure
 from keyturn.gateway.protocol import digest, wire
 from keyturn.gateway.protocol.digest import state_in
-from keyturn.gateway.protocol.http_api import OpenQuestion
+from keyturn.gateway.protocol.http_api import Attendance, Attended, OpenQuestion
 from keyturn.gateway.protocol.records import (
     EditOutcome,
     EditRecord,
@@ -64,6 +66,7 @@ from keyturn.gateway.service.submit.quality_checks import with_spot_check
 from keyturn.gateway.service.submit.standing import end_standing, standing_of
 from keyturn.gateway.service.tenant_service import PolicyService
 from keyturn.gateway.store.limits.freezes import names_of
+from keyturn.gateway.store.records.approval_indexes import Timer
 from keyturn.gateway.store.records.atomic_write import Loaded, Write, spend_again
 from keyturn.gateway.store.store import Store
 
@@ -210,6 +213,32 @@ class ClaimService(PolicyService):
             return found if isinstance(found, bool) else Write(found)
 
         return bool(await self._change(report.item_id, compute))
+
+    async def attend(self, asked: Attendance) -> Attended:
+        """Record until when a caller waits for a call that may still run.
+
+        The time is a timer: at its end, the card shows that the caller has gone.
+        """
+        approval_id, _ = approval_of(asked.item_id)
+        timer = Timer(approval=approval_id, kind=TimerKind.CALLER)
+
+        async def compute(loaded: Loaded, item: Item) -> Write | bool:
+            is_due = await self._store.timers.is_due(self._keys, timer)
+            is_gone = loaded.approval.caller_gone or is_due
+            if not item.may_run or (asked.joins and not is_gone):
+                return False
+            until_ms = loaded.now_ms + int(asked.wait_s * 1000)
+            if is_gone and asked.wait_s:
+                # By the revision, only one of two callers joins.
+                return Write(attended(loaded.approval, until_ms))
+            if not is_gone:
+                await self._store.timers.put(self._keys, timer, until_ms)
+            return True
+
+        if not await self._change(asked.item_id, compute):
+            return Attended()
+        url = await self._store.cards.url(self._keys, approval_id)
+        return Attended(has_call=True, card_url=url)
 
     def _hidden(self, text: str, item: Item) -> str:
         """Return a program's text about a call, without private data."""

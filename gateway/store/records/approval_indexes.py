@@ -132,6 +132,10 @@ class TimerStore(Repository):
         )
         return at is not None and float(str(text(at))) <= milliseconds(time)
 
+    async def put(self, keys: Keys, timer: Timer, at_ms: int) -> None:
+        """Set a timer, or move it to another time."""
+        await self._conn.command("ZADD", keys.timers, at_ms, str(timer))
+
     async def drop(self, keys: Keys, timer: Timer) -> None:
         """Remove a timer whose approval is gone."""
         await self._conn.command("ZREM", keys.timers, str(timer))

@@ -11,6 +11,7 @@ are fixed, but a member may leave for a separate card.
 from __future__ import annotations
 
 import json
+import re
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -40,6 +41,8 @@ ALONE = ""
 _IN_SUMMARY = 2**53
 _MENTIONED = "asked "
 _POSTING = "posting"
+_URL = "url"
+_SEAL = re.compile(r"(?:[0-9a-f]{2})+", re.ASCII)
 
 _NOTHING: dict[str, str] = {}
 
@@ -439,6 +442,23 @@ class CardStore(AttachedStore):
         """Register a card's message; return the usable one."""
         place = await self._registered(keys, approval, "at", channel, ts)
         return CardPlace(channel=place[0], ts=place[1])
+
+    async def put_url(self, keys: Keys, approval: str, url: str) -> None:
+        """Record the address of a card, sealed: people at MCP clients open it."""
+        seal = self._sealing.seal(Sealed.CARD_URL, (keys.card(approval),), url.encode())
+        await self._attach(keys, approval, newest={_URL: f"{seal.hex()} {url}"})
+
+    async def url(self, keys: Keys, approval: str) -> str:
+        """Return the address of an approval's card; "" for none or an invalid seal."""
+        place = await self.place(keys, approval)
+        name = keys.card((place and place.collected) or approval)
+        stored = text(await self._conn.command("HGET", name, _URL))
+        seal, _, url = stored.partition(" ")
+        kind, is_hex = Sealed.CARD_URL, _SEAL.fullmatch(seal)
+        if not is_hex or place is None:
+            return ""
+        known = self._sealing.is_valid(kind, (name,), url.encode(), bytes.fromhex(seal))
+        return url if known else ""
 
     async def forget_place(self, keys: Keys, approval: str) -> None:
         """Forget a message that is no longer visible."""

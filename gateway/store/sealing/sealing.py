@@ -64,6 +64,7 @@ class Sealed(StrEnum):
     DEFINITIONS = "definitions"
     LEFT_CALL = "left_call"
     JOINED_CALL = "joined_call"
+    CARD_URL = "card_url"
 
 
 class Sealing:

@@ -1,0 +1,42 @@
+"""The caller of a call gets the address of its card, and the card its presence."""
+
+from __future__ import annotations
+
+from keyturn.gateway.approvals.record import approval_of
+from keyturn.gateway.protocol.http_api import Attendance, Attended
+from tests.bot.bot_stack import CHANNEL, Stack, says
+from tests.bot.test_publisher import nothing_is_left
+
+GONE = "Its caller has gone; an answer can be collected until"
+
+
+async def attends(stack: Stack, item_id: str, wait_s: float) -> Attended:
+    found = await stack.agents.attend(Attendance(item_id=item_id, wait_s=wait_s))
+    await stack.sweeper.sweep()
+    return found
+
+
+async def test_the_card_in_slack_shows_that_its_caller_has_gone(stack: Stack) -> None:
+    async with stack.running():
+        verdict = await stack.refund()
+        await stack.card(verdict)
+        await attends(stack, verdict.item_id, 0)
+        await stack.card(verdict, says(GONE))
+        await attends(stack, verdict.item_id, 60)
+        await stack.card(verdict, lambda card: not says(GONE)(card))
+
+
+async def test_only_the_bot_gives_a_card_an_address(stack: Stack) -> None:
+    async with stack.running():
+        verdict = await stack.refund()
+        card = await stack.card(verdict)
+        await nothing_is_left(stack)
+        place = f"/archives/{CHANNEL}/p{str(card['ts']).replace('.', '')}"
+        url = (await attends(stack, verdict.item_id, 60)).card_url
+        assert url.endswith(place)
+    key = stack.keys.card(approval_of(verdict.item_id)[0])
+    stored = await stack.store.conn.command("HGET", key, "url")
+    assert isinstance(stored, bytes)
+    for forged in (b"https://evil.example/", stored.replace(b"/p", b"/q"), b""):
+        await stack.store.conn.command("HSET", key, "url", forged)
+        assert (await attends(stack, verdict.item_id, 60)).card_url == ""

@@ -39,14 +39,15 @@ from keyturn.cli.command_context import CommandContext, command_context
 from keyturn.cli.console import AsJson
 from keyturn.cli.stop_signals import serve
 from keyturn.connect.gate import HttpGate
+from keyturn.connect.mcp.passing import KINDS
 from keyturn.connect.mcp.server import GateOptions, GateServer
 from keyturn.connect.mcp.serving import (
+    Tokens,
     http_app,
     running,
     serve_http,
     serve_stdio,
     signed_in,
-    tokens_of,
 )
 from keyturn.connect.mcp.upstreams import UpstreamSpec
 from keyturn.gateway.client.http_gateway import (
@@ -90,7 +91,7 @@ Agent = Annotated[
 
 
 @group.callback()
-def mcp(
+def mcp(  # noqa: PLR0913 - one option for each keyword
     ctx: typer.Context,
     *,
     upstream: Upstreams = None,
@@ -123,6 +124,15 @@ def mcp(
             help="Longest wait of a request for people, such as 45s or cursor=2m.",
         ),
     ] = None,
+    passed: Annotated[
+        str,
+        typer.Option(
+            "--pass",
+            metavar="KIND,…",
+            help="Also pass on resources, prompts or instructions of the servers. "
+            "People do not approve their texts.",
+        ),
+    ] = "",
 ) -> None:
     """Serve MCP clients."""
     if ctx.invoked_subcommand is not None:
@@ -137,6 +147,7 @@ def mcp(
         agent=agent_name(agent),
         api_key=command.env.get(KEY_VARIABLE, ""),
         requester=_person(requester),
+        passed=_kinds(passed),
         holds=_holds(hold or []),
         env=command.env,
     )
@@ -156,9 +167,10 @@ def check(
     agent: Agent = "mcp",
     json: AsJson = False,
 ) -> None:
-    """List the tools of the servers, and the state of their definitions.
+    """List the tools of the servers, their tiers, and the state of their definitions.
 
-    The exit code is 1 if a definition is not approved. This command asks no people.
+    The tiers are those of the policy. The exit code is 1 if a definition is not
+    approved. This command asks no people.
 
     Examples:
       keyturn mcp check --upstream billing='npx -y @acme/billing-mcp'
@@ -168,8 +180,7 @@ def check(
         console.as_json(rows)
     for row in rows if not json else ():
         say = console.good if row["definition"] == "approved" else console.bad
-        decides = "people decide" if row["needs_people"] else "as the policy says"
-        say(f"{row['tool']}: {decides}; its definition is {row['definition']}")
+        say(f"{row['tool']}: tier {row['tier']}, definition {row['definition']}")
     if any(row["definition"] != "approved" for row in rows):
         if not json:
             console.note(
@@ -210,9 +221,15 @@ def trust(
 
 
 async def _listed(server: GateServer, gate: HttpGate) -> list[dict[str, JsonValue]]:
-    gated = (await gate.note(server.agent)).gated_tools
+    note = await gate.note(server.agent)
     return [
-        {"tool": tool, "needs_people": tool in gated, "definition": state}
+        {
+            "tool": tool,
+            "tier": "depends on the arguments"
+            if tool in note.varying
+            else note.tiers.get(tool, note.other_tier),
+            "definition": state,
+        }
         for name in server.upstreams
         for each, state in (await server.definitions.states(name)).items()
         for tool in [f"{name}__{each}"]
@@ -261,7 +278,7 @@ async def _serve_http(
     address: Address,
     url: str,
 ) -> None:
-    tokens = tokens_of(people, gate) if people else None
+    tokens = Tokens(people, gate) if people else None
     caller = signed_in if tokens else None
     async with running(options, gate, caller=caller) as server:
         await serve_http(http_app(server, address, url=url, tokens=tokens), address)
@@ -383,6 +400,15 @@ def _person(text: str) -> Person | None:
             "a profile's menu has 'Copy member ID'."
         )
     return person
+
+
+def _kinds(text: str) -> frozenset[str]:
+    kinds = frozenset(one.strip() for one in text.split(",") if one.strip())
+    if unknown := sorted(kinds - {*KINDS}):
+        raise SettingsError(
+            f"--pass cannot pass on {unknown[0]!r}; it takes {', '.join(KINDS)}."
+        )
+    return kinds
 
 
 def _holds(texts: list[str]) -> dict[str, float]:

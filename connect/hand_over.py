@@ -22,7 +22,7 @@ from typing import cast
 
 from pydantic import JsonValue, ValidationError
 
-from keyturn.connect.gate import Gate
+from keyturn.connect.gate import Gate, open_approvals
 from keyturn.connect.host import (
     PROBLEMS,
     Claim,
@@ -242,19 +242,15 @@ class HandOver:
         """Add the gateway's open calls; return threads that are new to this process."""
         found = set[str]()
         for agent in sorted({*self._host.agents}):
-            cursor, is_first = "", True
-            while cursor or is_first:
-                page = await self._gate.listing(agent=agent, cursor=cursor)
-                for approval in page.approvals:
-                    await self._ask_again(approval)
-                    listed = _listed(approval, self._host.name)
-                    if listed is None or approval.thread in self._tasks:
-                        continue
-                    known = self._open.setdefault(approval.thread, {})
-                    self._agents.setdefault(approval.thread, approval.agent)
-                    if known.setdefault(listed.name, listed) is listed:
-                        found.add(approval.thread)
-                cursor, is_first = page.next, False
+            async for approval in open_approvals(self._gate, agent):
+                await self._ask_again(approval)
+                listed = _listed(approval, self._host.name)
+                if listed is None or approval.thread in self._tasks:
+                    continue
+                known = self._open.setdefault(approval.thread, {})
+                self._agents.setdefault(approval.thread, approval.agent)
+                if known.setdefault(listed.name, listed) is listed:
+                    found.add(approval.thread)
         return found
 
     async def _ask_again(self, approval: ApprovalView) -> None:

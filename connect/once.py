@@ -85,11 +85,13 @@ class Permit:
         item_id: the approved call; "" when the policy runs it without a record.
         idempotency_key: equal for all attempts under this authorization.
         receipt: proof for another process that executes the call; "" without keys.
+        fence: number of this attempt.
     """
 
     item_id: str
     idempotency_key: str
     receipt: str = ""
+    fence: int = 0
 
 
 _permit: ContextVar[Permit | None] = ContextVar("keyturn_permit", default=None)
@@ -220,7 +222,8 @@ async def _permitted(work: Work[R], args: JsonObject, given: Permit) -> R:
 
 def _effect(held: HeldCall, work: Work[R]) -> Effect[Value[R] | _Failed]:
     async def run(claimed: Claimed, args: JsonObject) -> Value[R] | _Failed:
-        given = Permit(held.item_id, claimed.idempotency_key, claimed.receipt)
+        key, fence = claimed.idempotency_key, claimed.fence
+        given = Permit(held.item_id, key, claimed.receipt, fence)
         return Value(await _permitted(work, args, given))
 
     def store(end: Value[R] | _Failed) -> Result:

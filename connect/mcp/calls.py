@@ -3,7 +3,8 @@
 A client may time out, retry under another id, or return with a ticket. A request
 belongs to the first of these calls: the call of its sealed state; the call of its
 ticket; the call with the client's id; an identical call without a waiting caller and
-with an uncollected result. Otherwise it is a new call.
+with an uncollected result. Otherwise it is a new call. The gateway knows whether a
+caller waits at another gate.
 
 Ids are random, or derived from the client's id. With an id made of the arguments alone,
 an intended second call would get the result of the first one. Part of each id is a
@@ -18,10 +19,11 @@ import hashlib
 import hmac
 import re
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from mcp.shared.dispatcher import ProgressFnT
 from mcp_types import CallToolResult
 
 from keyturn.gateway.errors import KeyturnError, NotAllowed
@@ -43,10 +45,6 @@ _RANDOM_BYTES = 8
 _MARK = 32
 _PART = 8
 _ID = re.compile(r"[0-9a-f]{24}", re.ASCII)
-_TICKET = re.compile(r"([a-z0-9-]{1,31})\.([0-9a-f]{24})\.([0-9a-f]{8})", re.ASCII)
-
-Progress = Callable[[float, float | None, str | None], Awaitable[None]]
-"""Passes progress on: value, total, message."""
 
 
 class Caller(NamedTuple):
@@ -78,7 +76,6 @@ class Call:
         caller: the caller.
         client: name of the client program, unverified.
         waiting: number of requests that now wait for the call.
-        legs: number of requests with sealed state so far.
         gone_s: after this time, a caller without a waiting request counts as gone.
         verdict: the gateway's verdict, after the submission.
         result: the result for the client, after the end.
@@ -87,6 +84,8 @@ class Call:
         is_in_doubt: an earlier attempt was interrupted, and people check its effect.
         progress: passes on the progress of the upstream.
         definition: the tool's definition at the proposal; None before it.
+        may_have_run: its sealed state is from an earlier process, or its result was
+            collected.
     """
 
     id: str
@@ -98,15 +97,15 @@ class Call:
     caller: Caller
     client: str = ""
     waiting: int = 0
-    legs: int = 0
     gone_s: float = 0.0
     verdict: Verdict | None = None
     result: CallToolResult | None = None
     trouble: KeyturnError | None = None
     work: asyncio.Task[None] | None = None
     is_in_doubt: bool = False
-    progress: Progress | None = None
+    progress: ProgressFnT | None = None
     definition: JsonObject | None = None
+    may_have_run: bool = False
     begun_s: float = 0.0
     woken: asyncio.Event = field(default_factory=asyncio.Event)
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -139,14 +138,16 @@ class Calls:
     Args:
         secret: key of marks and tickets; the same after a restart.
         clock_s: a clock that never goes back.
+
+    Attributes:
+        left_open: open calls of other processes, by mark: the gateway's item by call.
     """
 
     def __init__(self, secret: bytes, *, clock_s: Callable[[], float]) -> None:
         self._secret = secret
         self._clock_s = clock_s
         self._by_id = dict[str, Call]()
-        self._by_mark = dict[str, dict[str, Call]]()
-        self._found = dict[str, dict[str, None]]()
+        self.left_open = dict[str, dict[str, str]]()
 
     def all(self) -> list[Call]:
         """Return the calls, oldest first."""
@@ -160,51 +161,39 @@ class Calls:
         """Return the keyed hash of caller, tool and arguments."""
         return self._keyed("call", caller.bound, tool, args)[:_MARK]
 
-    def ticket(self, call: Call) -> str:
+    def ticket(self, caller: Caller, server: str, call_id: str) -> str:
         """Return the ticket for a call; it works only for its caller."""
-        proof = self._keyed("ticket", call.caller.bound, call.server, call.id)
-        return f"{call.server}.{call.id}.{proof[:_PART]}"
+        proof = self._keyed("ticket", caller.bound, server, call_id)
+        return f"{server}.{call_id}.{proof[:_PART]}"
 
     def read_ticket(self, text: str, caller: Caller) -> tuple[str, str] | None:
         """Return upstream and id of a ticket; None unless it is one of this caller."""
-        found = _TICKET.fullmatch(text.strip())
-        if found is None:
-            return None
-        server, call_id, proof = found.groups()
-        right = self._keyed("ticket", caller.bound, server, call_id)[:_PART]
-        return (server, call_id) if hmac.compare_digest(proof, right) else None
+        server, call_id, _ = f"{text.strip()}..".split(".", 2)
+        right = self.ticket(caller, server, call_id)
+        is_right = hmac.compare_digest(text.strip().encode(), right.encode())
+        return (server, call_id) if is_right else None
 
-    def remember_open(self, call_id: str, mark: str) -> None:
-        """Note an open call of an earlier process of this gate."""
-        if _ID.fullmatch(call_id) and call_id not in self._by_id:
-            self._found.setdefault(mark, {})[call_id] = None
+    def id_of(self, known: str, call: Call) -> str:
+        """Return the id of a call by the client's name for it; "" for no name."""
+        made = self._keyed("known", call.caller.bound, call.tool, known)
+        return made[: 2 * _RANDOM_BYTES] + call.mark[:_PART] if known else ""
 
-    def began_elsewhere(self, call_id: str) -> None:
-        """Note that another live gate runs an open call: its client gets the result."""
-        for left in self._found.values():
-            left.pop(call_id, None)
+    def find(self, wanted: Call) -> Call | None:
+        """Return the call of this process that a request continues, if any."""
+        self._drop_old()
+        now_s, named = self._clock_s(), self._by_id.get(wanted.id)
+        if named is not None or wanted.may_have_run:
+            return named
+        same = (one for one in self._by_id.values() if one.mark == wanted.mark)
+        left = (one for one in same if not one.waiting and one.gone_s <= now_s)
+        return next(left, None)
 
-    def of_request(self, wanted: Call, *, state_id: str, known: str) -> Call:
-        """Return the call that a request belongs to.
-
-        Args:
-            wanted: the request as a new call; its id is not set.
-            state_id: the id in the request's sealed state; "" without one.
-            known: the client's id of the call; "" without one.
+    def begin(self, wanted: Call) -> Call:
+        """Add a call to those of this process; it gets an id, unless it has one.
 
         Raises:
             NotAllowed: the caller has too many calls.
         """
-        self._drop_old()
-        own = state_id or (known and self._id_of(known, wanted))
-        if own and (call := self._by_id.get(own)) is not None:
-            return call
-        if not state_id:
-            now_s = self._clock_s()
-            for call in self._by_mark.get(wanted.mark, {}).values():
-                if not call.waiting and call.gone_s <= now_s:
-                    return call
-            own = self._left_open(wanted.mark, own) or own
         # One client must not use up the memory of the gate.
         of_caller = sum(one.caller == wanted.caller for one in self._by_id.values())
         if of_caller >= MOST_OF_A_CALLER:
@@ -213,35 +202,20 @@ class Calls:
                 "results."
             )
         # This request continues the open call, so the next equal call is a new one.
-        self._found.get(wanted.mark, {}).pop(own, None)
-        wanted.id = own or secrets.token_hex(_RANDOM_BYTES) + wanted.mark[:_PART]
+        self.left_open.get(wanted.mark, {}).pop(wanted.id, None)
+        wanted.id = wanted.id or secrets.token_hex(_RANDOM_BYTES) + wanted.mark[:_PART]
         wanted.begun_s = self._clock_s()
         self._by_id[wanted.id] = wanted
-        self._by_mark.setdefault(wanted.mark, {})[wanted.id] = wanted
         return wanted
 
     def comes_back(self, call: Call) -> None:
         """Record that a client will send the next leg of a call by itself."""
-        call.legs += 1
         call.gone_s = self._clock_s() + BETWEEN_LEGS_S
 
     def collected(self, call: Call) -> None:
         """Forget a call whose caller has the result; the gateway keeps its record."""
-        if self._by_id.get(call.id) is not call:
-            return
-        del self._by_id[call.id]
-        same = self._by_mark[call.mark]
-        del same[call.id]
-        if not same:
-            del self._by_mark[call.mark]
-
-    def _left_open(self, mark: str, own: str) -> str:
-        left = self._found.get(mark, {})
-        return own if own in left else next(iter(left), "")
-
-    def _id_of(self, known: str, call: Call) -> str:
-        made = self._keyed("known", call.caller.bound, call.tool, known)
-        return made[: 2 * _RANDOM_BYTES] + call.mark[:_PART]
+        if self._by_id.get(call.id) is call:
+            del self._by_id[call.id]
 
     def _drop_old(self) -> None:
         # The oldest call is first.

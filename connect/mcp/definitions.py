@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import itertools
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 
 import mcp_types as types
@@ -20,9 +21,9 @@ import mcp_types as types
 from keyturn.connect.gate import Gate
 from keyturn.connect.mcp.calls import Call
 from keyturn.connect.mcp.upstreams import Upstream
+from keyturn.connect.once import NotDecided, Permit, Work, once
 from keyturn.gateway.background import begun
 from keyturn.gateway.client import claiming
-from keyturn.gateway.client.bridge import AWAITING
 from keyturn.gateway.errors import BadJson, KeyturnError, NotAllowed
 from keyturn.gateway.failures import log_failure
 from keyturn.gateway.protocol import digest, strict_json, wire
@@ -31,7 +32,7 @@ from keyturn.gateway.protocol.http_api import (
     DefinitionsQuestion,
     DefinitionsToApprove,
 )
-from keyturn.gateway.protocol.records import ItemState, Result, Verb
+from keyturn.gateway.protocol.records import Result, Verb
 from keyturn.gateway.protocol.strict_json import JsonObject
 
 logger = logging.getLogger(__name__)
@@ -40,6 +41,7 @@ ROOM_BYTES = 48 * 1024
 """Largest size of the definitions on one card; arguments have 64 KiB at most."""
 
 THREAD = "mcp-definitions"
+_KEPT = "The definitions are approved."
 
 
 @dataclass(eq=False)
@@ -49,7 +51,6 @@ class _Server:
     current: dict[str, JsonObject] | None = None
     refused: str = ""
     asking: asyncio.Task[None] | None = None
-    news: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class Definitions:
@@ -138,7 +139,6 @@ class Definitions:
         if head == THREAD and (found := self._servers.get(server)):
             # Another gate or `keyturn mcp trust` may have proposed the definitions.
             found.approved, found.refused = None, ""
-            found.news.set()
             self.changed()
 
     async def ask(self, server: str, tool: str = "", *, again: bool = False) -> str:
@@ -184,7 +184,7 @@ class Definitions:
         if found.approved is None:
             await self._approved_again(server, found)
         if found.current is None or is_fresh:
-            tools = await found.upstream.tools()
+            tools: list[types.Tool] = await found.upstream.listed("tools")
             # With a duplicate name, the approved and the called tool could differ.
             names = [tool.name for tool in tools]
             found.current = {
@@ -230,65 +230,43 @@ class Definitions:
     async def _decided(
         self, found: _Server, asked: DefinitionsToApprove, *, again: bool
     ) -> str:
-        attempt, problem = 0, None
-        while problem is None:
-            attempt += 1
-            problem = await self._decided_once(found, asked, attempt, again=again)
-        return problem
-
-    async def _decided_once(
-        self, found: _Server, asked: DefinitionsToApprove, attempt: int, *, again: bool
-    ) -> str | None:
-        """Return the reason for a refusal, "" for an approval, None to ask again."""
+        """Return the reason for a refusal; "" for an approval."""
         args = strict_json.accept_object(asked.model_dump(mode="json"))
         # A hash of the definitions, so that several gates ask about them only once.
         name = hashlib.sha256(digest.canonical(args)).hexdigest()[:32]
-        thread, message = f"{THREAD}/{asked.server}", f"{name}-{attempt}"
-        ref = wire.TurnRef(agent=self._agent, thread=thread, message_id=message)
-        hint = wire.CallHint(allow=(Verb.APPROVE, Verb.REJECT))
-        call = wire.ProposedCall(
-            tool=DEFINITIONS_TOOL, args=args, tool_call_id=ref.message_id, hint=hint
-        )
-        [verdict] = await self._gate.submit(wire.Turn(ref=ref, calls=(call,)))
-        if verdict.kind is wire.VerdictKind.DENY:
-            return verdict.reason
-        if verdict.runs_unclaimed:
-            # The policy approves all definitions, so none is stored.
-            found.approved = {**(found.approved or {}), **asked.tools}
-            return ""
-        has_waited = False
-        while verdict.kind is wire.VerdictKind.HOLD:
-            found.news.clear()
-            [outcome] = await self._gate.outcomes(ref)
-            answer = outcome.answer
-            if answer is not None and answer.type is not wire.AnswerKind.APPROVE:
-                is_refused = answer.type is wire.AnswerKind.REJECT
-                if not has_waited and (again or not is_refused):
-                    return None
-                why = f": {answer.message}" if answer.message else "."
-                return f"People did not approve the definition of this tool{why}"
-            if outcome.state is not ItemState.PENDING:
-                break
-            has_waited = True
-            await found.news.wait()
-        return await self._kept(claiming.HeldCall(ref, verdict, args), len(asked.tools))
-
-    async def _kept(self, held: claiming.HeldCall, count: int) -> str:
-        async def keep(claimed: wire.Claimed, _args: JsonObject) -> bool:
-            return await self._gate.keep_definitions(held.item_id, claimed.fence)
-
-        def stored(is_kept: bool) -> Result:  # noqa: FBT001 - the result of `keep`
-            return Result(ok=is_kept, summary=f"{count} definitions are approved.")
-
-        effect = claiming.Effect(keep, stored, lambda _: False)
-        end = await claiming.execute(held, self._gate, AWAITING, effect)
-        match end:
-            case claiming.Ran() | claiming.RanBefore():
+        for attempt in itertools.count(1):
+            thread, message = f"{THREAD}/{asked.server}", f"{name}-{attempt}"
+            ref = wire.TurnRef(agent=self._agent, thread=thread, message_id=message)
+            hint = wire.CallHint(allow=(Verb.APPROVE, Verb.REJECT))
+            call = wire.ProposedCall(
+                tool=DEFINITIONS_TOOL, args=args, tool_call_id=message, hint=hint
+            )
+            [verdict] = await self._gate.submit(wire.Turn(ref=ref, calls=(call,)))
+            if verdict.runs_unclaimed:
+                # The policy approves all definitions, so none is stored.
+                found.approved = {**(found.approved or {}), **asked.tools}
                 return ""
-            case claiming.NotRun():
-                return end.reason
-            case _:
-                return "It is not known whether the definitions were kept; try again."
+            held, has_waited = claiming.HeldCall(ref, verdict, args), False
+            work = Work(self._keep, lambda is_kept: Result(ok=is_kept, summary=_KEPT))
+            try:
+                report = await once(self._gate, held, work, limit_s=0)
+            except NotDecided:
+                has_waited = True
+                report = await once(self._gate, held, work)
+            if report.kind == "ran" and not report.is_error:
+                return ""
+            if report.kind != "closed" or report.answer is None:
+                return report.text or "The definitions were not kept; ask again."
+            # The same definitions were decided before: ask anew, unless refused.
+            is_refused = report.answer.type is wire.AnswerKind.REJECT
+            if has_waited or (is_refused and not again):
+                why = report.answer.message
+                why = f": {why}" if why else "."
+                return f"People did not approve the definition of this tool{why}"
+        raise AssertionError("The loop ends with a decision.")  # pragma: no cover
+
+    async def _keep(self, _args: JsonObject, permit: Permit) -> bool:
+        return await self._gate.keep_definitions(permit.item_id, permit.fence)
 
 
 def document(tool: types.Tool) -> JsonObject:

@@ -13,23 +13,23 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, assert_never
 
 from mcp_types import CallToolResult
 from typing_extensions import override
 
-from keyturn.connect.gate import Gate
+from keyturn.connect.gate import Gate, open_approvals
 from keyturn.connect.mcp.calls import Call, Calls, call_id_of, turn_of
 from keyturn.connect.mcp.definitions import Definitions
 from keyturn.connect.mcp.results import (
     cleaned,
     decision_of,
     ended,
+    of_run,
     restored,
     stored,
     text_result,
-    with_decision,
-    with_edit,
 )
 from keyturn.connect.mcp.upstreams import NoAnswer, NotSent, ServerRefused, Upstream
 from keyturn.gateway.background import begun
@@ -38,15 +38,18 @@ from keyturn.gateway.client.bridge import AWAITING, ask_or_wait
 from keyturn.gateway.errors import KeyturnError, NotAllowed, ThreadUnavailable
 from keyturn.gateway.failures import any_failure, log_failure
 from keyturn.gateway.protocol import texts, wire
-from keyturn.gateway.protocol.http_api import RunFacts
+from keyturn.gateway.protocol.http_api import Attendance, RunFacts
 from keyturn.gateway.protocol.receipts import META_KEY
-from keyturn.gateway.protocol.records import ItemState, Result
+from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.protocol.strict_json import JsonObject
 
 logger = logging.getLogger(__name__)
 
 POLL_S = 30
 """Longest wait of one request for events; then all waiting calls are checked."""
+
+AFTER_S = 15.0
+"""Seconds after a request in which its caller is expected again."""
 
 PAUSE_S = 1.0
 """Seconds before the next request to a gateway that did not answer."""
@@ -62,7 +65,6 @@ FORGOTTEN = (
     f"gate was restarted. {texts.UNKNOWN_EFFECT}"
 )
 
-_BEGUN = {ItemState.EXECUTING, ItemState.EXECUTED, ItemState.FAILED}
 _GOES_ON = {wire.AnswerKind.APPROVE, wire.AnswerKind.EDIT}
 
 
@@ -90,10 +92,11 @@ class DefinitionChanged(KeyturnError):
     """The server changed the tool between the approval and the run."""
 
 
+@dataclass(eq=False)
 class Passage:
     """Brings calls through the gateway.
 
-    Args:
+    Attributes:
         gate: the gateway.
         agent: name of the agent that proposes the calls.
         upstreams: the servers, by name.
@@ -101,20 +104,14 @@ class Passage:
         definitions: the approved definitions.
     """
 
-    def __init__(
-        self,
-        gate: Gate,
-        agent: str,
-        upstreams: Mapping[str, Upstream],
-        calls: Calls,
-        definitions: Definitions,
-    ) -> None:
-        self._gate, self._agent = gate, agent
-        self._definitions = definitions
-        self._upstreams, self._calls = upstreams, calls
-        self._place = ""
-        self._recovered = asyncio.Lock()
-        self._is_recovered = False
+    gate: Gate
+    agent: str
+    upstreams: Mapping[str, Upstream]
+    calls: Calls
+    definitions: Definitions
+    _place: str = ""
+    _recovered: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _is_recovered: bool = False
 
     async def recover(self) -> None:
         """Find the open calls of an earlier process of this gate, once.
@@ -126,18 +123,40 @@ class Passage:
             if self._is_recovered:
                 return
             if not self._place:
-                self._place = (await self._gate.events(agent=self._agent)).next
-            cursor, is_last = "", False
-            while not is_last:
-                page = await self._gate.listing(
-                    agent=self._agent, state="open", cursor=cursor, limit=200
-                )
-                for approval in page.approvals:
-                    mark = approval.calls[0].tool_call_id
-                    self._calls.remember_open(call_id_of(approval.thread), mark)
-                cursor = page.next
-                is_last = not cursor
+                self._place = (await self.gate.events(agent=self.agent)).next
+            async for approval in open_approvals(self.gate, self.agent):
+                if name := call_id_of(approval.thread):
+                    item = approval.calls[0]
+                    same = self.calls.left_open.setdefault(item.tool_call_id, {})
+                    same[name] = item.id
             self._is_recovered = True
+
+    async def joined(self, wanted: Call) -> str:
+        """Return the id of another process's call that a request continues; or ""."""
+        left = self.calls.left_open.get(wanted.mark, {}).copy()
+        if wanted.id in left or wanted.may_have_run:
+            return wanted.id
+        for call_id, item_id in left.items():
+            # While its caller waits, an equal call is another one.
+            asked = Attendance(item_id=item_id, wait_s=AFTER_S, joins=True)
+            if (await self.gate.attend(asked)).has_call:
+                return call_id
+        return wanted.id
+
+    async def attend(self, call: Call, wait_s: float) -> str:
+        """Report that a caller waits for a call so long; return its card's address.
+
+        The report is for people only, so a failure does not matter.
+        """
+        verdict = call.verdict
+        if verdict is None or not verdict.item_id or call.result is not None:
+            return ""
+        asked = Attendance(item_id=verdict.item_id, wait_s=wait_s)
+        try:
+            return (await self.gate.attend(asked)).card_url
+        except KeyturnError as error:
+            log_failure(logger, error, "mcp.unattended call=%s", call.id)
+            return ""
 
     async def follow(self) -> None:
         """Wake calls at their events, until cancelled."""
@@ -146,8 +165,8 @@ class Passage:
             try:
                 await self.recover()
                 wait_s = 0 if is_away else POLL_S
-                page = await self._gate.events(
-                    agent=self._agent, after=self._place, wait_s=wait_s
+                page = await self.gate.events(
+                    agent=self.agent, after=self._place, wait_s=wait_s
                 )
             except KeyturnError as error:
                 log_failure(logger, error, "mcp.events_unread")
@@ -156,22 +175,19 @@ class Passage:
                 continue
             self._place = page.next
             if is_away:
-                self._definitions.changed()  # during the outage no tools were listed
+                self.definitions.changed()  # during the outage no tools were listed
             if is_away or page.missed or not page.events:
                 # A wait may end without an event, such as after a restore.
                 self.wake_all()
             is_away = False
             for event in page.events:
-                self._definitions.wake(event.thread)
-                call_id = call_id_of(event.thread)
-                if call := self._calls.get(call_id):
+                self.definitions.wake(event.thread)
+                if call := self.calls.get(call_id_of(event.thread)):
                     call.woken.set()
-                elif event.state in _BEGUN:
-                    self._calls.began_elsewhere(call_id)
 
     def wake_all(self) -> None:
         """Wake all waiting calls."""
-        for call in self._calls.all():
+        for call in self.calls.all():
             call.woken.set()
 
     async def wait(self, call: Call, hold_s: float) -> CallToolResult | None:
@@ -180,12 +196,16 @@ class Passage:
         Raises:
             KeyturnError: nothing ran, and the caller may ask again.
         """
+        is_reported = False
         try:
             async with asyncio.timeout(hold_s):
                 while call.result is None:
                     call.woken.clear()
                     async with call.lock:
                         await self._advance(call)
+                        if call.verdict and call.work is None and not is_reported:
+                            is_reported = True
+                            await self.attend(call, hold_s + AFTER_S)
                     if (trouble := call.trouble) is not None:
                         call.trouble = None
                         raise trouble
@@ -195,22 +215,26 @@ class Passage:
             pass
         return call.result
 
+    async def left(self, call: Call) -> None:
+        """Report that the caller of a call has gone, unless another one waits."""
+        async with call.lock:
+            if not call.waiting:
+                await self.attend(call, 0)
+
     async def ended_before(self, server: str, call_id: str) -> CallToolResult | None:
         """Return the result of a call of an earlier process; None if it is open."""
-        outcomes = await self._gate.outcomes(turn_of(self._agent, server, call_id))
-        if not outcomes:
-            # A call that the policy runs has no record, so it may have run.
-            return text_result(FORGOTTEN)
-        for outcome in outcomes:
-            if (found := _over(outcome, {})) is not None:
-                return found
-            if outcome.state is ItemState.IN_DOUBT:
-                return in_doubt()
-        return None
+        ref = turn_of(self.agent, server, call_id)
+        for outcome in await self.gate.outcomes(ref):
+            unknown = in_doubt() if outcome.state is ItemState.IN_DOUBT else None
+            return _over(outcome, {}) or unknown
+        # A call that the policy runs has no record, so it may have run.
+        return text_result(FORGOTTEN)
 
     async def finish_work(self, within_s: float) -> None:
-        """Wait for the running calls, so that their results are recorded."""
-        work = [call.work for call in self._calls.all() if call.work is not None]
+        """Wait for the running calls, and report that all callers have gone."""
+        calls = self.calls.all()
+        work = [call.work for call in calls if call.work and not call.work.done()]
+        work += [begun(self.left(call)) for call in calls]
         if work:
             await asyncio.wait(work, timeout=within_s)
 
@@ -219,16 +243,18 @@ class Passage:
         if call.result is not None or (call.work is not None and not call.work.done()):
             return
         if call.verdict is None:
-            definition = await self._definitions.of_call(call.server, call.name)
+            definition = await self.definitions.of_call(call.server, call.name)
             if definition is None:
                 return  # people decide about the definition first
             call.definition = definition
             call.verdict = await self._submitted(call)
         verdict = call.verdict
         if verdict.kind is wire.VerdictKind.DENY:
-            decision = decision_of("denied", call.args, None, None)
+            decision = decision_of("denied", call.args)
             text = texts.denial_text(verdict.reason)
-            call.end(text_result(text, decision=decision))
+            call.end(text_result(text, decision))
+        elif verdict.runs_unclaimed and call.may_have_run:
+            call.end(text_result(FORGOTTEN))
         elif verdict.runs_unclaimed:
             self._begin(call, self._run_unclaimed(call, verdict))
         elif verdict.kind is wire.VerdictKind.RUN or await self._is_decided(call):
@@ -251,15 +277,15 @@ class Passage:
         call.work = begun(kept())
 
     async def _submitted(self, call: Call) -> wire.Verdict:
-        ref = call.ref(self._agent)
+        ref = call.ref(self.agent)
         if call.caller.person is not None:
             facts = RunFacts(run=ref.run_ref, requester=call.caller.person)
-            await ask_or_wait(AWAITING, lambda: self._gate.remember(facts), call.tool)
+            await ask_or_wait(AWAITING, lambda: self.gate.remember(facts), call.tool)
         schema = (call.definition or {}).get("inputSchema")
         schemas = {call.tool: schema} if isinstance(schema, dict) else {}
         turn = wire.Turn(ref=ref, calls=(_proposed(call),), schemas=schemas)
         [verdict] = await ask_or_wait(
-            AWAITING, lambda: self._gate.submit(turn), call.tool
+            AWAITING, lambda: self.gate.submit(turn), call.tool
         )
         if verdict.tool_call_id != call.mark or verdict.tool != call.tool:
             raise NotAllowed(texts.MISMATCH)
@@ -267,7 +293,7 @@ class Passage:
 
     async def _is_decided(self, call: Call) -> bool:
         """Return whether a held call may be claimed; give it its end, if it has one."""
-        for outcome in await self._gate.outcomes(call.ref(self._agent)):
+        for outcome in await self.gate.outcomes(call.ref(self.agent)):
             call.is_in_doubt = outcome.state is ItemState.IN_DOUBT
             if outcome.state is not ItemState.PENDING:
                 call.result = _over(outcome, call.args)
@@ -275,72 +301,64 @@ class Passage:
         return False
 
     async def _run_claimed(self, call: Call, verdict: wire.Verdict) -> None:
-        held = claiming.HeldCall(
-            call.ref(self._agent), verdict, call.args, _NoWaiting()
-        )
-        ran_with = call.args
+        held = claiming.HeldCall(call.ref(self.agent), verdict, call.args, _NoWaiting())
 
         async def run(claimed: wire.Claimed, args: JsonObject) -> CallToolResult:
-            nonlocal ran_with
-            ran_with = args
-            if not await self._definitions.is_still(call):
+            if not await self.definitions.is_still(call):
                 raise DefinitionChanged
             return await self._forward(call, args, claimed.receipt)
 
         effect = claiming.Effect(run, stored, text_result, _meaning)
         try:
-            end = await claiming.execute(held, self._gate, AWAITING, effect)
+            end = await claiming.execute(held, self.gate, AWAITING, effect)
         except DefinitionChanged:
             # The approval was for another definition of the tool.
-            await self._gate.withdraw(held.ref.run_ref, (held.item_id,))
+            await self.gate.withdraw(held.ref.run_ref, (held.item_id,))
             call.end(text_result(CHANGED))
             return
         except NoAnswer as error:
-            decision = decision_of("unknown", call.args, ran_with, None)
+            decision = decision_of("unknown", call.args)
             text = f"{error} {texts.UNKNOWN_EFFECT}"
-            call.end(text_result(text, decision=decision))
+            call.end(text_result(text, decision))
             return
-        call.end(_result_of(call, verdict, end, ran_with))
+        call.end(_result_of(call, verdict, end))
 
     async def _run_unclaimed(self, call: Call, verdict: wire.Verdict) -> None:
         """Forward a call of tier ``auto``: it has no record, and no receipt."""
-        ref = call.ref(self._agent)
+        ref = call.ref(self.agent)
         progress = wire.CallProgress(
             verb="begin", ref=ref, tool=call.tool, tool_call_id=verdict.tool_call_id
         )
         start = await ask_or_wait(
-            AWAITING, lambda: self._gate.report_progress(progress), call.tool
+            AWAITING, lambda: self.gate.report_progress(progress), call.tool
         )
-        decision = decision_of("policy", call.args, call.args, None)
         if not start.may_run:
             found = restored(start.result) if start.result else in_doubt()
-            call.end(with_decision(found, decision))
+            call.end(of_run(found, call.args, kind="policy"))
             return
         is_over = True
         try:
             result = await self._forward(call, call.args, "")
             kept = stored(result)
         except NotSent:
-            await self._gate.report_progress(progress.with_(verb="give_back"))
+            await self.gate.report_progress(progress.with_(verb="give_back"))
             raise
         except any_failure() as error:
             kept, is_over = texts.failed_result(error), not isinstance(error, NoAnswer)
             text = f"{error} {texts.UNKNOWN_EFFECT}"
             result = text_result(text)
-        call.end(with_decision(result, decision))
-        if start.keeps_result or not kept.ok:
-            await self._ended(call, kept, is_over=is_over)
-
-    async def _ended(self, call: Call, result: Result, *, is_over: bool) -> None:
+        call.end(of_run(result, call.args, kind="policy"))
+        if not (start.keeps_result or not kept.ok):
+            return
         end = wire.CallEnd(
-            ref=call.ref(self._agent),
+            ref=ref,
             tool=call.tool,
             tool_call_id=call.mark,
-            result=result,
+            result=kept,
             is_over=is_over,
         )
         try:
-            await self._gate.ended(end)
+            await self.gate.ended(end)
         except KeyturnError as error:
             log_failure(logger, error, "mcp.end_unreported call=%s", call.id)
 
@@ -355,15 +373,14 @@ class Passage:
             if call.progress is not None:
                 await call.progress(progress, total, message)
 
-        upstream = self._upstreams[call.server]
+        upstream = self.upstreams[call.server]
         found = await upstream.call(call.name, args, meta=meta, progress=pass_on)
         return cleaned(found)
 
 
 def in_doubt() -> CallToolResult:
     """Return the result of a call whose effect is unknown."""
-    decision = decision_of("unknown", {}, None, None)
-    return text_result(texts.UNKNOWN_RESULT, decision=decision)
+    return text_result(texts.UNKNOWN_RESULT, decision_of("unknown", {}))
 
 
 def _proposed(call: Call) -> wire.ProposedCall:
@@ -398,29 +415,21 @@ def _over(outcome: wire.CallOutcome, args: JsonObject) -> CallToolResult | None:
         return text_result(texts.reconciled_text(outcome.reconcile_answer))
     if outcome.result is None:
         return None
-    result = with_edit(restored(outcome.result), outcome.edit)
-    kind = "edit" if outcome.edit else "approve"
-    executed = outcome.edit.edited_args if outcome.edit else args
-    return with_decision(result, decision_of(kind, args, executed, answer))
+    return of_run(restored(outcome.result), args, outcome.edit, answer)
 
 
 def _result_of(
-    call: Call,
-    verdict: wire.Verdict,
-    end: claiming.End[CallToolResult],
-    executed: JsonObject,
+    call: Call, verdict: wire.Verdict, end: claiming.End[CallToolResult]
 ) -> CallToolResult:
     """Return what the client gets for a claimed call."""
-    kind, edit = "approve", None
     match end:
         case claiming.Ran():
-            result, edit = end.result, end.edit
+            result = end.result
             if end.failure is not None:
                 text = " ".join(getattr(one, "text", "") for one in result.content)
                 result = text_result(texts.failure_text(end.failure, text))
         case claiming.RanBefore():
-            result, edit = restored(end.result), end.edit
-            executed = edit.edited_args if edit else call.args
+            result = restored(end.result)
         case claiming.Reconciled():
             return text_result(texts.reconciled_text(end.finding))
         case claiming.CutOff():
@@ -428,12 +437,9 @@ def _result_of(
         case claiming.Closed():
             return ended(end.answer, call.args)
         case claiming.NotRun():
-            decision = decision_of("refused", call.args, None, None)
-            return text_result(end.reason, decision=decision)
+            decision = decision_of("refused", call.args)
+            return text_result(end.reason, decision)
         case _:
             assert_never(end)
-    if verdict.kind is wire.VerdictKind.RUN:
-        kind = "policy"
-    decision = decision_of("edit" if edit else kind, call.args, executed, edit)
-    decision["approval"] = verdict.item_id.partition(".")[0]
-    return with_decision(with_edit(result, edit), decision)
+    kind = "policy" if verdict.kind is wire.VerdictKind.RUN else "approve"
+    return of_run(result, call.args, end.edit, kind=kind, item_id=verdict.item_id)

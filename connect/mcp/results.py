@@ -7,7 +7,7 @@ listed output schema allows this member, so validating clients accept it.
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import mcp_types as types
 from pydantic import JsonValue, ValidationError
@@ -17,6 +17,8 @@ from keyturn.gateway.protocol.receipts import META_KEY
 from keyturn.gateway.protocol.records import EditRecord, Result
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.protocol.wire import Answer
+
+R = TypeVar("R", bound=types.Result)
 
 NOTICE = "keyturn_notice"
 """Member of structured content with the notice about an edit."""
@@ -35,13 +37,11 @@ _COMPOSED = {
 """Keywords of schemas that may forbid an additional member."""
 
 
-def text_result(
-    text: str, *, is_error: bool = True, decision: JsonObject | None = None
-) -> types.CallToolResult:
-    """Return a result of the gate itself."""
+def text_result(text: str, decision: JsonObject | None = None) -> types.CallToolResult:
+    """Return an error result of the gate itself."""
     meta: Any = {DECISION: decision} if decision else None
     content: list[types.ContentBlock] = [types.TextContent(text=edits.defuse(text))]
-    return types.CallToolResult(content=content, is_error=is_error, _meta=meta)
+    return types.CallToolResult(content=content, is_error=True, _meta=meta)
 
 
 def ended(answer: Answer, requested: JsonObject) -> types.CallToolResult:
@@ -50,28 +50,29 @@ def ended(answer: Answer, requested: JsonObject) -> types.CallToolResult:
     Even an answer is an error: validating clients refuse a success without the
     structured content of the tool's output schema.
     """
-    decision = decision_of(answer.type, requested, None, answer)
-    return text_result(texts.ended_text(answer), decision=decision)
+    decision = decision_of(answer.type, requested, source=answer)
+    return text_result(texts.ended_text(answer), decision)
 
 
 def decision_of(
     kind: str,
     requested: JsonObject,
-    executed: JsonObject | None,
-    answer: Answer | EditRecord | None,
+    executed: JsonObject | None = None,
+    source: Answer | EditRecord | None = None,
+    item_id: str = "",
 ) -> JsonObject:
     """Return the decision on a call and its arguments, for programs."""
     found: JsonObject = {"type": str(kind), "requested": requested}
     if executed is not None:
         found["executed"] = executed
-    if answer is not None:
-        found["approval"] = answer.item_id.partition(".")[0]
-        if answer.by is not None:
-            found["by"] = answer.by.name or answer.by.user
+    if item_id := source.item_id if source else item_id:
+        found["approval"] = item_id.partition(".")[0]
+    if source is not None and source.by is not None:
+        found["by"] = source.by.name or source.by.user
     return found
 
 
-def cleaned(result: types.CallToolResult) -> types.CallToolResult:
+def cleaned(result: R) -> R:
     """Return an upstream's result without forged notices and metadata."""
     shown = _defused(result.model_dump(by_alias=True, mode="json", exclude_none=True))
     shown["_meta"] = {
@@ -82,31 +83,30 @@ def cleaned(result: types.CallToolResult) -> types.CallToolResult:
     inner = shown.get("structuredContent")
     if isinstance(inner, dict):
         cast("dict[str, Any]", inner).pop(NOTICE, None)
-    return types.CallToolResult.model_validate(shown, by_name=False)
+    return type(result).model_validate(shown, by_name=False)
 
 
-def with_edit(
-    result: types.CallToolResult, edit: EditRecord | None
+def of_run(
+    result: types.CallToolResult,
+    requested: JsonObject,
+    edit: EditRecord | None = None,
+    source: Answer | None = None,
+    *,
+    kind: str = "approve",
+    item_id: str = "",
 ) -> types.CallToolResult:
-    """Return a result with a notice about the edit of its call."""
-    if edit is None:
-        return result
-    notice = texts.edit_text(edit)
-    first: list[types.ContentBlock] = [types.TextContent(text=notice)]
-    update: dict[str, Any] = {"content": [*first, *result.content]}
-    inner: JsonValue = result.structured_content
-    if inner is not None:
-        members: JsonObject = inner if isinstance(inner, dict) else {"result": inner}
-        update["structured_content"] = {NOTICE: notice, **members}
+    """Return the result of a call that ran, with its decision and its edit."""
+    executed, kind = (edit.edited_args, "edit") if edit else (requested, kind)
+    decision = decision_of(kind, requested, executed, source or edit, item_id)
+    update: dict[str, Any] = {"meta": {**(result.meta or {}), DECISION: decision}}
+    if edit is not None:
+        notice = texts.edit_text(edit)
+        update["content"] = [types.TextContent(text=notice), *result.content]
+        inner: JsonValue = result.structured_content
+        members = inner if isinstance(inner, dict) else {"result": inner}
+        if inner is not None:
+            update["structured_content"] = {NOTICE: notice, **members}
     return result.model_copy(update=update)
-
-
-def with_decision(
-    result: types.CallToolResult, decision: JsonObject
-) -> types.CallToolResult:
-    """Return a result with the decision in its ``_meta``."""
-    meta = {**(result.meta or {}), DECISION: decision}
-    return result.model_copy(update={"meta": meta})
 
 
 def noted(tool: types.Tool) -> types.Tool:

@@ -33,8 +33,10 @@ from starlette.requests import Request
 from keyturn.connect.mcp.calls import KEPT_S, Call, Caller, Calls, gate_secret
 from keyturn.connect.mcp.definitions import Definitions
 from keyturn.connect.mcp.passage import Passage
+from keyturn.connect.mcp.passing import Passing
 from keyturn.connect.mcp.results import noted, text_result
 from keyturn.connect.mcp.upstreams import NotSent, UpstreamSpec
+from keyturn.gateway.background import begun
 from keyturn.gateway.errors import BadJson, KeyRefused, KeyturnError, NotAllowed
 from keyturn.gateway.failures import any_failure
 from keyturn.gateway.protocol import strict_json, texts
@@ -50,6 +52,11 @@ MOST_SESSIONS = 1000
 
 MOST_LEGS = 8
 """Most legs of a call with sealed state; clients stop after ten."""
+
+LINK_S = 120.0
+"""Seconds that a person may look at a link before the caller counts as gone."""
+
+LINK = "People decide about this call in Slack. Open its card?"
 
 PROGRESS_S = 10
 """Seconds between progress messages while people decide."""
@@ -94,6 +101,7 @@ class GateOptions:
         agent: name of the agent that proposes the calls.
         api_key: the key for the gateway; the gate's secrets are derived from it.
         requester: the requester in the client's configuration.
+        passed: kinds of other data to pass on, see `passing.KINDS`.
         holds: longest wait of a request in seconds, by client; "" for other clients.
         env: the environment of local servers.
     """
@@ -102,6 +110,7 @@ class GateOptions:
     agent: str
     api_key: str = field(repr=False)
     requester: Person | None = None
+    passed: frozenset[str] = frozenset()
     holds: Mapping[str, float] = field(default_factory=dict[str, float])
     env: Mapping[str, str] | None = field(default=None, repr=False)
 
@@ -114,6 +123,7 @@ class GateServer:
         passage: brings calls through the gateway.
         calls: the calls of this gate.
         definitions: the approved tools of its servers.
+        passing: passes on resources and prompts.
         caller: returns the caller of a request; None: the configured requester.
     """
 
@@ -123,6 +133,7 @@ class GateServer:
         passage: Passage,
         calls: Calls,
         definitions: Definitions,
+        passing: Passing,
         caller: Callable[[Context], Caller] | None = None,
     ) -> None:
         self.agent = options.agent
@@ -135,16 +146,17 @@ class GateServer:
         self.server = Server[Any](
             "keyturn",
             version="1",
-            instructions=INSTRUCTIONS,
             # Otherwise the SDK lists all tools before each call over HTTP.
             get_tool_input_schema=lambda _: None,
             on_list_tools=self.list_tools,
             on_call_tool=self.call_tool,
             on_subscriptions_listen=ListenHandler(self._bus),
+            **cast("Any", passing.handlers()),
         )
-        keys = [gate_secret(options.api_key, "state")]
         security = RequestStateSecurity(
-            keys=keys, ttl=KEPT_S, bind_principal=self._principal
+            keys=[gate_secret(options.api_key, "state")],
+            ttl=KEPT_S,
+            bind_principal=lambda ctx: self._caller(ctx).principal or None,
         )
         self.server.middleware.append(
             RequestStateBoundary(security, default_audience="keyturn")
@@ -155,7 +167,13 @@ class GateServer:
     ) -> types.ListToolsResult:
         """List the approved tools, without those of unreachable servers."""
         if ctx.protocol_version not in MODERN_PROTOCOL_VERSIONS:
-            self._remember(ctx)
+            # To notify it of changes.
+            request = _request(ctx)
+            key = request.headers.get("mcp-session-id", "") if request else ""
+            self._sessions.pop(key, None)
+            self._sessions[key] = ctx.session
+            if len(self._sessions) > MOST_SESSIONS:
+                del self._sessions[next(iter(self._sessions))]
         found = [_WAIT_TOOL]
         for name in self.upstreams:
             try:
@@ -180,15 +198,6 @@ class GateServer:
             except any_failure():
                 self._sessions.pop(key, None)
 
-    def _remember(self, ctx: Context) -> None:
-        """Remember a client of an older protocol, to notify it of changes."""
-        request = _request(ctx)
-        key = request.headers.get("mcp-session-id", "") if request else ""
-        self._sessions.pop(key, None)
-        self._sessions[key] = ctx.session
-        if len(self._sessions) > MOST_SESSIONS:
-            del self._sessions[next(iter(self._sessions))]
-
     def shown_name(self, upstream: str, tool: str) -> str:
         """Return a tool's name for clients; "" if no valid name is possible."""
         if len(self.upstreams) > 1:
@@ -203,11 +212,6 @@ class GateServer:
             if params.name == WAIT:
                 return await self._collect(ctx, params)
             return await self._leg(ctx, params)
-        except BadJson as error:
-            return text_result(
-                f"Nothing was asked and nothing ran: an argument cannot be sent "
-                f"exactly. {error} Make the call again with other arguments."
-            )
         except KeyturnError as error:
             return text_result(_trouble(error))
 
@@ -215,17 +219,16 @@ class GateServer:
         self, ctx: Context, params: types.CallToolRequestParams
     ) -> types.CallToolResult | types.InputRequiredResult:
         wanted = self._wanted(ctx, params)
-        if wanted is None:
-            return text_result(
-                f"There is no tool {params.name!r} here, so nothing ran. The list of "
-                "tools may have changed; read it again."
-            )
         await self._passage.recover()
         # `RequestStateBoundary` has verified the state.
         state = strict_json.parse_object(params.request_state or "{}")
-        call = self.calls.of_request(
-            wanted, state_id=str(state.get("call", "")), known=_known(ctx)
-        )
+        wanted.may_have_run = bool(state)
+        wanted.id = str(state.get("call", self.calls.id_of(_known(ctx), wanted)))
+        call = self.calls.find(wanted)
+        if call is None:
+            wanted.id = await self._passage.joined(wanted)
+            # The same request may have come again.
+            call = self.calls.find(wanted) or self.calls.begin(wanted)
         result = await self._waited(ctx, call)
         if result is not None:
             return result
@@ -233,9 +236,24 @@ class GateServer:
         asks_again = ctx.protocol_version in MODERN_PROTOCOL_VERSIONS
         if asks_again and legs < MOST_LEGS and not call.is_in_doubt:
             self.calls.comes_back(call)
-            sealed = json.dumps({"call": call.id, "legs": legs})
-            return types.InputRequiredResult(request_state=sealed)
+            link = None if state.get("linked") else await self._link(ctx, call)
+            linked = bool(link or state.get("linked"))
+            sealed = json.dumps({"call": call.id, "legs": legs, "linked": linked})
+            return types.InputRequiredResult(request_state=sealed, input_requests=link)
         return self._later(call)
+
+    async def _link(self, ctx: Context, call: Call) -> types.InputRequests | None:
+        """Return a request to show the person at the client the card; or None.
+
+        Clients reply in any way or not at all: the reply decides nothing.
+        """
+        may = ctx.session.client_capabilities
+        shows_links = may and may.elicitation and may.elicitation.url is not None
+        url = await self._passage.attend(call, LINK_S) if shows_links else ""
+        if not url:
+            return None
+        params = types.ElicitRequestURLParams(message=LINK, url=url)
+        return {"card": types.ElicitRequest(params=params)}
 
     async def _collect(
         self, ctx: Context, params: types.CallToolRequestParams
@@ -265,11 +283,13 @@ class GateServer:
         call.waiting += 1
         call.progress = ctx.session.report_progress
         hold_s = self._holds.get(call.client, self._holds.get("", HOLD_S))
-        wait = self._passage.wait(call, hold_s)
-        waiting = asyncio.create_task(wait)
+        waiting = asyncio.create_task(self._passage.wait(call, hold_s))
         telling = asyncio.create_task(_accompany(ctx, call, waiting))
         try:
             result = await waiting
+        except asyncio.CancelledError:
+            begun(self._passage.left(call))
+            raise
         finally:
             call.waiting -= 1
             waiting.cancel()
@@ -278,14 +298,18 @@ class GateServer:
             self.calls.collected(call)
         return result
 
-    def _wanted(self, ctx: Context, params: types.CallToolRequestParams) -> Call | None:
-        """Return the call of a request as a new one; None for an unknown tool."""
+    def _wanted(self, ctx: Context, params: types.CallToolRequestParams) -> Call:
+        """Return the call of a request as a new one.
+
+        Raises:
+            NotAllowed: there is no such tool.
+        """
         args = strict_json.accept_object(params.arguments or {})
         upstream, tool = next(iter(self.upstreams), ""), params.name
         if len(self.upstreams) > 1:
             upstream, _, tool = params.name.partition("__")
         if upstream not in self.upstreams or not tool:
-            return None
+            raise NotAllowed(f"There is no tool {params.name!r} in the list.")
         caller, name = self._caller(ctx), f"{upstream}__{tool}"
         return Call(
             id="",
@@ -299,7 +323,7 @@ class GateServer:
         )
 
     def _later(self, call: Call) -> types.CallToolResult:
-        ticket = self.calls.ticket(call)
+        ticket = self.calls.ticket(call.caller, call.server, call.id)
         state = "This is no failure. A person still decides."
         if call.is_in_doubt:
             state = f"{texts.UNKNOWN_RESULT} Reviewers find out."
@@ -312,9 +336,6 @@ class GateServer:
 
     def _caller(self, ctx: Context) -> Caller:
         return self._asking(ctx) if self._asking else Caller(person=self._requester)
-
-    def _principal(self, ctx: Context) -> str | None:
-        return self._caller(ctx).principal or None
 
 
 async def _accompany(ctx: Context, call: Call, waiting: asyncio.Task[Any]) -> None:
@@ -344,6 +365,11 @@ def _request(ctx: Context) -> Request[Any] | None:
 def _trouble(error: KeyturnError) -> str:
     """Return the text for a call that did not run."""
     match error:
+        case BadJson():
+            return (
+                "Nothing was asked and nothing ran: an argument cannot be sent "
+                f"exactly. {error} Make the call again with other arguments."
+            )
         case KeyRefused():
             why = "the approval gateway does not accept this gate's API key"
         case NotAllowed():
@@ -368,5 +394,4 @@ def _known(ctx: Context) -> str:
 
 def _client(ctx: Context) -> str:
     params = ctx.session.client_params
-    name = params.client_info.name if params is not None else ""
-    return strict_json.printable(name[:80])
+    return strict_json.printable(params.client_info.name[:80] if params else "")

@@ -28,7 +28,13 @@ from keyturn.connect.gate import Gate
 from keyturn.connect.mcp.calls import Caller, Calls, gate_secret
 from keyturn.connect.mcp.definitions import Definitions
 from keyturn.connect.mcp.passage import Passage
-from keyturn.connect.mcp.server import Context, GateOptions, GateServer
+from keyturn.connect.mcp.passing import Passing
+from keyturn.connect.mcp.server import (
+    INSTRUCTIONS,
+    Context,
+    GateOptions,
+    GateServer,
+)
 from keyturn.connect.mcp.upstreams import Upstream
 from keyturn.gateway.api.person_tokens import Fetch, PersonTokens, fetch
 from keyturn.gateway.api.refusals import Refusal
@@ -43,12 +49,23 @@ class Tokens(TokenVerifier):
     """Accepts the tokens of people in the settings.
 
     Args:
-        tokens: verifies tokens.
+        people: the settings.
+        gate: the gateway; its clock counts.
+        fetch: requests the issuer's keys.
+
+    Attributes:
         issuer: URL of the issuer, for the client's sign-in.
     """
 
-    def __init__(self, tokens: PersonTokens, issuer: str) -> None:
-        self._tokens, self.issuer = tokens, issuer
+    def __init__(
+        self, people: PeopleSettings, gate: HttpGateway, *, fetch: Fetch = fetch
+    ) -> None:
+        clock, self.issuer = gate.connection.clock, people.issuer
+
+        def now_s() -> float:
+            return time.time() - clock.ahead_s  # noqa: TID251 - corrected
+
+        self._tokens = PersonTokens(people, now_s=now_s, fetch=fetch)
 
     @override
     async def verify_token(self, token: str) -> AccessToken | None:
@@ -61,18 +78,6 @@ class Tokens(TokenVerifier):
         return AccessToken(
             token="", client_id="", scopes=[], subject=found.user, claims=claims
         )
-
-
-def tokens_of(
-    people: PeopleSettings, gate: HttpGateway, *, fetch: Fetch = fetch
-) -> Tokens:
-    """Return the verifier for people in the settings; it uses the gateway's clock."""
-    clock = gate.connection.clock
-
-    def now_s() -> float:
-        return time.time() - clock.ahead_s  # noqa: TID251 - corrected by the gateway's
-
-    return Tokens(PersonTokens(people, now_s=now_s, fetch=fetch), people.issuer)
 
 
 def signed_in(_ctx: object) -> Caller:
@@ -117,7 +122,9 @@ async def running(
     changed = asyncio.Event()
     definitions = Definitions(gate, options.agent, upstreams, changed.set)
     passage = Passage(gate, options.agent, upstreams, calls, definitions)
-    server = GateServer(options, passage, calls, definitions, caller)
+    passing = Passing(upstreams, options.passed)
+    server = GateServer(options, passage, calls, definitions, passing, caller)
+    server.server.instructions = INSTRUCTIONS + await passing.instructions()
 
     async def tell() -> None:
         while await changed.wait():

@@ -15,7 +15,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import anyio
 import httpx2
@@ -42,13 +42,14 @@ from keyturn.gateway.protocol.strict_json import JsonObject
 
 logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 CONNECT_S = 60.0
 """Seconds that a server may take to start; `npx` downloads a package first."""
 
 CALL_S = 3600.0
 """Seconds that a call may run; after them its outcome is unknown."""
 
-_PRIVATE = "KEYTURN_"
 _CLIENT_ERROR, _SERVER_ERROR, _NOT_FOUND = 400, 500, 404
 
 _RESULT = TypeAdapter[types.CallToolResult | types.InputRequiredResult](
@@ -81,6 +82,7 @@ class UpstreamSpec:
     headers: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
 
 
+@dataclass(eq=False)
 class Delivery:
     """The progress of one forwarded call.
 
@@ -89,11 +91,14 @@ class Delivery:
     named a session of the server.
     """
 
-    __slots__ = ("is_of_session", "is_sent", "status")
+    is_sent: bool = False
+    is_of_session: bool = False
+    status: int = 0
 
-    def __init__(self) -> None:
-        self.is_sent = self.is_of_session = False
-        self.status = 0
+    async def note(self, event: str, _info: object) -> None:
+        """Note an event of the HTTP client."""
+        if event.endswith("send_request_headers.started"):
+            self.is_sent = True
 
 
 _sending: ContextVar[Delivery | None] = ContextVar("keyturn_mcp_sending", default=None)
@@ -101,16 +106,12 @@ _sending: ContextVar[Delivery | None] = ContextVar("keyturn_mcp_sending", defaul
 
 @dataclass(eq=False)
 class _Line:
-    """One connection to a server; ``closed`` is set when it has ended."""
+    """One connection to a server: it gets ready, and is closed at its end."""
 
     closed: asyncio.Event = field(default_factory=asyncio.Event)
-    session: ClientSession | None = None
+    ready: asyncio.Future[None] = field(default_factory=asyncio.Future[None])
+    session: ClientSession = field(init=False)
     task: asyncio.Task[None] | None = None
-
-    def asked(self) -> ClientSession:
-        """Return its session."""
-        assert self.session is not None  # noqa: S101 - it is connected
-        return self.session
 
 
 class _Reading(ObjectReceiveStream[Any]):
@@ -171,7 +172,7 @@ class _OneByOne(httpx2.AsyncBaseTransport):
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         delivery = _sending.get()
         if delivery is not None:
-            request.extensions["trace"] = _noting(delivery)
+            request.extensions["trace"] = delivery.note
             delivery.is_of_session = MCP_SESSION_ID in request.headers
         try:
             response = await self._inner.handle_async_request(request)
@@ -187,14 +188,6 @@ class _OneByOne(httpx2.AsyncBaseTransport):
     @override
     async def aclose(self) -> None:
         await self._inner.aclose()
-
-
-def _noting(delivery: Delivery) -> Callable[[str, object], Awaitable[None]]:
-    async def note(event: str, _info: object) -> None:
-        if event.endswith("send_request_headers.started"):
-            delivery.is_sent = True
-
-    return note
 
 
 class _Cut(httpx2.AsyncByteStream):
@@ -236,33 +229,43 @@ class Upstream:
         self.spec, self.name = spec, spec.name
         found = os.environ if env is None else env
         # The gate's key could propose and claim calls in the agent's name.
-        self._env = {k: v for k, v in found.items() if not k.startswith(_PRIVATE)}
+        self._env = {k: v for k, v in found.items() if not k.startswith("KEYTURN_")}
         self.changed: Callable[[], None] = lambda: None
         self._line: _Line | None = None
         self._connecting = asyncio.Lock()
 
-    async def tools(self) -> tuple[types.Tool, ...]:
-        """Return all tools of the server, in its order.
+    async def listed(self, what: str) -> list[Any]:
+        """Return all tools, resources, resource_templates or prompts, in its order.
+
+        Raises:
+            NotSent: it does not answer, or has none.
+        """
+
+        async def pages(session: ClientSession) -> list[Any]:
+            found, cursor = list[Any](), None
+            while True:
+                params = types.PaginatedRequestParams(cursor=cursor)
+                page = await getattr(session, f"list_{what}")(params=params)
+                found += getattr(page, what)
+                cursor = page.next_cursor
+                if not cursor:
+                    return found
+
+        return await self.read(pages)
+
+    async def read(self, ask: Callable[[ClientSession], Awaitable[T]]) -> T:
+        """Send requests that change nothing.
 
         Raises:
             NotSent: it does not answer.
         """
         try:
             async with asyncio.timeout(CONNECT_S):
-                session = (await self._connected()).asked()
-                found, cursor = list[types.Tool](), None
-                while True:
-                    page = await session.list_tools(
-                        params=types.PaginatedRequestParams(cursor=cursor)
-                    )
-                    found += page.tools
-                    cursor = page.next_cursor
-                    if not cursor:
-                        return tuple(found)
+                return await ask((await self._connected()).session)
         except NotSent:
             raise
         except any_failure() as error:
-            raise NotSent(self._sentence("did not list its tools", error)) from error
+            raise NotSent(self._sentence("did not answer", error)) from error
 
     async def call(
         self,
@@ -294,7 +297,7 @@ class Upstream:
             line, delivery = await self._connected(), Delivery()
             try:
                 with Inside(_sending, delivery):
-                    result = await line.asked().send_request(
+                    result = await line.session.send_request(
                         request, _RESULT, CALL_S, progress_callback=progress
                     )
             except any_failure() as error:
@@ -367,21 +370,20 @@ class Upstream:
     async def _connected(self) -> _Line:
         async with self._connecting:
             line = self._line
-            if line is not None and line.session and not line.closed.is_set():
-                return line
-            await self._drop(line)
-            line = self._line = _Line()
-            ready = asyncio.get_running_loop().create_future()
-            line.task = begun(self._hold(line, ready))
+            if line is None or line.closed.is_set():
+                await self._drop(line)
+                line = self._line = _Line()
+                line.task = begun(self._hold(line))
             try:
+                # A request that stops waiting does not stop the connecting.
                 async with asyncio.timeout(CONNECT_S):
-                    line.session = await asyncio.shield(ready)
+                    await asyncio.shield(line.ready)
                     return line
             except any_failure() as error:
                 line.closed.set()
                 raise NotSent(self._unconnected(error)) from error
 
-    async def _hold(self, line: _Line, ready: asyncio.Future[ClientSession]) -> None:
+    async def _hold(self, line: _Line) -> None:
         """Keep one connection open until it ends, in one task."""
         try:
             async with (
@@ -394,18 +396,19 @@ class Upstream:
                 ) as client,
             ):
                 self.changed()  # another program may answer now
-                ready.set_result(client.session)
+                line.session = client.session
+                line.ready.set_result(None)
                 following = begun(self._follow(client))
                 await line.closed.wait()
                 following.cancel()
         except any_failure() as error:
             log_failure(logger, error, "mcp.upstream_lost name=%s", self.name)
-            if not ready.done():
-                ready.set_exception(error)
+            if not line.ready.done():
+                line.ready.set_exception(error)
         finally:
             line.closed.set()
             # After a cancellation the future has no result yet.
-            ready.cancel()
+            line.ready.cancel()
 
     @asynccontextmanager
     async def _transport(self, line: _Line) -> AsyncGenerator[Any]:

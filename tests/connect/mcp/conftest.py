@@ -39,7 +39,7 @@ AUTO_AND_HELD = (
   billing__drop: {tier: deny}
 """
 )
-SHORT_S = 0.2
+SHORT_S = 0.4
 LONG_S = 30.0
 
 

@@ -15,7 +15,7 @@ from mcp.client.streamable_http import streamable_http_client
 
 from keyturn.connect.gate import HttpGate
 from keyturn.connect.mcp.server import GateServer
-from keyturn.connect.mcp.serving import http_app, signed_in, tokens_of
+from keyturn.connect.mcp.serving import Tokens, http_app, signed_in
 from keyturn.gateway.approvals.decisions import Approve
 from keyturn.gateway.errors import SettingsError
 from keyturn.gateway.protocol.records import ItemState
@@ -41,7 +41,7 @@ async def served(
 ) -> AsyncGenerator[tuple[str, GateServer]]:
     """Serve a gate; with an issuer, for the people of its tokens."""
     gateway = HttpGate(world.stack.url, world.key)
-    tokens = tokens_of(SETTINGS, gateway, fetch=issuer.fetch) if issuer else None
+    tokens = Tokens(SETTINGS, gateway, fetch=issuer.fetch) if issuer else None
     async with (
         world.gate(hold_s, caller=signed_in if issuer else None) as server,
         http_server(http_app(server, HERE, tokens=tokens)) as url,
@@ -131,7 +131,7 @@ async def test_a_page_of_another_host_cannot_call(
 
 async def test_another_machine_needs_tls_and_people(world: World) -> None:
     gateway = HttpGate(world.stack.url, world.key)
-    tokens = tokens_of(SETTINGS, gateway, fetch=Issuer().fetch)
+    tokens = Tokens(SETTINGS, gateway, fetch=Issuer().fetch)
     open_to_all = Address("192.0.2.7", 8790)
     async with world.gate() as server:
         for options in (

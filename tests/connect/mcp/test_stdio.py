@@ -18,7 +18,8 @@ from mcp.client.stdio import StdioServerParameters
 
 from keyturn.gateway.approvals.decisions import Approve, Reject
 from keyturn.gateway.protocol.records import ItemState
-from tests.connect.mcp.conftest import World, until
+from tests.conftest import eventually
+from tests.connect.mcp.conftest import AUTO_AND_HELD, World, until
 from tests.connect.mcp.upstream import LOOK, PAY
 
 ARGS = {"to": "ada", "amount": 5}
@@ -173,16 +174,25 @@ async def test_check_and_trust_tell_what_is_approved(world: World) -> None:
         assert process.returncode is not None
         return process.returncode, said
 
+    raised = "approve, raise: [{to: escalate, when: 'true', because: it is much}]}"
+    world.people.put_policy(
+        ("billing__pay: {tier: approve}", f"billing__pay: {{tier: {raised}"),
+        of=AUTO_AND_HELD,
+    )
     world.script.put(tools=[{**PAY, "description": "Pay more."}, LOOK, NEW])
     code, said = await run("check")
     assert code == 1
-    assert "billing__pay: people decide; its definition is changed" in said
-    assert "billing__look_up: as the policy says; its definition is approved" in said
-    assert "billing__new: as the policy says; its definition is new" in said
+    assert "billing__pay: tier depends on the arguments, definition changed" in said
+    assert "billing__look_up: tier auto, definition approved" in said
+    assert "billing__new: tier approve, definition new" in said
     assert "Ask people to approve definitions: keyturn mcp trust SERVER" in said
     assert await world.cards() == 0
 
+    async def is_asked() -> bool:
+        return bool(await world.pending())
+
     asking = asyncio.create_task(run("trust", "billing"))
+    await eventually(is_asked, within_s=60)  # two processes start
     await world.decide(Reject(reason="no"))
     code, said = await asking
     assert code == 2
@@ -190,6 +200,7 @@ async def test_check_and_trust_tell_what_is_approved(world: World) -> None:
 
     # They are asked again, and about one tool only.
     asking = asyncio.create_task(run("trust", "billing", "pay"))
+    await eventually(is_asked, within_s=60)
     await world.decide(Approve())
     assert (await asking)[0] == 0
     people = world.people

@@ -84,7 +84,7 @@ async def connected(
     faulty.is_old = is_old
     async with http_server(faulty) as url:
         upstream = Upstream(UpstreamSpec("billing", url=f"{url}/mcp"))
-        await upstream.tools()
+        await upstream.listed("tools")
         yield upstream, faulty
         await upstream.aclose()
 
@@ -139,7 +139,7 @@ async def test_a_call_that_takes_too_long_may_still_run(
     async with connected(script) as (remote, _):
         local = Upstream(UpstreamSpec("billing", command=script.command))
         upstream = local if is_local else remote
-        await upstream.tools()
+        await upstream.listed("tools")
         monkeypatch.setattr(upstreams, "CALL_S", 0.2)
         with pytest.raises(NoAnswer, match="timed out"):
             await upstream.call("pay", ARGS, meta={})
@@ -154,7 +154,7 @@ async def test_a_server_that_is_gone_gets_nothing_and_comes_back(
     upstream = Upstream(UpstreamSpec("billing", url=f"http://127.0.0.1:{port}/mcp"))
     app = make_server(script.folder).streamable_http_app
     async with http_server(app(), port):
-        await upstream.tools()
+        await upstream.listed("tools")
     with pytest.raises(NotSent):
         await upstream.call("pay", ARGS, meta={})
     async with http_server(app(), port):
@@ -182,7 +182,7 @@ async def test_a_local_server_that_dies_leaves_the_call_unknown(
 ) -> None:
     script.put(dies=dies)
     upstream = Upstream(UpstreamSpec("billing", command=script.command))
-    await upstream.tools()
+    await upstream.listed("tools")
     with pytest.raises(NoAnswer):
         await upstream.call("pay", ARGS, meta={})
     assert len(script.calls()) == effects

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import re
+from functools import partial
 from typing import Any
 
 import pytest
 from mcp.shared.exceptions import MCPError
-from mcp.types import InputRequiredResult
+from mcp.types import ElicitResult, InputRequiredResult
 
-from keyturn.connect.mcp import calls
+from keyturn.connect.mcp import calls, server
 from keyturn.connect.mcp.calls import Caller
 from keyturn.gateway.approvals.decisions import Approve, Reject
+from keyturn.gateway.approvals.record import approval_of
 from keyturn.gateway.protocol.records import ItemState, Person
+from tests.conftest import eventually
 from tests.connect.mcp.conftest import LONG_S, SHORT_S, World, legacy, modern, until
 from tests.connect.mcp.test_calls import text_of
 
@@ -33,6 +36,33 @@ def ticket_in(text: str) -> str:
     return found[0]
 
 
+async def collect(client: Any, ticket: str) -> Any:
+    """Wait with a ticket, as often as needed."""
+    while True:
+        found = await client.call_tool("keyturn_wait", {"ticket": ticket})
+        if ticket not in text_of(found):
+            return found
+
+
+async def held(client: Any, world: World) -> str:
+    """Make a call, and return its ticket once people are asked."""
+    ticket = ticket_of(await client.call_tool("pay", ARGS))
+    while not await world.pending():
+        await client.call_tool("keyturn_wait", {"ticket": ticket})
+    return ticket
+
+
+async def legs(client: Any, state: Any, tool: str = "pay", args: Any = None) -> Any:
+    """Send a request with sealed state until its call has a result."""
+    while True:
+        found = await client.session.call_tool(
+            tool, args or ARGS, request_state=state, allow_input_required=True
+        )
+        if not isinstance(found, InputRequiredResult):
+            return found
+        state = found.request_state
+
+
 async def no_longer_waits(gate: Any) -> None:
     """Wait until no caller waits in a gate."""
     await until(lambda: not any(call.waiting for call in gate.calls.all()))
@@ -44,7 +74,7 @@ async def test_an_older_client_gets_a_ticket_and_then_the_result(world: World) -
         again = ticket_of(await client.call_tool("keyturn_wait", {"ticket": ticket}))
         assert again == ticket
         await world.decide(Approve())
-        result = await client.call_tool("keyturn_wait", {"ticket": ticket})
+        result = await collect(client, ticket)
     assert result.structured_content == {"paid": 5, "to": "ada"}
     assert len(world.script.calls()) == 1
 
@@ -64,9 +94,7 @@ async def test_a_current_client_asks_again_by_itself(world: World) -> None:
         assert isinstance(second, InputRequiredResult)
         for item_id in await world.asked(2):
             await world.people.decide(item_id, Approve())
-        result = await client.session.call_tool(
-            "pay", ARGS, request_state=second.request_state
-        )
+        result = await legs(client, second.request_state)
     assert result.structured_content == {"paid": 5, "to": "ada"}
     assert len(world.script.calls()) == 1
 
@@ -75,15 +103,17 @@ async def test_the_sdk_of_a_current_client_needs_no_ticket(world: World) -> None
     async with world.gate(SHORT_S) as gate, modern(gate) as client:
         calling = asyncio.create_task(client.call_tool("pay", ARGS))
         await world.asked()
-        [call] = gate.calls.all()
-        await until(lambda: call.legs >= 2)
+        await until(lambda: world.seen.paths.count("attend") >= 2)
         await world.decide(Approve())
         assert not (await calling).is_error
     assert len(world.script.calls()) == 1
 
 
-async def test_a_ticket_comes_before_a_current_client_gives_up(world: World) -> None:
-    async with world.gate(0.02) as gate, modern(gate) as client:
+async def test_a_ticket_comes_before_a_current_client_gives_up(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "MOST_LEGS", 3)
+    async with world.gate(SHORT_S) as gate, modern(gate) as client:
         ticket = ticket_of(await client.call_tool("pay", ARGS))
         await world.decide(Approve())
     async with world.gate() as gate, modern(gate) as client:
@@ -170,16 +200,16 @@ async def test_the_clients_own_id_names_the_call_also_after_a_restart(
 async def test_nothing_runs_for_a_caller_who_has_gone(world: World) -> None:
     async with world.gate(SHORT_S) as gate:
         async with legacy(gate) as client:
-            ticket = ticket_of(await client.call_tool("pay", ARGS))
+            ticket = await held(client, world)
             await no_longer_waits(gate)
             item_id = await world.decide(Approve())
         assert (await world.people.item(item_id)).state is ItemState.AUTHORIZED
         assert not world.script.calls()
         async with legacy(gate) as client:
-            result = await client.call_tool("keyturn_wait", {"ticket": ticket})
+            result = await collect(client, ticket)
             assert result.structured_content == {"paid": 5, "to": "ada"}
             # Collected twice: the same result, and no second effect.
-            again = await client.call_tool("keyturn_wait", {"ticket": ticket})
+            again = await collect(client, ticket)
             assert again.structured_content == {"paid": 5, "to": "ada"}
     assert len(world.script.calls()) == 1
 
@@ -228,7 +258,7 @@ async def test_a_ticket_of_another_person_is_none(world: World) -> None:
 
 async def test_a_rejected_call_keeps_its_answer_for_the_ticket(world: World) -> None:
     async with world.gate(SHORT_S) as gate, legacy(gate) as client:
-        ticket = ticket_of(await client.call_tool("pay", ARGS))
+        ticket = await held(client, world)
     await world.decide(Reject(reason="never"))
     async with world.gate(LONG_S) as gate, legacy(gate) as client:
         result = await client.call_tool("keyturn_wait", {"ticket": ticket})
@@ -243,9 +273,29 @@ async def test_a_collected_call_without_a_record_is_not_made_again(
         ticket = ticket_of(await client.call_tool("look_up", {}))
         world.script.put()
         for words in ("paid", "Do not repeat it"):
-            told = await client.call_tool("keyturn_wait", {"ticket": ticket})
+            told = await collect(client, ticket)
             assert words in text_of(told)
     assert "same call" not in text_of(told)
+
+
+async def test_a_repeated_state_does_not_run_a_call_without_a_record_again(
+    world: World,
+) -> None:
+    world.script.put(hangs=True)
+    look: Any = ("look_up", {"n": 1})
+    async with world.gate(SHORT_S) as gate, modern(gate) as client:
+        first = await client.session.call_tool(*look, allow_input_required=True)
+        assert isinstance(first, InputRequiredResult)
+        world.script.put()
+        assert not (await legs(client, first.request_state, *look)).is_error
+        told = await legs(client, first.request_state, *look)
+        assert "is unknown. Do not repeat it" in text_of(told)
+        # Without the state it is another call.
+        assert not (await client.call_tool(*look)).is_error
+    async with world.gate() as gate, modern(gate) as client:
+        told = await legs(client, first.request_state, *look)
+        assert "is unknown. Do not repeat it" in text_of(told)
+    assert len(world.script.calls()) == 2
 
 
 @pytest.mark.parametrize("name", ["state", "claudecode/toolUseId"])
@@ -279,15 +329,147 @@ async def test_a_call_that_another_gate_ran_is_not_the_answer_to_a_later_one(
         await world.asked()
         async with world.gate() as other, modern(other) as its_client:
             await its_client.call_tool("look_up", {})
-            open_calls: Any = other.calls
-            assert open_calls._found
+            assert any(other.calls.left_open.values())
             await world.decide(Approve())
             await calling
-            await until(lambda: not any(open_calls._found.values()))
             another = asyncio.create_task(its_client.call_tool("pay", ARGS))
             await world.decide(Approve())
             await another
     assert [one["name"] for one in world.script.calls()].count("pay") == 2
+
+
+async def test_equal_calls_of_two_live_gates_of_one_person_are_two(
+    world: World,
+) -> None:
+    dan = Person(team="", user="U0DAN")
+    async with world.gate(requester=dan) as gate, modern(gate) as client:
+        calling = [asyncio.create_task(client.call_tool("pay", ARGS))]
+        await world.asked()
+        async with world.gate(requester=dan) as other, modern(other) as its_client:
+            calling.append(asyncio.create_task(its_client.call_tool("pay", ARGS)))
+            for item_id in await world.asked(2):
+                await world.people.decide(item_id, Approve())
+            results = await asyncio.gather(*calling)
+    assert not any(one.is_error for one in results)
+    assert len(world.script.calls()) == 2
+
+
+async def test_a_gate_continues_a_call_whose_caller_left_another_live_gate(
+    world: World,
+) -> None:
+    async with world.gate() as gate:
+        async with modern(gate) as client:
+            calling = asyncio.create_task(client.call_tool("pay", ARGS))
+            [item_id] = await world.asked()
+            calling.cancel()
+        await eventually(partial(shows_gone, world, item_id))
+        async with world.gate() as other, modern(other) as its_client:
+            again = asyncio.create_task(its_client.call_tool("pay", ARGS))
+            await world.decide(Approve())
+            assert (await again).structured_content == {"paid": 5, "to": "ada"}
+    assert await world.cards() == 1
+    assert len(world.script.calls()) == 1
+
+
+async def shows_gone(world: World, item_id: str) -> bool:
+    """Return whether the card shows that the caller has gone."""
+    await world.people.sweeper.sweep()
+    return (await world.people.approval(item_id)).caller_gone
+
+
+async def test_the_card_shows_that_the_caller_has_gone_until_it_comes_back(
+    world: World,
+) -> None:
+    async with world.gate() as gate:
+        async with modern(gate) as client:
+            with pytest.raises(MCPError):
+                await client.session.call_tool("pay", ARGS, read_timeout_seconds=2)
+            [item_id] = await world.asked()
+            await eventually(partial(shows_gone, world, item_id))
+        async with modern(gate) as client:
+            calling = asyncio.create_task(client.call_tool("pay", ARGS))
+            await eventually(partial(is_back, world, item_id))
+            calling.cancel()
+        await eventually(partial(shows_gone, world, item_id))
+        async with modern(gate) as client:
+            calling = asyncio.create_task(client.call_tool("pay", ARGS))
+            await eventually(partial(is_back, world, item_id))
+            # It ends in order, and the gate with its client.
+            calling.cancel()
+    await eventually(partial(shows_gone, world, item_id))
+
+
+async def is_back(world: World, item_id: str) -> bool:
+    """Return whether the card shows no longer that the caller has gone."""
+    return not await shows_gone(world, item_id)
+
+
+URL = "https://acme.slack.com/archives/C0APPROVALS/p1"
+
+
+def link_cards(world: World) -> None:
+    """Give each call a card in Slack before the gateway reads its address."""
+
+    async def put(name: str) -> None:
+        if name == "attend":
+            cards, keys = world.people.store.cards, world.people.keys
+            for item_id in await world.pending():
+                approval, _ = approval_of(item_id)
+                await cards.posted(keys, approval, channel="C0APPROVALS", ts="1")
+                await cards.put_url(keys, approval, URL)
+
+    world.seen.before = put
+
+
+@pytest.mark.parametrize("reply", ["accept", "decline", "cancel"])
+async def test_a_client_that_shows_links_gets_the_card_once_and_waits_on(
+    world: World, reply: Any
+) -> None:
+    shown = list[Any]()
+
+    async def show(_ctx: object, params: Any) -> ElicitResult:
+        shown.append(params)
+        return ElicitResult(action=reply)
+
+    link_cards(world)
+    async with (
+        world.gate(SHORT_S) as gate,
+        modern(gate, elicitation_callback=show) as client,
+    ):
+        calling = asyncio.create_task(client.call_tool("pay", ARGS))
+        await until(lambda: shown)
+        count = world.seen.paths.count("attend")
+        await until(lambda: world.seen.paths.count("attend") >= count + 2)
+        await world.decide(Approve())
+        result = await calling
+    assert result.structured_content == {"paid": 5, "to": "ada"}
+    [params] = shown
+    assert (params.mode, params.url) == ("url", URL)
+    assert await world.cards() == 1
+
+
+@pytest.mark.parametrize("shows_links", [True, False])
+async def test_a_link_needs_no_reply_and_a_client_that_shows_links(
+    world: World, *, shows_links: bool
+) -> None:
+    async def show(*_: object) -> ElicitResult:
+        raise AssertionError("The session gets the request, and this test ignores it.")
+
+    link_cards(world)
+    callback: Any = {"elicitation_callback": show} if shows_links else {}
+    async with world.gate(SHORT_S) as gate, modern(gate, **callback) as client:
+        first: Any = None
+        while not (first and (first.input_requests or not shows_links)):
+            first = await client.session.call_tool(
+                *("pay", ARGS),
+                request_state=first and first.request_state,
+                allow_input_required=True,
+            )
+            assert isinstance(first, InputRequiredResult)
+        assert bool(first.input_requests) is shows_links
+        calling = asyncio.create_task(legs(client, first.request_state))
+        await world.decide(Approve())
+        assert (await calling).structured_content == {"paid": 5, "to": "ada"}
 
 
 async def test_gates_of_two_people_with_one_key_do_not_share_calls(

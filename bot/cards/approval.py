@@ -80,6 +80,7 @@ from keyturn.bot.cards.table import (
     header_total,
     in_order,
     mark,
+    marks,
     noticed,
     notices,
     precedents,
@@ -133,7 +134,8 @@ def many_calls(frame: Frame, *, room: int) -> tuple[list[Block], Block]:
     says = agent_statement(frame)
     left = room - text_length([table, *says, context(_CUT)])
     above: list[Block] = []
-    parts = [*_failures(frame), says, *([one] for one in notices(frame))]
+    # Before the agent's words, which must not talk a mark away.
+    parts = [*_failures(frame), marks(frame), says, *([one] for one in notices(frame))]
     for part in parts:
         if part is says or text_length([*above, *part]) <= left:
             above += part

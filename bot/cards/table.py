@@ -291,8 +291,8 @@ def in_order(approval: Approval, found: frozenset[int]) -> list[Item]:
 
 
 def notices(frame: Frame) -> list[Block]:
-    """Return the notes above a table: totals, and why calls are marked."""
-    return [*totals(frame), *_marks(frame), *_warnings(frame), *_reasons(frame)]
+    """Return the small print above a table: totals, and reasons."""
+    return [*totals(frame), *_warnings(frame), *_reasons(frame)]
 
 
 def _stricter(approval: Approval) -> frozenset[int]:
@@ -348,11 +348,12 @@ def _left_out(total: Total) -> str:
     return ", ".join(f"{calls_named(one).text} ({why})" for one, why in parts if one)
 
 
-def _marks(frame: Frame) -> list[Block]:
-    lines = [untrusted(f"⚠️ {one}") for one in mark_lines(frame.approval)]
-    more = len(lines) - _MARKS
-    rest = [template("⚠️ and {n} more: open the calls", n=more)] if more > 0 else []
-    return notes([*lines[:_MARKS], *rest])
+def marks(frame: Frame) -> list[Block]:
+    """Return the reasons of the marks as a paragraph; empty without marks."""
+    lines = mark_lines(frame.approval)
+    if len(lines) > _MARKS:
+        lines[_MARKS:] = [f"and {len(lines) - _MARKS} more: open the calls"]
+    return [section(untrusted("\n".join(f"⚠️ {one}" for one in lines)))] if lines else []
 
 
 def _warnings(frame: Frame) -> list[Block]:

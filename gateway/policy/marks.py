@@ -50,6 +50,8 @@ _SHARED = math.log(4)
 _CROWD = 8
 """If more than one in this many numbers are far, that is how the numbers are."""
 _PAIR = 2
+_COLUMNS = 30
+"""Arguments to compare: agents may send thousands, and pairs of them are compared."""
 _DOMAIN, _HOST = "domain of ", "host of "
 
 
@@ -98,7 +100,8 @@ class Rows:
 
     Attributes:
         items: the calls.
-        columns: the values that cards may show, by the path of the argument.
+        columns: the values that cards may show, by the path of the argument; those of
+            the outermost arguments.
         totals: the numbers that the policy adds up.
     """
 
@@ -148,11 +151,13 @@ def rows_of(items: Sequence[Item]) -> Rows:
         for name, value in _flat(call.args):
             if value not in (None, "", HIDDEN):
                 columns.setdefault(name, {})[call.index] = value
+    outermost = sorted(columns, key=lambda name: name.count("."))[:_COLUMNS]
     # For several policies the totals that all of them name.
     named = [
         one for one in items[0].totals if all(one in other.totals for other in items)
     ]
-    return Rows(items, columns, [total_of(one, calls) for one in named])
+    totals = [total_of(one, calls) for one in named]
+    return Rows(items, {name: columns[name] for name in outermost}, totals)
 
 
 def _flat(value: JsonValue, name: str = "") -> Iterator[tuple[str, JsonValue]]:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from keyturn.bot.cards.mark_texts import mark_lines
 from keyturn.gateway.approvals.precedents import Past, WindowTotal
 from keyturn.gateway.approvals.record import Approval
-from keyturn.gateway.policy.marks import MarkKind, marks_of
+from keyturn.gateway.policy.marks import MarkKind, marks_of, rows_of
 from keyturn.gateway.policy.value_checks import (
     is_card,
     is_iban,
@@ -216,6 +216,16 @@ def test_no_argument_breaks_a_mark_or_speaks_in_it(rows: list[dict[str, Any]]) -
     for line in mark_lines(approval):
         assert "\n" not in line
         assert len(line) <= 180
+
+
+def test_thousands_of_arguments_cost_no_more_than_thirty() -> None:
+    many = {f"k{n}": f"v{n % 3}" for n in range(2000)}
+    rows = [{"order": f"A-{n}", "more": many | {"n": str(n)}} for n in range(6)]
+
+    columns = rows_of(refunds(*rows).items).columns
+
+    assert "order" in columns
+    assert len(columns) == 30
 
 
 def test_public_numbers_are_right_and_one_changed_sign_is_not() -> None:

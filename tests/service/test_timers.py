@@ -66,6 +66,18 @@ async def test_the_policys_shares_of_the_time_become_timers(
     assert float(text(score)) == approval.created_at_ms + HOUR // 2
 
 
+@pytest.mark.parametrize("limit", ["flood_per_10m", "notified_per_1h"])
+async def test_a_call_that_may_notify_nobody_always_has_a_reminder(
+    store: Store, limit: str
+) -> None:
+    limited = PATIENT.replace("protect:\n", f"protect:\n  {limit}: 1\n")
+    harness = ServiceHarness(store, load_policy(limited, "policy.yml"))
+    _, second = await opened(harness), await opened(harness)
+
+    assert second.waiting.remind_at_ms == HOUR // 2
+    assert f"{second.id} remind" in await timers(harness)
+
+
 async def test_any_number_of_replicas_remind_and_call_once(
     harness: ServiceHarness,
 ) -> None:

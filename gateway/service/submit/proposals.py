@@ -164,8 +164,7 @@ class Source:
 
     ``spelled`` has the arguments as the agent wrote them, by call id.
     ``requests_10m`` counts the agent's requests to people in the ten minutes before.
-    ``flood_per_10m`` is the number after which they are a flood. ``now_ms`` is the
-    store's clock.
+    ``protect`` limits the notifications. ``now_ms`` is the store's clock.
     """
 
     turn: wire.Turn
@@ -176,7 +175,7 @@ class Source:
     policy_digest: str
     spelled: Mapping[str, JsonObject] = field(default_factory=dict[str, JsonObject])
     requests_10m: int = 0
-    flood_per_10m: int = 0
+    protect: Protection = field(default_factory=Protection)
     now_ms: int = 0
 
 
@@ -184,7 +183,7 @@ def _floods(
     source: Source, approvals: Sequence[Approval], requests: int
 ) -> Iterator[Event]:
     """Yield the event that the requests of ten minutes have become a flood."""
-    if source.requests_10m <= source.flood_per_10m < requests:
+    if source.requests_10m <= source.protect.flood_per_10m < requests:
         event = approval_event(approvals[0], EventName.AGENT_FLOODS)
         yield event.with_(data={**event.data, "requests": str(requests)})
 
@@ -247,7 +246,8 @@ def propose(evaluated: Sequence[EvaluatedCall], source: Source) -> Proposal:
     for (channel, *_), rows in waiting.items():
         for chosen in _by_card(rows):
             approval = _approval(channel, chosen, source)
-            approvals.append(approval.with_(recent_requests=nth))
+            waiting_now = _reminded(approval, nth, source.protect)
+            approvals.append(approval.with_(recent_requests=nth, waiting=waiting_now))
             positions += chosen
             nth += len(chosen)
     uses: list[Event] = []
@@ -432,6 +432,19 @@ def _authorized(
     lifetime_ms = timing.authorization_ms(*(one.authorization_ms for one in items))
     opened = approval.replacing(*items, ttl_ms=lifetime_ms, waiting=Waiting())
     return opened, standing, events
+
+
+def _reminded(approval: Approval, nth: int, protect: Protection) -> Waiting:
+    """Return when people are called, also for a card that may notify nobody at first.
+
+    Otherwise it could expire without a notification.
+    """
+    waiting = approval.waiting
+    is_limited = nth > protect.flood_per_10m or protect.notified_per_1h is not None
+    is_usual = approval.items[0].tier is Tier.APPROVE
+    if not (is_limited and is_usual) or waiting.remind_at_ms or waiting.escalate_at_ms:
+        return waiting
+    return waiting.with_(remind_at_ms=approval.ttl_ms // 2)
 
 
 def _waiting(evaluations: Sequence[Evaluation]) -> Waiting:

@@ -298,7 +298,7 @@ class Submitter(PolicyService):
             facts=load.thread if load else _NO_FACTS,
             policy_digest=same.policy.digest,
             requests_10m=load.requests_10m if load else 0,
-            flood_per_10m=same.policy.protect.flood_per_10m,
+            protect=same.policy.protect,
             now_ms=load.now_ms if load else 0,
         )
 

@@ -188,8 +188,7 @@ def marks_of(approval: Approval) -> list[Mark]:
 
 def _far(rows: Rows) -> Iterator[Mark]:
     """Find numbers far from the others of their cause or customer."""
-    everything = dict.fromkeys((item.index for item in rows.items), "")
-    choices = {"": everything, **rows.groupings()}
+    choices = {"": {item.index: "" for item in rows.items}, **rows.groupings()}
     for total in rows.totals:
         for at, name in _outliers(total, choices).items():
             keys = choices[name]

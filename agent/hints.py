@@ -35,10 +35,10 @@ from keyturn.gateway.arguments import is_a
 from keyturn.gateway.errors import BadJson
 from keyturn.gateway.failures import any_failure, log_failure
 from keyturn.gateway.protocol import strict_json
-from keyturn.gateway.protocol.records import Record, Verb
+from keyturn.gateway.protocol.records import Evidence, Record, Verb
 from keyturn.gateway.protocol.run_context import Inside
 from keyturn.gateway.protocol.strict_json import JsonObject
-from keyturn.gateway.protocol.wire import MAX_TASK, CallHint
+from keyturn.gateway.protocol.wire import MAX_EVIDENCE, MAX_TASK, CallHint
 
 logger = logging.getLogger(__name__)
 
@@ -66,6 +66,7 @@ class ToolOverride(Record):
     hold: bool | None = Field(default=None, strict=True)
     allow: tuple[Verb, ...] | None = Field(default=None, min_length=1)
     description: str = ""
+    evidence: tuple[Evidence, ...] = Field(default=(), max_length=MAX_EVIDENCE)
     args_schema: Schema | None = None
 
 
@@ -164,7 +165,13 @@ def _of_run(one: Overrides, tool: str) -> CallHint | None:
     if found is None:
         return CallHint(task=one.task) if one.task else None
     text = strict_json.printable(found.description)
-    return CallHint(hold=found.hold, allow=found.allow, description=text, task=one.task)
+    return CallHint(
+        hold=found.hold,
+        allow=found.allow,
+        description=text,
+        evidence=found.evidence,
+        task=one.task,
+    )
 
 
 def merge_hints(*hints: CallHint | None) -> CallHint | None:
@@ -183,6 +190,7 @@ def _both(first: CallHint, second: CallHint) -> CallHint:
         hold=True if True in held else False if False in held else None,
         allow=_common(first.allow, second.allow),
         description=first.description or second.description,
+        evidence=(*first.evidence, *second.evidence)[:MAX_EVIDENCE],
         # The second task comes from the inner agent and is narrower.
         task=second.task or first.task,
     )

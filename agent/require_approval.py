@@ -270,12 +270,15 @@ class StepOptions(AskerOptions, total=False):
     Attributes:
         task: the task of this step; steps of one task may share a card, if the policy
             has ``batch: {by: task, …}``.
+        evidence: sources for the reviewer, shown as unverified: up to ten mappings with
+            a ``title`` and a ``url`` or a ``text``.
         schema: JSON Schema of the arguments, for the edit form and its checks.
         recheck: reads the state that must not change until the step runs; see
             `guarded`.
     """
 
     task: str
+    evidence: Sequence[Mapping[str, str]]
     schema: JsonObject | None
     recheck: Recheck | None
 
@@ -290,6 +293,7 @@ class _Asker:
     gateway: Gateway | str | None = None
     api_key: str | None = None
     task: str = ""
+    evidence: Sequence[Mapping[str, str]] = ()
     schema: JsonObject | None = None
     recheck: Recheck | None = None
 
@@ -303,6 +307,13 @@ class _Asker:
         require(is_schema, "schema", self.schema, "give a JSON Schema as a mapping")
         is_recheck = self.recheck is None or callable(self.recheck)
         require(is_recheck, "recheck", self.recheck, "give a function")
+        _ = self.hint
+
+    @cached_property
+    def hint(self) -> CallHint:
+        """Return the hint about the step."""
+        given = {"task": self.task, "evidence": self.evidence}
+        return CallHint.model_validate(given)
 
     @cached_property
     def port(self) -> Gateway:
@@ -461,7 +472,7 @@ async def _submit(step: _Step, ref: TurnRef, shell: Shell) -> Verdict:
         tool=step.tool,
         args=step.args,
         tool_call_id=asker.key or step.tool,
-        hint=CallHint(task=asker.task) if asker.task else None,
+        hint=asker.hint if asker.task or asker.evidence else None,
     )
     if asker.recheck is not None:
         try:

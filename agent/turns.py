@@ -251,7 +251,7 @@ class TurnDraft:
             kept[call.tool_call_id] = verdict
         hints = {
             # The card has the description; state is written with every checkpoint.
-            call.tool_call_id: call.hint.with_(description="")
+            call.tool_call_id: call.hint.with_(description="", evidence=())
             for call in self.proposed
             if call.hint is not None
         }

@@ -335,11 +335,14 @@ def _why(frame: Frame, item: Item) -> list[Template | Plain]:
         )
         return [by]
     text, raised = why(item), _raised(frame, item)
+    count = len(item.evidence)
+    named = template("📎 Sources of the agent in *Full details*: {n}.", n=count)
     says_more = raised is not None or not is_usual(item)
     return [
         *([because(raised or needs(item), text, frame.budget.note)] * says_more),
         *_revoked(frame, item),
         *_spelling(frame, item),
+        *([named] if count else []),
     ]
 
 

@@ -72,6 +72,7 @@ MAX_PARTS = 80
 
 
 _AGENT_SAYS = "The agent's reason (not verified)"
+_SOURCE = "A source that the agent names (not verified)"
 
 
 class Part(NamedTuple):
@@ -146,6 +147,7 @@ def _parts(approval: Approval, item: Item) -> list[Part]:
             [item.agent_description],
         ),
         (_AGENT_SAYS, [approval.says]),
+        *[(_SOURCE, [f"{one.title}\n{one.url or one.text}"]) for one in item.evidence],
         *[("Answered before", [with_author(one)]) for one in approval.answered],
         # Last: a new inquiry must not move pages that the person has read.
         *inquiry_parts(approval, item.index),

@@ -14,7 +14,7 @@ from pydantic import field_validator, model_validator
 
 from keyturn.gateway.approvals.precedents import Past
 from keyturn.gateway.approvals.requirement import Requirement, Role
-from keyturn.gateway.protocol.records import Effect, Record, Tier, Verb
+from keyturn.gateway.protocol.records import Effect, Evidence, Record, Tier, Verb
 from keyturn.gateway.protocol.strict_json import JsonObject
 
 
@@ -144,6 +144,8 @@ class PolicyDecisionFields(Record):
             which are untrusted; "" for none.
         agent_description: the agent's description of the requested call: untrusted; ""
             for none.
+        evidence: the agent's sources, untrusted, with addresses on hosts that the
+            policy names.
         act: the policy's word for a call; "" for none.
         link: the filled link to a host that the policy names; "" for none.
         preview: the arguments that cards show in another form; see `Preview`.
@@ -172,6 +174,7 @@ class PolicyDecisionFields(Record):
     authorization_ms: int = 0
     description: str = ""
     agent_description: str = ""
+    evidence: tuple[Evidence, ...] = ()
     act: str = ""
     link: str = ""
     preview: Preview | None = None

@@ -55,11 +55,18 @@ _SHORTEST = 4
 def with_hidden_words(approval: Approval, kinds: Collection[PrivateData]) -> Approval:
     """Return a new approval whose texts hide private data."""
     written = [approval.says, approval.task]
-    if not any((*written, *(item.agent_description for item in approval.items))):
+    of_items = ((one.agent_description, one.evidence) for one in approval.items)
+    if not any((*written, *(text for texts in of_items for text in texts))):
         return approval
     values = _values(approval.items)
     items = [
-        item.with_(agent_description=_kept(item.agent_description, kinds, values))
+        item.with_(
+            agent_description=_kept(item.agent_description, kinds, values),
+            evidence=tuple(
+                one.with_(**{name: _kept(text, kinds, values) for name, text in one})
+                for one in item.evidence
+            ),
+        )
         for item in approval.items
     ]
     says, task = (_kept(text, kinds, values) for text in written)

@@ -349,7 +349,8 @@ class Defaults(Record):
     overridable: StrictBool = False
     """``true``: a run may ask for less than ``tier`` for unlisted tools."""
     link_hosts: Annotated[tuple[Host, ...], Distinct] | None = None
-    """Hosts that a ``link`` may lead to; any host if unset."""
+    """Hosts that a ``link`` may lead to; any host if unset. Cards show an agent's
+    sources only with addresses on these hosts."""
 
 
 class RoleRule(Record):

@@ -9,6 +9,7 @@ from pydantic import JsonValue
 from keyturn.gateway.protocol.digest import BusinessState
 from keyturn.gateway.protocol.records import (
     Effect,
+    Evidence,
     ItemState,
     NotTaken,
     Person,
@@ -137,6 +138,7 @@ class CallView(Record):
         expires_at: the end of its wait.
         changed_at: when it got its current state.
         agent_description: the agent's description of it.
+        evidence: the agent's sources for it, unverified.
         agent_wrote: the model's original text, where the tool reads it differently.
         description: the policy's description, filled with the arguments.
         link: address on a host that the policy names, filled with the arguments.
@@ -180,6 +182,7 @@ class CallView(Record):
     expires_at: datetime
     changed_at: datetime
     agent_description: str = ""
+    evidence: tuple[Evidence, ...] = ()
     agent_wrote: str = ""
     description: str = ""
     link: str = ""

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from enum import StrEnum
 from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from keyturn.gateway.protocol.strict_json import JsonObject
 
@@ -204,6 +204,20 @@ class Untold(StrEnum):
     EDIT = "edit"
     EDIT_REASON = "edit_reason"
     REJECTION_REASON = "rejection_reason"
+
+
+class Evidence(Record):
+    """A source that an agent names for a call, unverified: an address or a text."""
+
+    title: str = Field(min_length=1)
+    url: str = ""
+    text: str = ""
+
+    @model_validator(mode="after")
+    def _is_one(self) -> Self:
+        if bool(self.url) == bool(self.text):
+            raise ValueError("a source has a `url` or a `text`; give one of them.")
+        return self
 
 
 class Finding(StrEnum):

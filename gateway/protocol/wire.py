@@ -17,6 +17,7 @@ from keyturn.gateway.protocol.digest import BusinessState
 from keyturn.gateway.protocol.records import (
     EditOutcome,
     EditRecord,
+    Evidence,
     ItemState,
     NotTaken,
     Person,
@@ -86,6 +87,10 @@ MAX_TASK = 200
 """Longest name of a task, in characters."""
 
 
+MAX_EVIDENCE = 10
+"""Most sources of one call."""
+
+
 class TurnRef(Record):
     """One AI message of one agent in one thread.
 
@@ -126,6 +131,7 @@ class CallHint(Record):
         allow: the only decisions a reviewer should have; None for all that the policy
             allows.
         description: untrusted text for the reviewer.
+        evidence: sources for the reviewer, up to ten.
         task: the agent's name for the task; calls of one task may share a card.
         untold: what the agent does not learn of a decision; forms say so.
     """
@@ -133,6 +139,7 @@ class CallHint(Record):
     hold: bool | None = Field(default=None, strict=True)
     allow: tuple[Verb, ...] | None = None
     description: str = ""
+    evidence: tuple[Evidence, ...] = Field(default=(), max_length=MAX_EVIDENCE)
     task: str = Field(default="", max_length=MAX_TASK)
     untold: tuple[Untold, ...] = ()
 

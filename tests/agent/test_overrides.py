@@ -14,7 +14,7 @@ from langchain_core.runnables import RunnableConfig
 from keyturn.agent import ApprovalMiddleware
 from keyturn.agent.hints import CORRUPT_OVERRIDES, hint, merge_hints
 from keyturn.agent.scripted_model import calling, scripted
-from keyturn.gateway.protocol.records import Tier, Verb
+from keyturn.gateway.protocol.records import Evidence, Tier, Verb
 from keyturn.gateway.protocol.wire import CallHint
 from tests.agent.agent_runner import (
     CONFIG,
@@ -39,6 +39,7 @@ def for_pay(**override: Any) -> dict[str, Any]:
     return {"tools": {"pay": override}}
 
 
+SOURCE = Evidence(title="The invoice", text="5 euros")
 DESCRIBED: dict[str, Any] = {
     "description": "A payment",
     "args_schema": {"type": "object", "properties": {"amount": {}}},
@@ -150,12 +151,16 @@ async def test_a_run_can_describe_a_call_and_give_its_schema(
     agent = agent_with(
         ApprovalMiddleware(gateway=gateway), effects, pay(), context_schema=dict
     )
-    wish = for_pay(hold=True, allow=["approve", "edit"], **DESCRIBED)
+    sources = [SOURCE.model_dump()]
+    allow = ["approve", "edit"]
+    wish = for_pay(hold=True, allow=allow, evidence=sources, **DESCRIBED)
 
     await agent.ainvoke({"messages": ASK}, CONFIG, context={"keyturn": wish})
 
     item = gateway.only()
+    ((turn, _),) = gateway.turns.values()
     assert effects.paid == []
+    assert [one.hint.evidence for one in turn.calls if one.hint] == [(SOURCE,)]
     assert set(item.allow) == {Verb.APPROVE, Verb.EDIT, Verb.REJECT}
     assert item.agent_description == "A payment"
     assert item.args_schema == DESCRIBED["args_schema"]

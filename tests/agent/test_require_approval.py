@@ -31,7 +31,7 @@ from keyturn.agent.require_approval import (
 )
 from keyturn.gateway.approvals.lifecycle import Transition
 from keyturn.gateway.errors import BadJson, BadStep, NotAllowed, ThreadUnavailable
-from keyturn.gateway.protocol.records import ItemState, Tier
+from keyturn.gateway.protocol.records import Evidence, ItemState, Tier
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.service.run.claiming import told_edit
 from tests.agent.agent_runner import (
@@ -447,6 +447,23 @@ async def test_steps_of_one_body_are_told_apart(body: Body, amounts: list[int]) 
     assert end == [f"did {amount}" for amount in amounts]
     assert ledger.lines == [f"paid {amount}" for amount in amounts]
     assert [one.state for one in gateway.items.values()] == [ItemState.EXECUTED] * 3
+
+
+async def test_sources_go_to_the_gateway_with_their_step() -> None:
+    gateway, source = FakeGateway(), {"title": "The invoice", "text": "5 euros"}
+
+    @entrypoint(checkpointer=InMemorySaver())
+    async def flow(amount: int) -> str:
+        return await step(Ledger(), amount, evidence=[source])
+
+    await played(flow, 5, gateway)
+
+    ((turn, _),) = gateway.turns.values()
+    assert [one.hint and one.hint.evidence for one in turn.calls] == [
+        (Evidence.model_validate(source),)
+    ]
+    with pytest.raises(ValueError, match="a `url` or a `text`; give one"):
+        await step(Ledger(), 5, evidence=[{"title": "x"}], gateway=gateway)
 
 
 @pytest.mark.slow

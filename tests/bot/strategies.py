@@ -14,7 +14,7 @@ from keyturn.gateway.approvals.record import Approval, Item, TriageResult
 from keyturn.gateway.approvals.requirement import SpotCheck
 from keyturn.gateway.protocol import digest
 from keyturn.gateway.protocol.questions import Answered
-from keyturn.gateway.protocol.records import ItemState, Result, Tier, Verb
+from keyturn.gateway.protocol.records import Evidence, ItemState, Result, Tier, Verb
 from keyturn.gateway.protocol.strict_json import JsonObject
 from tests.bot.samples import (
     ANA,
@@ -148,6 +148,9 @@ spot_checks = st.none() | st.builds(
 """No check, one that was drawn, one that waits, and one that somebody answered."""
 
 
+SOURCES = st.builds(Evidence, title=hostile.filter(bool), text=hostile.filter(bool))
+
+
 @st.composite
 def items(draw: st.DrawFn, index: int = 0, tool: str = "") -> Item:
     """Draw an item in any state, with hostile text wherever text can be."""
@@ -160,6 +163,7 @@ def items(draw: st.DrawFn, index: int = 0, tool: str = "") -> Item:
         requirement=TWO if tier is Tier.ESCALATE else ONE,
         reasons=tuple(draw(st.lists(hostile, max_size=3))),
         description=draw(hostile),
+        evidence=tuple(draw(st.lists(SOURCES, max_size=2))),
         triage=draw(st.none() | st.builds(TriageResult, rationale=hostile)),
         allow=tuple(draw(st.lists(st.sampled_from(list(Verb)), unique=True))),
         requires_reason=draw(st.lists(st.sampled_from(Verb), unique=True).map(tuple)),

@@ -8,7 +8,7 @@ from keyturn.gateway.approvals.decisions import Approve, Decided
 from keyturn.gateway.approvals.evidence import HIDDEN
 from keyturn.gateway.approvals.private_text import MAX_WORDS
 from keyturn.gateway.policy.load import load_policy
-from keyturn.gateway.protocol.records import Result, Tier
+from keyturn.gateway.protocol.records import Evidence, Result, Tier
 from keyturn.gateway.protocol.wire import (
     CallHint,
     Claimed,
@@ -88,6 +88,40 @@ async def test_the_default_description_of_langchain_is_no_word_of_the_agents(
     (verdict,) = await harness.agents.submit(turn)
 
     assert (await harness.item(verdict.item_id)).agent_description == shown
+
+
+HOSTS = POLICY.replace(
+    "{tier: approve, exp", "{tier: approve, link_hosts: [shop.example], exp", 1
+)
+
+
+@pytest.mark.parametrize(
+    ("url", "is_shown"),
+    [
+        ("https://shop.example/orders/1?by=a%20b", True),
+        ("https://shop.example", True),
+        ("https://evil.example/orders/1", False),
+        ("https://shop.example@evil.example/", False),
+        ("https://shop.example.evil.example/", False),
+        ("http://shop.example/", False),
+        ("https://shop.example/\u202e", False),
+        ("javascript:alert(1)//https://shop.example/", False),
+    ],
+)
+async def test_a_source_keeps_an_address_on_a_host_of_the_policy_only(
+    harness: ServiceHarness, url: str, *, is_shown: bool
+) -> None:
+    harness.put_policy(of=HOSTS)
+    sources = (Evidence(title=f"Order\n{CARD}", url=url), Evidence(title="b", text="c"))
+
+    (verdict,) = await harness.agents.submit(
+        turn_of("process_refund", CallHint(evidence=sources))
+    )
+
+    first, second = (await harness.item(verdict.item_id)).evidence
+    assert first.title == "Order (card number hidden)"
+    assert (first.url, bool(first.text)) == ((url, False) if is_shown else ("", True))
+    assert second == sources[1]
 
 
 # Private data in the words of agents and tools is hidden before it is stored.

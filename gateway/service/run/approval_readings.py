@@ -166,6 +166,7 @@ def _call(approval: Approval, item: Item, may_be: MayBe) -> views.CallView:
         expires_at=_time(end_of(approval, item)),
         changed_at=_time(item.changed_at_ms or approval.created_at_ms),
         agent_description=item.agent_description,
+        evidence=item.evidence,
         agent_wrote=original_text(original, item.requested_args, item.redact)
         if original is not None
         else "",

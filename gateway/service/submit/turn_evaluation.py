@@ -19,7 +19,7 @@ from keyturn.gateway.policy.effective_rules import EffectiveRules
 from keyturn.gateway.policy.evaluate import Evaluation, evaluate, evaluate_question
 from keyturn.gateway.policy.raise_rules import Facts, Raise, is_strict
 from keyturn.gateway.policy.rules import Policy, TriageRule
-from keyturn.gateway.protocol.records import Tier, Verb
+from keyturn.gateway.protocol.records import Evidence, Tier, Verb
 from keyturn.gateway.protocol.wire import CallHint, ProposedCall, Turn
 from keyturn.gateway.service.submit import proposals, quality_checks
 from keyturn.gateway.service.submit.call_evaluation import (
@@ -33,6 +33,12 @@ from keyturn.gateway.triage.request import request_of
 
 MAX_DESCRIPTION = 200
 """Most characters of an agent's description on a card; a longer one is cut."""
+
+_MOST_SOURCE = 1_000
+"""Most characters of a text that an agent names as a source."""
+
+_ADDRESS = re.compile(r"https://([a-z0-9.:-]+)(?:/[!-~]{0,300})?", re.ASCII)
+_NO_HOST = "The address is not shown: link_hosts in the policy does not name its host."
 
 _DEFAULT = re.compile(
     r"\s*Tool execution requires approval\s*(\n\nTool: .*\nArgs: .*)?", re.DOTALL
@@ -159,7 +165,10 @@ def evaluate_call(
             raises=raises,
         )
 
-    return apply_hint(evaluate_at, call.hint)
+    evaluation = apply_hint(evaluate_at, call.hint)
+    given = call.hint.evidence if call.hint else ()
+    hosts = policy.defaults.link_hosts or ()
+    return evaluation.with_(evidence=tuple(_shown(one, hosts) for one in given))
 
 
 @dataclass(frozen=True)
@@ -328,6 +337,15 @@ def apply_hint(
         allow = tuple(kept) or (Verb.REJECT,)
     described = _described(evaluation, hint.description)
     return evaluation.with_(allow=allow, agent_description=described)
+
+
+def _shown(source: Evidence, hosts: Collection[str]) -> Evidence:
+    """Return a source cut to its limits, with an address only on one of these hosts."""
+    title = shortened(" ".join(source.title.split()), MAX_DESCRIPTION)
+    found = _ADDRESS.fullmatch(source.url)
+    if source.url and not (found and found[1] in hosts):
+        return Evidence(title=title, text=_NO_HOST)
+    return source.with_(title=title, text=shortened(source.text, _MOST_SOURCE))
 
 
 def _described(evaluation: Evaluation, text: str) -> str:

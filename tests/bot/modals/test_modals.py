@@ -13,7 +13,14 @@ from keyturn.bot.modals import call_form, details, edit
 from keyturn.bot.text import template
 from keyturn.gateway.approvals.record import Approval, TriageResult
 from keyturn.gateway.approvals.requirement import Observation, Revocation
-from keyturn.gateway.protocol.records import Finding, ItemState, Result, Tier, Verb
+from keyturn.gateway.protocol.records import (
+    Evidence,
+    Finding,
+    ItemState,
+    Result,
+    Tier,
+    Verb,
+)
 from tests.bot.markup_audit import objects
 from tests.bot.readable import view as as_text
 from tests.bot.samples import (
@@ -66,6 +73,10 @@ WORDY = in_state(
     edited(a_refund(), REFUND | {"amount": 1.5}), ItemState.EXECUTED
 ).with_(
     agent_description=long("a description"),
+    evidence=(
+        Evidence(title="The order", url="https://shop.example/orders/78291"),
+        Evidence(title="The letter", text=long("a letter")),
+    ),
     original_args={"amount": long("an amount")},
     triage=TriageResult(raised_to=Tier.ESCALATE, rationale=long("an opinion")),
     revoked=Revocation(reason=long("a reason"), at_ms=NOW),

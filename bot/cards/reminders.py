@@ -74,10 +74,17 @@ def reminder(approval: Approval) -> Message:
     return _reply(approval, sentence, whom)
 
 
-def snooze_over(approval: Approval, person: str) -> Message:
-    """Return the reply for a person whose snooze is over."""
+def snooze_over(approval: Approval, person: str, *, is_missed: bool) -> Message:
+    """Return the reply for a person whose snooze is over.
+
+    With ``is_missed`` it also calls the others, whom the reminder spared.
+    """
     sentence = template("⏰ Your snooze is over.")
-    return personal_reply(approval, _with_expiry(sentence, approval), person)
+    message = personal_reply(approval, _with_expiry(sentence, approval), person)
+    if not is_missed:
+        return message
+    others = mentions_for(approval).before(NEEDED_NOW)
+    return Message((*message.blocks, section(others)), message.text)
 
 
 def reminder_sentence(approval: Approval) -> Template:

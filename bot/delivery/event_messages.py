@@ -59,7 +59,12 @@ from keyturn.gateway.approvals.events import TROUBLED_RUN, Event, EventName
 from keyturn.gateway.approvals.lifecycle import ApprovalState
 from keyturn.gateway.approvals.record import Approval, Item
 from keyturn.gateway.approvals.timing import is_over
-from keyturn.gateway.approvals.waiting_changes import REPLY_TS, SNOOZED_BY, answered_by
+from keyturn.gateway.approvals.waiting_changes import (
+    MISSED,
+    REPLY_TS,
+    SNOOZED_BY,
+    answered_by,
+)
 from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.store.reviewers.cards import CardPlace
 
@@ -268,8 +273,9 @@ def _note(event: Event, approval: Approval) -> _Note | None:
             if is_open:
                 found = reminder(approval), Urgency.NEEDS_PEOPLE, roles
         case EventName.APPROVAL_RELEASED if is_open and SNOOZED_BY in event.data:
-            note = snooze_over(approval, event.data[SNOOZED_BY])
-            found = note, Urgency.NEEDS_PEOPLE, _NO_ROLES
+            is_missed = MISSED in event.data
+            note = snooze_over(approval, event.data[SNOOZED_BY], is_missed=is_missed)
+            found = note, Urgency.NEEDS_PEOPLE, roles if is_missed else _NO_ROLES
         case _:
             found = _history(event, approval)
     return found

@@ -66,6 +66,9 @@ MOST_REPLIES = 20
 SNOOZED_BY = "snoozed_by"
 """Key in the data of `APPROVAL_RELEASED`: the person to remind."""
 
+MISSED = "missed_reminder"
+"""Key in the same data: the reminder of others fell into the snooze."""
+
 REPLY_TS = "reply_ts"
 """Key in the data of a reply: its Slack message."""
 
@@ -174,7 +177,7 @@ def fire(approval: Approval, kind: timing.TimerKind, now_ms: int) -> Change | No
         case timing.TimerKind.RELEASE:
             taken = approval.acknowledged
             if taken is not None and taken.is_snooze:
-                event = event.with_(data={**event.data, SNOOZED_BY: taken.by.user})
+                event = event.with_(data={**event.data, **_snooze_data(after, taken)})
             after = after.with_(acknowledged=None)
         case timing.TimerKind.REMIND:
             after = after.with_(reminded_at_ms=now_ms)
@@ -190,6 +193,13 @@ def attended(approval: Approval, until_ms: int) -> Change:
     after = approval.with_(caller_gone=False, rev=approval.rev + 1)
     event = approval_event(after, EventName.APPROVAL_CALLER_BACK)
     return Change(after, (event,), timers=((timing.TimerKind.CALLER, until_ms),))
+
+
+def _snooze_data(approval: Approval, taken: Acknowledgement) -> dict[str, str]:
+    data = {SNOOZED_BY: taken.by.user}
+    begun_ms = taken.until_ms - int(SNOOZED_FOR.total_seconds() * 1000)
+    # That reminder did not mention the user groups of the person.
+    return data | ({MISSED: "yes"} if approval.reminded_at_ms >= begun_ms else {})
 
 
 def refusal(

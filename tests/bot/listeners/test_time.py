@@ -115,6 +115,26 @@ async def test_a_snooze_reminds_its_person_when_it_is_over(stack: Stack) -> None
     assert item.is_pending
 
 
+async def test_a_snooze_of_one_person_delays_the_reminder_of_others(
+    stack: Stack,
+) -> None:
+    text = PATIENT_TEXT.replace("expires_in: 1h", "expires_in: 3h")
+    stack.policy = load_policy(text, "policy.yml")
+    async with stack.running():
+        verdict = await stack.refund()
+        card = await stack.card(verdict)
+        ana, approval = stack.actor("U0ANA"), await stack.approval(verdict)
+        await ana.click(CHANNEL, str(card["ts"]), Action.SNOOZE)
+        await stack.card(verdict, says("looks at it again at"))
+
+        await ring(stack, approval.id, TimerKind.REMIND)
+        await eventually(lambda: has_note(stack, card, "A reviewer snoozed it"))
+        assert not await has_note(stack, card, "<!subteam^S0SUPPORT>")
+
+        await ring(stack, approval.id, TimerKind.RELEASE)
+        await eventually(lambda: has_note(stack, card, "<!subteam^S0SUPPORT>"))
+
+
 async def test_nobody_snoozes_beyond_the_expiry(stack: Stack) -> None:
     async with stack.running():
         card = await stack.card(await stack.refund())

@@ -7,10 +7,10 @@ from collections.abc import AsyncGenerator, Iterable
 
 from keyturn.cli.reviewer_checks import Check, State
 from keyturn.connect.agent_server import AgentServer, Info
-from keyturn.connect.hand_over import is_known
 from keyturn.gateway.client.outgoing import outgoing
 from keyturn.gateway.config import Settings
 from keyturn.gateway.errors import KeyturnError
+from keyturn.gateway.resume.thread_state import is_known, question_of
 from keyturn.gateway.service_settings import ServerSettings
 
 OLDEST = (0, 6)
@@ -55,7 +55,8 @@ async def _unknown(host: AgentServer, waiting: Iterable[str]) -> list[str]:
     found = list[str]()
     for thread in itertools.islice(waiting, _READ):
         at = await host.read(thread)
-        if at is not None and not all(map(is_known, at.questions)):
+        asked = at.questions if at else ()
+        if not all(question_of(one) or is_known(one) for one in asked):
             found.append(thread)
     return found
 

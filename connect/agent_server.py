@@ -1,7 +1,7 @@
-"""A LangGraph Agent Server as a `Host`, over its HTTP API, also in the cloud.
+"""A LangGraph Agent Server, over its HTTP API, also in the cloud.
 
 The server runs each agent and its tools by itself. This module finds the paused threads
-and resumes them. An answer is one run:
+and resumes them; `keyturn.connect.hand_over` decides when. An answer is one run:
 
 - The run copies the configuration, the assistant and the webhook of the paused run.
   Without them, a tool would run as another user.
@@ -19,7 +19,7 @@ import asyncio
 import json
 import logging
 from collections.abc import AsyncIterator, Collection, Mapping
-from dataclasses import replace
+from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, NamedTuple, cast
 from urllib.parse import quote
@@ -28,19 +28,10 @@ import aiohttp
 from pydantic import JsonValue
 from yarl import URL
 
-from keyturn.connect.host import (
-    Claim,
-    Ending,
-    HostUnavailable,
-    NotSent,
-    Outcome,
-    Position,
-    Runs,
-    Sent,
-    Waiting,
-)
 from keyturn.gateway.client.outgoing import reason
 from keyturn.gateway.dialects.asked import Question
+from keyturn.gateway.errors import KeyturnError
+from keyturn.gateway.resume.hand_over import Claim, Ending
 from keyturn.gateway.service_settings import ServerSettings
 
 logger = logging.getLogger(__name__)
@@ -81,12 +72,77 @@ Body = dict[str, Any]
 """A JSON object of the server."""
 
 
+class HostUnavailable(KeyturnError):
+    """The server did not answer; it may have received the request."""
+
+
 class HostRefused(Exception):
     """The server refused a request with a status and a text."""
 
     def __init__(self, status: int, detail: str) -> None:
         super().__init__(detail)
         self.status, self.detail = status, detail
+
+
+@dataclass(frozen=True)
+class Position:
+    """A thread at one moment.
+
+    Attributes:
+        thread: id of the thread.
+        questions: the open questions.
+        checkpoint: id of the checkpoint with these questions.
+        run: id of the run that made the checkpoint.
+        assistant: id of that run's assistant.
+        may_ask_again: asking again would repeat no other work.
+    """
+
+    thread: str
+    questions: tuple[Question, ...]
+    checkpoint: str
+    run: str
+    assistant: str
+    may_ask_again: bool
+
+
+@dataclass(frozen=True)
+class Sent:
+    """A run that delivers answers.
+
+    Attributes:
+        thread: id of the thread.
+        run: id of the run.
+        marks: the marks of the answers.
+        claims: the claims of the calls, to end the hand-over after a crash.
+        checkpoint: id of the checkpoint with the answered questions.
+        after: id of the newest run before; a run in between may have answered.
+    """
+
+    thread: str
+    run: str
+    marks: tuple[str, ...]
+    claims: tuple[Claim, ...]
+    checkpoint: str
+    after: str
+
+
+class Waiting(NamedTuple):
+    """A thread that may wait: its agent, and a stamp that changes with its state."""
+
+    agent: str
+    stamp: str
+
+
+class Runs(NamedTuple):
+    """The runs of a thread, newest first: all ids, and the runs with marks."""
+
+    ids: tuple[str, ...]
+    ours: tuple[Sent, ...]
+
+    @property
+    def newest(self) -> str:
+        """Return the id of the newest run; "" if there is none."""
+        return self.ids[0] if self.ids else ""
 
 
 class Info(NamedTuple):
@@ -106,7 +162,7 @@ class Info(NamedTuple):
 
 
 class AgentServer:
-    """An Agent Server as a `keyturn.connect.host.Host`.
+    """An Agent Server; every method raises `HostUnavailable` without an answer.
 
     Args:
         name: the server's name in the settings.
@@ -154,7 +210,7 @@ class AgentServer:
         return False
 
     async def waiting(self) -> Mapping[str, Waiting]:
-        """Return the threads that may wait, also those in error; see `Host.waiting`.
+        """Return the threads that may wait, also those in error; `read` decides.
 
         A thread whose answer was refused is in error, with its question still open.
         """
@@ -190,16 +246,16 @@ class AgentServer:
             body["offset"] += PAGE
 
     async def read(self, thread: str) -> Position | None:
-        """Return the position of a thread; see `Host.read`."""
+        """Return the position of a thread; None if it is deleted."""
         state = await self._state(thread)
         return None if state is None else _position(thread, state)
 
     async def runs(self, thread: str) -> Runs:
-        """Return the runs of a thread; see `Host.runs`."""
+        """Return the runs of a thread, with earlier answers."""
         found, select = list[Body](), "select=run_id&select=metadata"
         for offset in range(0, PAGES * PAGE, PAGE):
             at = f"/runs?limit={PAGE}&offset={offset}&{select}"
-            page = _objects(await self._of(thread, "GET", at))
+            page = _objects(await self._get(thread, at))
             found += page
             if len(page) < PAGE:
                 break
@@ -207,32 +263,50 @@ class AgentServer:
         return Runs(tuple(str(one.get("run_id")) for one in found), tuple(ours))
 
     async def send(
-        self, at: Position, answers: Mapping[str, JsonValue], mark: Sent
-    ) -> Sent | Ending | NotSent:
-        """Resume a thread in one run; see `Host.send`."""
-        return await self._run(at, {"command": {"resume": dict(answers)}}, mark)
+        self,
+        at: Position,
+        answers: Mapping[str, JsonValue],
+        marks: Collection[str],
+        claims: Collection[Claim],
+        after: str,
+    ) -> Sent | Ending | None:
+        """Resume a thread with answers by question id; return None if it is busy.
 
-    async def ask_again(self, at: Position, mark: Sent) -> Sent | Ending | NotSent:
-        """Make a thread ask again, without a call of a model; see `Host.ask_again`.
+        See `Sent` for the marks, the claims and ``after``.
+        """
+        body: Body = {"command": {"resume": dict(answers)}}
+        return await self._run(at, body, marks, claims, after)
+
+    async def ask_again(
+        self, at: Position, mark: str, after: str
+    ) -> Sent | Ending | None:
+        """Make a thread ask again, with new ids and without a call of a model.
 
         A failed answer stays in its checkpoint and would replace every later answer.
         The run therefore starts from a copy of the checkpoint, without the answer.
+        Returns as `send`.
         """
         body: Body = {"input": None, "checkpoint_id": at.checkpoint}
-        return await self._run(at, body, mark)
+        return await self._run(at, body, (mark,), (), after)
 
     async def _run(
-        self, at: Position, body: Body, mark: Sent
-    ) -> Sent | Ending | NotSent:
+        self,
+        at: Position,
+        body: Body,
+        marks: Collection[str],
+        claims: Collection[Claim],
+        after: str,
+    ) -> Sent | Ending | None:
+        metadata: Body = {
+            _TURNS: [*marks],
+            _CLAIMS: [f"{one.item_id} {one.fence}" for one in claims],
+            _CHECKPOINT: at.checkpoint,
+            _AFTER: after,
+        }
         given = {
-            **resumed_settings(await self._paused_run(at, mark.after)),
+            **resumed_settings(await self._paused_run(at, after)),
             **body,
-            "metadata": {
-                _TURNS: [*mark.marks],
-                _CLAIMS: [f"{one.item_id} {one.fence}" for one in mark.claims],
-                _CHECKPOINT: mark.checkpoint,
-                _AFTER: mark.after,
-            },
+            "metadata": metadata,
             "multitask_strategy": "reject",
             "if_not_exists": "reject",
             "durability": "sync",
@@ -243,21 +317,21 @@ class AgentServer:
         except HostRefused as error:
             match error.status:
                 case HTTPStatus.CONFLICT:
-                    return NotSent()
+                    return None
                 case HTTPStatus.NOT_FOUND if await self._state(at.thread) is None:
-                    return Ending(Outcome.DELETED)
+                    return Ending("deleted")
                 case _:
-                    return Ending(Outcome.REFUSED, error.detail)
-        return replace(mark, run=str(made.get("run_id")))
+                    return Ending("refused", error.detail)
+        return _sent(at.thread, {"run_id": made.get("run_id"), "metadata": metadata})
 
     async def ending(self, sent: Sent, question: str) -> Ending | None:
-        """Return the end of an answer; see `Host.ending`."""
-        run = _object(await self._of(sent.thread, "GET", f"/runs/{sent.run}"))
+        """Return the end of the answer to a question; None while it is unknown."""
+        run = _object(await self._get(sent.thread, f"/runs/{sent.run}"))
         state = await self._state(sent.thread)
         if state is None or not run:
-            return Ending(Outcome.LOST, "Its run was deleted after it was sent.")
+            return Ending("failed", "Its run was deleted after it was sent.")
         if await self._has_answered(sent, state):
-            return Ending(Outcome.TAKEN)
+            return Ending()
         at = _position(sent.thread, state)
         is_open = any(one.id == question for one in at.questions)
         is_there = at.checkpoint == sent.checkpoint
@@ -267,8 +341,8 @@ class AgentServer:
             return _failed(state, question, run)
         # Other questions of this checkpoint still wait.
         if is_there and await self._is_next(sent):
-            return Ending(Outcome.TAKEN)
-        return Ending(Outcome.ELSEWHERE)
+            return Ending()
+        return Ending("answered_elsewhere")
 
     async def _has_answered(self, sent: Sent, state: Body) -> bool:
         """Return True if the run made the checkpoint after the answered one."""
@@ -279,7 +353,7 @@ class AgentServer:
         before = ""
         for _ in range(HISTORY_PAGES):
             at = f"/history?limit={HISTORY_PAGE}{before}"
-            page = _objects(await self._of(sent.thread, "GET", at))
+            page = _objects(await self._get(sent.thread, at))
             for one in page:
                 if _parent(one) == sent.checkpoint and _run_of(one) == sent.run:
                     return True
@@ -298,21 +372,19 @@ class AgentServer:
     async def _paused_run(self, at: Position, newest: str) -> Body:
         """Return the run that asked, or else the newest run."""
         for run in dict.fromkeys(one for one in (at.run, newest) if one):
-            found = await self._of(at.thread, "GET", f"/runs/{quote(run, safe='')}")
+            found = await self._get(at.thread, f"/runs/{quote(run, safe='')}")
             if found is not None:
                 return _object(found)
         return {"assistant_id": at.assistant}
 
     async def _state(self, thread: str) -> Body | None:
-        found = await self._of(thread, "GET", "/state")
+        found = await self._get(thread, "/state")
         return None if found is None else _object(found)
 
-    async def _of(
-        self, thread: str, method: str, path: str, body: Body | None = None
-    ) -> JsonValue:
-        """Send a request about a thread; return None if thread or run is missing."""
+    async def _get(self, thread: str, path: str) -> JsonValue:
+        """Return something about a thread; None if it or the thread is missing."""
         path = f"/threads/{quote(thread, safe='')}{path}"
-        return await self._done(method, path, body, _MISSING)
+        return await self._done("GET", path, missing=_MISSING)
 
     async def _done(
         self,
@@ -460,10 +532,9 @@ def _failed(state: Body, question: str, run: Body) -> Ending:
         if task.get("error") and any(one.get("id") == question for one in asked):
             # This step only checks the answer; any other step may have run the call.
             is_refused = task.get("name") == _CHECKS
-            outcome = Outcome.REFUSED if is_refused else Outcome.FAILED
-            return Ending(outcome, str(task["error"]))
+            return Ending("refused" if is_refused else "failed", str(task["error"]))
     status = str(run.get("status"))
-    return Ending(Outcome.FAILED, f"Its run ended with the status {status!r}.")
+    return Ending("failed", f"Its run ended with the status {status!r}.")
 
 
 def _sent(thread: str, run: Body) -> Sent | None:

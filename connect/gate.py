@@ -20,7 +20,7 @@ from keyturn.gateway.protocol.approval_views import (
     ApprovalView,
     EventPage,
 )
-from keyturn.gateway.protocol.port import Gateway
+from keyturn.gateway.protocol.port import HandingGateway
 from keyturn.gateway.protocol.records import RunRef
 
 Queue = Literal[
@@ -32,32 +32,18 @@ _PAGE_OF_APPROVALS = TypeAdapter(ApprovalPage)
 _PAGE_OF_EVENTS = TypeAdapter(EventPage)
 
 
-class Gate(Gateway, Protocol):
+class Gate(HandingGateway, Protocol):
     """A gateway for connectors.
 
     Every method raises `keyturn.gateway.errors.KeyturnError` when the gateway cannot
     answer, and may be called from any event loop.
     """
 
-    async def hand_over(self, end: wire.HandOverEnd) -> bool:
-        """Record the end of a hand-over; return False if the claim is lost.
-
-        It replaces `finish` for a claimed call of a turn with ``handed_to``.
-        """
-        ...
-
     async def report_outcome(self, report: wire.ReportedOutcome) -> bool:
         """Record a program's report on a call that was handed to it.
 
         Only the first report counts. Returns False for later reports, and for a call
         that the program did not take.
-        """
-        ...
-
-    async def report_asked_again(self, report: wire.AskedAgain) -> bool:
-        """Record that an agent asked again as a person wanted, or why it could not.
-
-        Returns False if no person wanted the call to be asked again.
         """
         ...
 
@@ -142,27 +128,9 @@ async def open_approvals(gate: Gate, agent: str) -> AsyncGenerator[ApprovalView]
 class HttpGate(HttpGateway):
     """A gateway at a URL, for connectors; see `Gate` and `HttpGateway`."""
 
-    async def answers(
-        self, question: http_api.AnswersQuestion
-    ) -> tuple[http_api.Answered, ...]:
-        """Return the decisions; see `Gate.answers`."""
-        ask = self.connection.ask
-        return await ask(http_api.ANSWERS, question, wait_s=question.wait_s)
-
-    async def withdraw(
-        self, run: RunRef, item_ids: tuple[str, ...] | None = None
-    ) -> tuple[str, ...]:
-        """Withdraw calls of a run; see `Gate.withdraw`."""
-        question = http_api.Withdrawal(run=run, item_ids=item_ids)
-        return await self.connection.ask(http_api.WITHDRAW, question)
-
     async def attend(self, asked: http_api.Attendance) -> http_api.Attended:
         """Report for how long a caller waits; see `Gate.attend`."""
         return await self.connection.ask(http_api.ATTEND, asked)
-
-    async def remember(self, facts: http_api.RunFacts) -> None:
-        """Record the requester of a run; see `Gate.remember`."""
-        await self.connection.ask(http_api.REMEMBER, facts)
 
     async def definitions(
         self, asked: http_api.DefinitionsQuestion

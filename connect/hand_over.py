@@ -1,52 +1,49 @@
-"""Hand people's decisions over to agents that another program runs by itself.
+"""Hand people's decisions over to the agents of an Agent Server.
 
-Such a program is a `Host`. One loop serves every host: it finds the threads that wait,
-asks people about their questions, and hands each complete decision over. All facts are
-in the host and the gateway, so another process can continue after a crash:
+One loop serves a server: it finds the threads that wait, asks people about their
+questions, and hands each complete decision over. All facts are in the server and the
+gateway, so another process can continue after a crash:
 
 - The thread is read right before an answer is sent, to check that it still asks.
 - Each answer carries a mark, which is looked up before sending. So an answer is sent
   once, and a refused answer is not sent again.
-- A decision counts as taken only with proof from the host.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass, field
-from typing import cast
 
-from pydantic import JsonValue, ValidationError
-
-from keyturn.connect.gate import Gate, open_approvals
-from keyturn.connect.host import (
-    PROBLEMS,
-    Claim,
-    Ending,
-    Host,
+from keyturn.connect.agent_server import (
+    AgentServer,
     HostUnavailable,
-    NotSent,
-    Outcome,
     Position,
     Runs,
     Sent,
     Waiting,
 )
+from keyturn.connect.gate import Gate, open_approvals
 from keyturn.gateway.approvals.events import EventName
 from keyturn.gateway.clock import now_s
 from keyturn.gateway.dialects import dialects
-from keyturn.gateway.dialects.asked import Ended, NoWord, Question, is_as_decided
+from keyturn.gateway.dialects.asked import Question
 from keyturn.gateway.errors import BadJson, KeyturnError, NotAllowed
-from keyturn.gateway.failures import any_failure, log_failure
+from keyturn.gateway.failures import Outage, any_failure, log_failure
 from keyturn.gateway.protocol import http_api, wire
 from keyturn.gateway.protocol.approval_views import ApprovalView
 from keyturn.gateway.protocol.records import ItemState, RunRef
 from keyturn.gateway.protocol.strict_json import JsonObject
-from keyturn.gateway.protocol.wire import AnswerKind, TurnRef, Verdict, VerdictKind
+from keyturn.gateway.protocol.wire import TurnRef, Verdict, VerdictKind
+from keyturn.gateway.resume.hand_over import (
+    Claim,
+    Delivery,
+    Ending,
+    HandOver,
+    Shown,
+)
+from keyturn.gateway.resume.thread_state import question_of
 from keyturn.gateway.store.runs.leases import beating
 
 logger = logging.getLogger(__name__)
@@ -78,52 +75,19 @@ _CANNOT_ASK_AGAIN = (
 )
 
 
-@dataclass(frozen=True)
-class _Open:
-    """A question for people, or its calls from the gateway's listing.
-
-    ``question`` is None for listed calls. ``ours`` is the call of a gated agent, which
-    Keyturn's middleware has submitted.
-    """
-
-    ref: TurnRef
-    verdicts: tuple[Verdict, ...] = ()
-    question: Question | None = None
-    ours: http_api.OpenQuestion | None = None
-
-    @property
-    def name(self) -> str:
-        return self.ref.message_id
-
-
-@dataclass
-class _Work:
-    """The delivery of one answer: the claims of its calls, and the answer.
-
-    ``ends`` is None if the thread no longer asks the question. ``dropped`` are the ids
-    of calls that need no decision any more.
-    """
-
-    about: _Open
-    ends: list[Ended] | None
-    answer: JsonValue = None
-    mark: str = ""
-    claims: list[Claim] = field(default_factory=list[Claim])
-    dropped: list[str] = field(default_factory=list[str])
-
-
-class HandOver:
-    """Asks people about a host's questions, and hands their decisions over.
+class Connector:
+    """Asks people about a server's questions, and hands their decisions over.
 
     Args:
-        host: the program that runs the agents.
+        host: the server that runs the agents.
         gate: the gateway.
         every_s: pause between two requests for waiting threads, in seconds.
     """
 
-    def __init__(self, host: Host, gate: Gate, *, every_s: float = 2.0) -> None:
+    def __init__(self, host: AgentServer, gate: Gate, *, every_s: float = 2.0) -> None:
         self._host, self._gate, self._every_s = host, gate, every_s
-        self._open = dict[str, dict[str, _Open]]()
+        self._hand_over = HandOver(gate, self._found, gate.withdraw)
+        self._open = dict[str, dict[str, Shown]]()
         self._agents = dict[str, str]()
         self._seen = dict[str, Waiting]()
         self._changed = set[str]()
@@ -135,20 +99,14 @@ class HandOver:
     async def run(self) -> None:
         """Serve the host until cancelled."""
         following = asyncio.create_task(self._follow())
-        is_away = False
+        outage = Outage(logger, self._host.name)
         try:
             while True:
                 try:
                     await self.tick()
-                    if is_away:
-                        logger.info("host.back host=%s", self._host.name)
-                    is_away = False
+                    outage.ends()
                 except HostUnavailable as error:
-                    if not is_away:
-                        logger.warning(
-                            "host.unavailable host=%s error=%s", self._host.name, error
-                        )
-                    is_away = True
+                    outage.goes_on(error)
                 except any_failure() as error:
                     log_failure(logger, error, "host.failed")
                 await self._pause()
@@ -221,12 +179,13 @@ class HandOver:
 
     async def _follow(self) -> None:
         """Wake the loop when people have decided."""
-        after = ""
+        after, outage = "", Outage(logger, "the gateway")
         while True:
             try:
                 page = await self._gate.events(after=after, wait_s=FOLLOW_S)
+                outage.ends()
             except KeyturnError as error:
-                logger.warning("events.not_followed error=%s", error)
+                outage.goes_on(error)
                 await asyncio.sleep(self._every_s)
                 continue
             after = page.next
@@ -270,9 +229,8 @@ class HandOver:
             elif not at.may_ask_again:
                 detail = _CANNOT_ASK_AGAIN
             else:
-                sent = Sent(at.thread, "", (mark,), (), at.checkpoint, runs.newest)
-                reply = await self._host.ask_again(at, sent)
-                if isinstance(reply, NotSent):
+                reply = await self._host.ask_again(at, mark, runs.newest)
+                if reply is None:
                     return
                 detail = reply.detail if isinstance(reply, Ending) else ""
         for item in wanted:
@@ -292,10 +250,12 @@ class HandOver:
                     if one is not None:
                         known[name] = one
             work = [
-                _Work(one, None) for name, one in known.items() if name not in asked
+                Delivery(one, None, name)
+                for name, one in known.items()
+                if name not in asked
             ]
             for name in asked.keys() & known.keys():
-                ready = await self._decided(known[name])
+                ready = await self._hand_over.decided(known[name])
                 if ready is not None:
                     work.append(ready)
         if work:
@@ -303,130 +263,78 @@ class HandOver:
 
     async def _ask(
         self, question: Question, name: str, agent: str, thread: str
-    ) -> _Open | None:
+    ) -> Shown | None:
         """Ask people about a question; return None if it cannot be shown to them."""
-        if (ours := _of_keyturn(question)) is not None:
+        run = RunRef(agent=agent, thread=thread)
+        if (ours := question_of(question)) is not None:
             ref = TurnRef(agent=agent, thread=thread, ns=question.id, message_id=name)
-            return _Open(ref, question=question, ours=ours)
-        asked = dialects.read(question)
-        if asked is None:
-            logger.warning("question.unknown thread=%s question=%s", thread, name)
-            return None
-        turn = dialects.turn_of(
-            question, asked, agent=agent, thread=thread, handed_to=self._host.name
-        )
+            return Shown(ref, question=question, ours=ours)
         try:
-            verdicts = await self._gate.submit(turn)
+            shown = await self._hand_over.ask(question, run, self._host.name)
         except (NotAllowed, BadJson) as error:
             log_failure(logger, error, "question.refused thread=%s", thread)
             return None
-        return _Open(turn.ref, verdicts, question)
+        if shown is None:
+            logger.warning("question.unknown thread=%s question=%s", thread, name)
+        return shown
 
-    async def _decided(self, one: _Open) -> _Work | None:
-        """Return the decisions on a question; None while one is missing."""
-        run = RunRef(agent=one.ref.agent, thread=one.ref.thread)
-        held = [it for it in one.verdicts if it.kind is VerdictKind.HOLD]
-        asks = (one.ours,) if one.ours else tuple(map(_question_about, held))
-        found = await self._gate.answers(
-            http_api.AnswersQuestion(run=run, questions=asks)
-        )
-        if len(found) < len(asks):
-            return None
-        if one.ours:
-            [decided] = found
-            mark = f"{decided.item_id}.{decided.times}"
-            return _Work(one, [], cast("JsonValue", decided.answer), mark)
-        people = {it.item_id: wire.Answer.model_validate(it.answer) for it in found}
-        ends = [
-            people[it.item_id] if it.kind is VerdictKind.HOLD else it
-            for it in one.verdicts
-        ]
-        return _Work(one, ends, mark=one.name)
+    async def _found(
+        self, run: RunRef, questions: Sequence[http_api.OpenQuestion]
+    ) -> Mapping[http_api.OpenQuestion, tuple[JsonObject, int]]:
+        asked = http_api.AnswersQuestion(run=run, questions=tuple(questions))
+        found = await self._gate.answers(asked)
+        return {one.question: (one.answer, one.times) for one in found}
 
-    async def _settle(self, thread: str, work: Sequence[_Work]) -> None:
+    async def _settle(self, thread: str, work: Sequence[Delivery]) -> None:
         """Look the marks up, claim, send each unsent answer, and record its end."""
-        asked_s, leases_s = now_s(), [LEASE_S]
+        asked_s = now_s()
         runs = await self._host.runs(thread)
         left = [one for one in work if not await self._was_sent(one, runs)]
         if len(left) < len(work):
             # Waiting for those ends may have taken long, so read the thread again.
-            self._look_again(thread)
+            self._changed.add(thread)
+            self._wake.set()
             return
-        left = [one for one in work if await self._claim(one, leases_s)]
+        left = [one for one in work if await self._is_claimed(one)]
         if not left:
             return
         claims = [claim for one in left for claim in one.claims]
-        beat_s = min(leases_s) / 3
+        beat_s = min([LEASE_S, *(one.lease_s for one in left)]) / 3
         async with AsyncExitStack() as stack:
             if claims:
                 beats = beating(beat_s, lambda: self._beat(claims))
                 await stack.enter_async_context(beats)
             at = await self._host.read(thread)
             named = _named(at.questions) if at else {}
-            gone = Ending(Outcome.ELSEWHERE if at else Outcome.DELETED)
+            gone = Ending("answered_elsewhere" if at else "deleted")
             for one in [one for one in left if one.about.name not in named]:
                 await self._end(one, gone)
                 left.remove(one)
-            ready = [one for one in left if self._is_complete(one)]
+            ready = [one for one in left if self._is_written(one)]
+            await self._hand_over.release(one for one in left if one not in ready)
             # If this process was suspended, another may have claimed and sent.
-            is_late = now_s() > asked_s + beat_s
-            if at and ready and not is_late:
-                left = await self._send(at, runs.newest, ready)
-            for one in left:
-                await self._release(one)
+            if at is None or not ready or now_s() > asked_s + beat_s:
+                await self._hand_over.release(ready)
+                return
+            await self._send(at, runs.newest, ready)
 
-    async def _claim(self, one: _Work, leases_s: list[float]) -> bool:
+    async def _is_claimed(self, one: Delivery) -> bool:
         """Claim the approved calls of a question; return False to try again later."""
-        for place, call in enumerate(one.about.verdicts):
-            is_claimed = call.item_id and _is_approved(one.ends, place)
-            if is_claimed and not await self._claim_call(one, place, call, leases_s):
-                await self._release(one)
-                return False
-        return True
+        reply = await self._hand_over.claim(one)
+        if isinstance(reply, wire.HandedOver):
+            logger.warning("question.open_again question=%s", one.about.name)
+            self._forget(one)
+        return reply is None
 
-    async def _claim_call(
-        self, one: _Work, place: int, call: Verdict, leases_s: list[float]
-    ) -> bool:
-        request = wire.ClaimRequest(
-            item_id=call.item_id,
-            ref=one.about.ref,
-            tool=call.tool,
-            tool_call_id=call.tool_call_id,
-            owner=uuid.uuid4().hex,
-        )
-        reply, ends = await self._gate.claim(request), one.ends
-        match reply:
-            case wire.Claimed():
-                one.claims.append(Claim(call.item_id, reply.fence))
-                leases_s.append(reply.lease_s)
-                return ends is None or is_as_decided(call, ends[place], reply)
-            case wire.Refused() | wire.HandedOver() if ends is None:
-                if isinstance(reply, wire.Refused):
-                    one.dropped.append(call.item_id)
-                return True
-            case wire.Refused(state=ItemState.HANDING_OVER):
-                pass  # the program may have taken it: do not send a rejection
-            case wire.Refused() if ends is not None:
-                ends[place] = _refusal(call, reply.reason)
-                one.dropped.append(call.item_id)
-                return True
-            case wire.HandedOver():
-                # Handed over before, and asked again: only people may repeat it.
-                logger.warning("question.open_again question=%s", one.about.name)
-                self._forget(one)
-            case _:
-                pass
-        return False
-
-    async def _was_sent(self, one: _Work, runs: Runs) -> bool:
+    async def _was_sent(self, one: Delivery, runs: Runs) -> bool:
         """Record the end of an earlier answer; return False if there is none."""
-        sent = [it for it in runs.ours if (one.mark or one.about.name) in it.marks]
+        sent = [it for it in runs.ours if one.mark in it.marks]
         if not sent:
             return False
         ending = await self._ended(sent[0], one)
         # A gated agent claims by itself, so a repeated answer runs a call once.
         is_tried_again = one.about.ours is not None and len(sent) < TRIES
-        if is_tried_again and ending.outcome is Outcome.FAILED:
+        if is_tried_again and ending.problem == "failed":
             return False
         ids = {call.item_id for call in one.about.verdicts if call.item_id}
         one.claims = [it for it in sent[0].claims if it.item_id in ids]
@@ -435,59 +343,45 @@ class HandOver:
         await self._end(one, ending)
         return True
 
-    def _look_again(self, thread: str) -> None:
-        self._changed.add(thread)
-        self._wake.set()
-
-    def _is_complete(self, one: _Work) -> bool:
+    def _is_written(self, one: Delivery) -> bool:
         """Write the answer to a question; return False if its format cannot do it."""
-        question = one.about.question
-        if one.ends is None or question is None:
-            return False
-        if one.about.ours:
+        if one.is_written():
             return True
-        try:
-            one.answer = dialects.answer(question, one.ends)
-        except NoWord:
-            # Do not log the error's text: it may quote a person.
+        if one.ends is not None:
+            # Do not log why: it may quote a person.
             logger.warning("question.unanswered question=%s", one.about.name)
             self._forget(one)
-            return False
-        return True
+        return False
 
-    async def _send(self, at: Position, newest: str, ready: list[_Work]) -> list[_Work]:
-        """Send all answers in one request; return them if the thread is busy."""
+    async def _send(self, at: Position, newest: str, ready: Sequence[Delivery]) -> None:
+        """Send all answers in one request, and record their ends."""
         answers = {one.about.ref.ns: one.answer for one in ready}
-        claims = tuple(it for one in ready for it in one.claims)
+        claims = [claim for one in ready for claim in one.claims]
         marks = tuple(one.mark for one in ready)
-        sent = Sent(at.thread, "", marks, claims, at.checkpoint, newest)
-        reply = await self._sent(at, answers, sent)
-        if isinstance(reply, NotSent):
-            return ready
-        for one in ready:
-            if isinstance(reply, Sent):
-                ending = await self._ended(reply, one)
-            else:
-                ending = reply
-            await self._end(one, ending)
-        return []
-
-    async def _sent(
-        self, at: Position, answers: Mapping[str, JsonValue], mark: Sent
-    ) -> Sent | Ending | NotSent:
         try:
-            return await self._host.send(at, answers, mark)
+            sent = await self._host.send(at, answers, marks, claims, newest)
         except HostUnavailable as error:
-            # The request may have arrived, so look for its mark.
             logger.warning("answer.unconfirmed thread=%s error=%s", at.thread, error)
+            sent = await self._arrived(at.thread, marks)
+        if sent is None:
+            await self._hand_over.release(ready)
+            return
+        for one in ready:
+            if isinstance(sent, Sent):
+                await self._end(one, await self._ended(sent, one))
+            else:
+                await self._end(one, sent)
+
+    async def _arrived(self, thread: str, marks: tuple[str, ...]) -> Sent | None:
+        """Look for the marks of an answer that the server did not confirm."""
         while True:
             await asyncio.sleep(self._every_s)
             with suppress(HostUnavailable):
-                found = (await self._host.runs(at.thread)).ours
-                return next((it for it in found if it.marks == mark.marks), NotSent())
+                found = (await self._host.runs(thread)).ours
+                return next((it for it in found if it.marks == marks), None)
 
-    async def _ended(self, sent: Sent, one: _Work) -> Ending:
-        """Wait until the host shows how an answer ended."""
+    async def _ended(self, sent: Sent, one: Delivery) -> Ending:
+        """Wait until the server shows how an answer ended."""
         pause_s = 0.05
         while True:
             with suppress(HostUnavailable):
@@ -497,32 +391,12 @@ class HandOver:
             await asyncio.sleep(pause_s)
             pause_s = min(pause_s * 2, self._every_s)
 
-    async def _end(self, one: _Work, ending: Ending) -> None:
-        """Record the end of a hand-over, and withdraw the dropped calls."""
-        ref, problem = one.about.ref, PROBLEMS[ending.outcome]
-        for claim in one.claims:
-            end = wire.HandOverEnd(
-                item_id=claim.item_id,
-                fence=claim.fence,
-                taken=not problem,
-                problem=problem,
-                detail=ending.detail[: wire.MAX_DETAIL],
-            )
-            await self._gate.hand_over(end)
-        if one.dropped:
-            run = RunRef(agent=ref.agent, thread=ref.thread)
-            await self._gate.withdraw(run, tuple(one.dropped))
-        if problem in {"refused", "failed"}:
-            logger.error("answer.failed thread=%s question=%s", ref.thread, ref.ns)
+    async def _end(self, one: Delivery, ending: Ending) -> None:
+        await self._hand_over.end(one, ending)
         self._forget(one)
 
-    def _forget(self, one: _Work) -> None:
+    def _forget(self, one: Delivery) -> None:
         self._open.get(one.about.ref.thread, {}).pop(one.about.name, None)
-
-    async def _release(self, one: _Work) -> None:
-        """Release the claims, because nothing was sent."""
-        for item_id, fence in one.claims:
-            await self._gate.release(item_id, fence, has_begun=False)
 
     async def _beat(self, claims: Iterable[Claim]) -> None:
         for item_id, fence in claims:
@@ -530,58 +404,10 @@ class HandOver:
 
 
 def _named(questions: Iterable[Question]) -> dict[str, Question]:
-    """Return questions by message id, without those that are not strict JSON."""
-    found = dict[str, Question]()
-    for one in questions:
-        with suppress(BadJson):
-            found[dialects.message_id(one)] = one
-    return found
+    return {dialects.message_id(one): one for one in questions}
 
 
-def is_known(question: Question) -> bool:
-    """Return True if Keyturn can show this question to people."""
-    return _of_keyturn(question) is not None or dialects.read(question) is not None
-
-
-def _of_keyturn(question: Question) -> http_api.OpenQuestion | None:
-    """Return the call in a question of Keyturn's middleware; None for others."""
-    value = question.value
-    if not isinstance(value, dict):
-        return None
-    given = cast("JsonObject", value)
-    names = {name: given.get(name) for name in ("item_id", "action_hash")}
-    try:
-        return http_api.OpenQuestion.model_validate({**names, "kind": given["type"]})
-    except (KeyError, ValidationError):
-        return None
-
-
-def _question_about(call: Verdict) -> http_api.OpenQuestion:
-    return http_api.OpenQuestion(
-        kind="keyturn.approval", item_id=call.item_id, action_hash=call.action_hash
-    )
-
-
-def _is_approved(ends: Sequence[Ended] | None, place: int) -> bool:
-    """Return True if a call must be claimed; always if its question is gone."""
-    if ends is None:
-        return True
-    end = ends[place]
-    if isinstance(end, Verdict):
-        return end.kind is VerdictKind.RUN
-    return end.type in {AnswerKind.APPROVE, AnswerKind.EDIT}
-
-
-def _refusal(call: Verdict, reason: str) -> wire.Answer:
-    return wire.Answer(
-        type=AnswerKind.WITHDRAWN,
-        item_id=call.item_id,
-        action_hash=call.action_hash,
-        message=reason,
-    )
-
-
-def _listed(approval: ApprovalView, host: str) -> _Open | None:
+def _listed(approval: ApprovalView, host: str) -> Shown | None:
     """Return the open calls of an approval; None if another program has them."""
     is_open = any(call.state is not ItemState.NOT_TAKEN for call in approval.calls)
     if not is_open or any(call.handed_to != host for call in approval.calls):
@@ -604,4 +430,4 @@ def _listed(approval: ApprovalView, host: str) -> _Open | None:
         ns=approval.ns,
         message_id=approval.message_id,
     )
-    return _Open(ref, tuple(calls))
+    return Shown(ref, tuple(calls))

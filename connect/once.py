@@ -296,10 +296,7 @@ class _Waiting:
     async def _answer(
         self, kind: Literal["keyturn.approval", "keyturn.reconcile"]
     ) -> JsonObject:
-        verdict = self._held.verdict
-        one = OpenQuestion(
-            kind=kind, item_id=verdict.item_id, action_hash=verdict.action_hash
-        )
+        one = OpenQuestion.about(self._held.verdict, kind)
         while True:
             left_s = self._backoff.left_s
             question = AnswersQuestion(

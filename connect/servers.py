@@ -14,12 +14,13 @@ from functools import partial
 from typing import Any
 
 from keyturn.connect.agent_server import AgentServer
-from keyturn.connect.hand_over import HandOver
+from keyturn.connect.hand_over import Connector
 from keyturn.connect.local_gate import LocalGate
 from keyturn.gateway.client.outgoing import outgoing
 from keyturn.gateway.config import Settings
-from keyturn.gateway.errors import KeyturnError, ThreadUnavailable
+from keyturn.gateway.errors import KeyturnError, LeaseLost, ThreadUnavailable
 from keyturn.gateway.service.run.agents import AgentService
+from keyturn.gateway.store.runs.leases import until_lost
 from keyturn.gateway.store.store import Store
 
 logger = logging.getLogger(__name__)
@@ -47,18 +48,16 @@ async def connecting_servers(
         tasks = list[asyncio.Task[None]]()
         stack.push_async_callback(_stopped, tasks)
         for name, server in settings.servers.items():
-            host, every_s = (
-                AgentServer(name, server, session),
-                server.every.total_seconds(),
-            )
-            make = partial(HandOver, host, gate, every_s=every_s)
+            host = AgentServer(name, server, session)
+            every_s = server.every.total_seconds()
+            make = partial(Connector, host, gate, every_s=every_s)
             work = _alone(store, settings.tenant, name, make)
             tasks.append(asyncio.create_task(work))
         yield
 
 
 async def _alone(
-    store: Store, tenant: str, name: str, make: Callable[[], HandOver]
+    store: Store, tenant: str, name: str, make: Callable[[], Connector]
 ) -> None:
     """Connect a server whenever this process has its lease."""
     place = (store.keys_of_tenant(tenant), "", f"server {name}")
@@ -66,15 +65,8 @@ async def _alone(
         try:
             async with store.threads.lease(*place) as lease:
                 logger.info("server.connected server=%s", name)
-                working = asyncio.create_task(make().run())
-                lost = asyncio.create_task(lease.lost.wait())
-                try:
-                    await asyncio.wait(
-                        {working, lost}, return_when=asyncio.FIRST_COMPLETED
-                    )
-                finally:
-                    await _stopped([working, lost])
-        except ThreadUnavailable:
+                await until_lost(lease, asyncio.create_task(make().run()))
+        except (LeaseLost, ThreadUnavailable):
             pass  # another process connects it
         except KeyturnError as error:
             logger.warning("server.unconnected server=%s error=%s", name, error)

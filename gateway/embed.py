@@ -27,6 +27,7 @@ from keyturn.gateway.arguments import (
     require_secret,
 )
 from keyturn.gateway.config import Settings, SettingsFile
+from keyturn.gateway.dialects.asked import Question
 from keyturn.gateway.errors import SettingsError, StoreUnavailable, ThreadUnavailable
 from keyturn.gateway.failures import any_failure
 from keyturn.gateway.policy.rules import Policy
@@ -51,7 +52,6 @@ from keyturn.gateway.resume.retries import Retries
 from keyturn.gateway.resume.store_threads import StoreThreads, ThreadRef
 from keyturn.gateway.resume.thread_state import (
     Answers,
-    PendingInterrupt,
     ThreadChange,
     ThreadState,
 )
@@ -278,7 +278,7 @@ class ThreadRuns(ProgramRuns):
 
     @override
     async def _answers(
-        self, run: RunRef, asked: Sequence[PendingInterrupt], wait_s: float
+        self, run: RunRef, asked: Sequence[Question], wait_s: float
     ) -> Answers:
         # Otherwise the job of each decision would be offered again for ever.
         self._runners.leave(run.agent, run.thread)

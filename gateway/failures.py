@@ -79,6 +79,30 @@ def log_failure(
     logger.error("%s error=%s", message, described(error), stacklevel=2, extra=carried)
 
 
+class Outage:
+    """Logs that a service went away and that it is back, once each.
+
+    Args:
+        logger: of the module that uses the service.
+        of: the service, for people.
+    """
+
+    def __init__(self, logger: logging.Logger, of: str) -> None:
+        self._logger, self._of, self._lasts = logger, of, False
+
+    def goes_on(self, error: KeyturnError) -> None:
+        """Log the first failed request; the error's text suffices for people."""
+        if not self._lasts:
+            self._logger.warning("outage.began of=%s error=%s", self._of, error)
+        self._lasts = True
+
+    def ends(self) -> None:
+        """Log the first successful request after failed ones."""
+        if self._lasts:
+            self._logger.warning("outage.ended of=%s", self._of)
+        self._lasts = False
+
+
 def described(error: BaseException) -> str:
     """Return an error's class, its path through the code, and its causes.
 

@@ -281,6 +281,25 @@ class HttpGateway:
             http_api.NOTE, http_api.NoteQuestion(agent=agent)
         )
 
+    async def answers(
+        self, question: http_api.AnswersQuestion
+    ) -> tuple[http_api.Answered, ...]:
+        """Return the decisions; wait up to ``wait_s`` seconds for the first one."""
+        ask = self.connection.ask
+        return await ask(http_api.ANSWERS, question, wait_s=question.wait_s)
+
+    async def withdraw(
+        self, run: RunRef, item_ids: Collection[str] | None = None
+    ) -> tuple[str, ...]:
+        """Withdraw calls of a run that have not started, or all; return their ids."""
+        ids = None if item_ids is None else tuple(item_ids)
+        question = http_api.Withdrawal(run=run, item_ids=ids)
+        return await self.connection.ask(http_api.WITHDRAW, question)
+
+    async def remember(self, facts: http_api.RunFacts) -> None:
+        """Record the requester of a run, who cannot approve its calls."""
+        await self.connection.ask(http_api.REMEMBER, facts)
+
     async def aclose(self) -> None:
         """Close the connections to the gateway."""
         await self.connection.aclose()

@@ -102,12 +102,22 @@ class Withdrawal(RunQuestion):
     item_ids: tuple[str, ...] | None = Field(default=None, max_length=MOST_QUESTIONS)
 
 
+QuestionKind = Literal["keyturn.approval", "keyturn.reconcile"]
+
+
 class OpenQuestion(Record):
     """One open question of a thread, with the fields of its interrupt's value."""
 
-    kind: Literal["keyturn.approval", "keyturn.reconcile"]
+    kind: QuestionKind
     item_id: str
     action_hash: str
+
+    @classmethod
+    def about(
+        cls, call: Verdict, kind: QuestionKind = "keyturn.approval"
+    ) -> OpenQuestion:
+        """Return the question about a call that people decide."""
+        return cls(kind=kind, item_id=call.item_id, action_hash=call.action_hash)
 
 
 class AnswersQuestion(RunQuestion):

@@ -16,6 +16,7 @@ from keyturn.gateway.protocol.records import EditRecord, Result, RunRef
 from keyturn.gateway.protocol.run_context import excepting, in_run
 from keyturn.gateway.protocol.wire import (
     AgentNote,
+    AskedAgain,
     CallBegun,
     CallEnd,
     CallOutcome,
@@ -23,6 +24,7 @@ from keyturn.gateway.protocol.wire import (
     ClaimReply,
     ClaimRequest,
     EditsKnown,
+    HandOverEnd,
     LateReport,
     Turn,
     TurnRef,
@@ -134,6 +136,24 @@ class Gateway(Protocol):
 
     async def note(self, agent: str) -> AgentNote:
         """Return the tools to name in the system prompt, for this agent's gate."""
+        ...
+
+
+class HandingGateway(Gateway, Protocol):
+    """A gateway that records how hand-overs to other programs end."""
+
+    async def hand_over(self, end: HandOverEnd) -> bool:
+        """Record the end of a hand-over; return False if the claim is lost.
+
+        It replaces `finish` for a claimed call of a turn with ``handed_to``.
+        """
+        ...
+
+    async def report_asked_again(self, report: AskedAgain) -> bool:
+        """Record that an agent asked again as a person wanted, or why it could not.
+
+        Returns False if no person wanted the call to be asked again.
+        """
         ...
 
 

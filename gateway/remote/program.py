@@ -35,6 +35,7 @@ from typing_extensions import override
 
 from keyturn.gateway.arguments import check_agent_names, check_ungated
 from keyturn.gateway.client.http_gateway import HttpGateway, gateway_at
+from keyturn.gateway.dialects.asked import Question
 from keyturn.gateway.errors import (
     GraphError,
     KeyRefused,
@@ -44,21 +45,19 @@ from keyturn.gateway.errors import (
     SettingsError,
 )
 from keyturn.gateway.protocol import http_api, run_context
-from keyturn.gateway.protocol.port import Gateway
+from keyturn.gateway.protocol.port import Gateway, HandingGateway
 from keyturn.gateway.protocol.records import RunRef
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.resume import program_runs
-from keyturn.gateway.resume.advancer import Threads
-from keyturn.gateway.resume.hand_over import HandingGateway
 from keyturn.gateway.resume.program import Program
 from keyturn.gateway.resume.program_runs import BUSY_S, ProgramRuns, ThreadChanges
 from keyturn.gateway.resume.thread_state import (
     Answers,
-    PendingInterrupt,
     ThreadChange,
     ThreadState,
     questions_of,
 )
+from keyturn.gateway.resume.threads import Threads
 from keyturn.gateway.resume.transient_retry import retry_transient
 from keyturn.gateway.setting_forms import RetrySettings
 from keyturn.gateway.store.runs.leases import held
@@ -196,9 +195,8 @@ class RemoteThreads(Threads):
         question = http_api.AnswersQuestion(
             run=run, questions=tuple(questions), wait_s=wait_s
         )
-        ask = self._connection.ask
         try:
-            answered = await ask(http_api.ANSWERS, question, wait_s=wait_s)
+            answered = await self._gateway.answers(question)
         except KeyRefused:
             raise
         except NotAllowed as error:
@@ -234,13 +232,11 @@ class RemoteThreads(Threads):
         self, run: RunRef, item_ids: Collection[str] | None = None
     ) -> tuple[str, ...]:
         """End waiting calls of a run; return the ids of the ended calls."""
-        ids = None if item_ids is None else tuple(item_ids)
-        question = http_api.Withdrawal(run=run, item_ids=ids)
-        return await self._connection.ask(http_api.WITHDRAW, question)
+        return await self._gateway.withdraw(run, item_ids)
 
     async def remember(self, facts: http_api.RunFacts) -> None:
         """Report a thread's origin and its requester, who cannot approve its calls."""
-        await self._connection.ask(http_api.REMEMBER, facts)
+        await self._gateway.remember(facts)
 
 
 class RemoteThreadRuns(ProgramRuns):
@@ -259,7 +255,7 @@ class RemoteThreadRuns(ProgramRuns):
 
     @override
     async def _answers(
-        self, run: RunRef, asked: Sequence[PendingInterrupt], wait_s: float
+        self, run: RunRef, asked: Sequence[Question], wait_s: float
     ) -> Answers:
         look = partial(self._asks.found, run, questions_of(asked), wait_s=wait_s)
         # The gateway's answers may not fit the agent's own schema.

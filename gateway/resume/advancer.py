@@ -19,14 +19,13 @@ idempotent, in any process, twice or after a crash:
 from __future__ import annotations
 
 import logging
-from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from typing import NoReturn
 
 from pydantic import JsonValue
 
+from keyturn.gateway.dialects.asked import Question
 from keyturn.gateway.errors import (
     GraphError,
     LeaseLost,
@@ -34,9 +33,7 @@ from keyturn.gateway.errors import (
     ThreadUnavailable,
 )
 from keyturn.gateway.failures import any_failure, log_failure
-from keyturn.gateway.protocol.http_api import OpenQuestion, PendingCall, RunFacts
-from keyturn.gateway.protocol.records import NotTaken, RunRef
-from keyturn.gateway.protocol.strict_json import JsonObject
+from keyturn.gateway.protocol.records import RunRef
 from keyturn.gateway.resume.diagnosis import (
     CALL_LIMITS,
     AtBreakpoint,
@@ -45,23 +42,14 @@ from keyturn.gateway.resume.diagnosis import (
     at_limit,
     is_final,
 )
-from keyturn.gateway.resume.hand_over import (
-    Decided,
-    HandedItem,
-    HandingGateway,
-    HandOver,
-)
+from keyturn.gateway.resume.hand_over import Delivery, Ending
 from keyturn.gateway.resume.langgraph_local import Runner
+from keyturn.gateway.resume.own_gates import OwnGates
 from keyturn.gateway.resume.thread_state import (
     AnswerRefused,
-    Answers,
-    PendingInterrupt,
     ThreadState,
-    asked_items,
-    question_of,
-    questions_of,
 )
-from keyturn.gateway.store.scripts.fences import Lease
+from keyturn.gateway.resume.threads import Threads
 
 logger = logging.getLogger(__name__)
 
@@ -73,111 +61,6 @@ class ThreadStuck(GraphError):
     """A thread does not advance, and an immediate retry would not help."""
 
 
-class Threads:
-    """A gateway's records of the threads that this process runs.
-
-    The caller has the thread's lease. By default only marks are kept, in this process:
-    for threads that no job of the gateway advances.
-
-    Attributes:
-        polls: this process asks for the answers to its threads' questions.
-    """
-
-    polls = False
-
-    def __init__(self) -> None:
-        self._marks: dict[RunRef, str] = {}
-
-    @abstractmethod
-    def lease(self, run: RunRef) -> AbstractAsyncContextManager[Lease]:
-        """Acquire the right to run a thread."""
-
-    @abstractmethod
-    async def remember(self, facts: RunFacts) -> None:
-        """Save the requester of a run and the origin, where provided."""
-
-    @abstractmethod
-    async def pending(self, run: RunRef) -> tuple[PendingCall, ...]:
-        """Return the calls of a run that wait for reviewers, oldest first."""
-
-    @abstractmethod
-    async def withdraw(
-        self, run: RunRef, item_ids: Collection[str] | None = None
-    ) -> tuple[str, ...]:
-        """End waiting calls of a run; return the ids of the ended calls."""
-
-    @property
-    @abstractmethod
-    def gateway(self) -> HandingGateway:
-        """Return the agents' gateway."""
-
-    async def answers(
-        self, run: RunRef, pending: Sequence[PendingInterrupt]
-    ) -> Answers:
-        """Return the available answers to a thread's questions."""
-        return Answers.to(pending, await self.found(run, questions_of(pending)))
-
-    @abstractmethod
-    async def found(
-        self, run: RunRef, questions: Sequence[OpenQuestion]
-    ) -> Mapping[OpenQuestion, tuple[JsonObject, int]]:
-        """Return the answers to questions, each with its number of revocations."""
-
-    async def handed(self, run: RunRef) -> Sequence[HandedItem]:
-        """Return the calls of a run to hand over that have no end yet."""
-        del run
-        return ()
-
-    @abstractmethod
-    async def settle(
-        self, run: RunRef, asked: Collection[str], *, is_finished: bool
-    ) -> None:
-        """End a resting thread's waiting calls, except those that it asks about."""
-
-    async def rests(self, run: RunRef, state: ThreadState) -> None:
-        """End the calls that a resting thread no longer asks about.
-
-        A question of another library may come before the tools, which then have no
-        questions yet.
-        """
-        if state.exists and all(question_of(one) for one in state.pending):
-            asked = asked_items(state.pending)
-            await self.settle(run, asked, is_finished=state.is_finished)
-
-    @abstractmethod
-    async def ends(self, run: RunRef) -> None:
-        """End all waiting calls of a run: its thread is deleted."""
-
-    async def opens(self, run: RunRef, *, has_past: bool) -> None:
-        """Keep the requester until the run has ended; a thread may have run before."""
-
-    async def takes_up(self, run: RunRef) -> bool:
-        """Take up a dropped run; False if the run was not dropped."""
-        del run
-        return False
-
-    async def starts(self, run: RunRef, key: str) -> Collection[str]:
-        """Announce a run, once for this input; return its earlier approvals."""
-        del run, key
-        return ()
-
-    async def supersedes(
-        self, run: RunRef, state: ThreadState, before: Collection[str]
-    ) -> None:
-        """End those approvals of ``before`` that a thread does not ask about."""
-
-    async def finishes(self, run: RunRef, state: ThreadState) -> None:
-        """Announce a run's final message, once for this checkpoint."""
-
-    async def marked(self, run: RunRef) -> str:
-        """Return the mark of a thread; "" for none."""
-        return self._marks.get(run, "")
-
-    async def mark(self, run: RunRef, mark: str) -> None:
-        """Save a mark of a thread; "" removes it."""
-        self._marks[run] = mark
-
-
 class Advancer:
     """Steps of a thread; the caller has its lease.
 
@@ -187,13 +70,13 @@ class Advancer:
 
     def __init__(self, threads: Threads) -> None:
         self._threads = threads
-        self._hand_over = HandOver(threads)
+        self._own_gates = OwnGates(threads)
 
     async def unanswerable(
         self, run: RunRef, state: ThreadState
-    ) -> dict[str, PendingInterrupt]:
+    ) -> dict[str, Question]:
         """Return a thread's questions that no answer can come for, by id."""
-        return await self._hand_over.unanswerable(run, state)
+        return await self._own_gates.unanswerable(run, state)
 
     async def begin(
         self,
@@ -266,13 +149,13 @@ class Advancer:
         """
         state = await self.run_until_waiting(run, runner, past_limits=past_limits)
         if state.exists and state.hands_over:
-            await self._hand_over.settle(run, runner, state)
+            await self._own_gates.settle(run, runner, state)
         await self._threads.rests(run, state)
         if state.is_finished:
             await self._threads.finishes(run, state)
         if not self._threads.polls:
             return state
-        return replace(state, handed=await self._hand_over.waiting(run, state))
+        return replace(state, handed=await self._own_gates.waiting(run, state))
 
     async def run_until_waiting(
         self, run: RunRef, runner: Runner, *, past_limits: bool = False
@@ -298,7 +181,7 @@ class Advancer:
                     raise ThreadStuck(f"Thread {run.thread!r} changes all the time.")
             elif found.ready or found.unfit:
                 raise _stuck(run)
-            elif ready := await self._hand_over.ready(run, state):
+            elif ready := await self._own_gates.ready(run, state):
                 await self._hand(run, runner, state, ready, sent)
                 has_run = True
             elif state.is_cut_off:
@@ -333,7 +216,7 @@ class Advancer:
             raise
         except Exception as error:
             if await runner.follows_answer(run.thread):
-                await self._hand_over.stopped(run, runner, (), error)
+                await self._own_gates.stopped(run, runner, (), error)
             raise
 
     async def _step(
@@ -357,7 +240,7 @@ class Advancer:
         run: RunRef,
         runner: Runner,
         state: ThreadState,
-        ready: Sequence[Decided],
+        ready: Sequence[Delivery],
         sent: set[str],
     ) -> None:
         """Hand people's decisions to a graph that asks by itself.
@@ -365,26 +248,26 @@ class Advancer:
         Raises:
             StoppedInside: the graph failed while it worked on a decision.
         """
-        names = [one.name for one in ready]
+        names = [one.mark for one in ready]
         if not sent.isdisjoint(names):
-            await self._hand_over.release(ready)
+            await self._own_gates.release(ready)
             raise _stuck(run)
         sent.update(names)
-        answers = {one.question.id: one.value for one in ready}
+        answers = {one.about.ref.ns: one.answer for one in ready}
         try:
             refused = await self._answer(run, runner, answers, state, names)
         except (AtBreakpoint, LeaseLost, StoreUnavailable):
             raise  # a later step finds out whether it was taken
         except Exception as error:
-            await self._hand_over.stopped(run, runner, ready, error)
+            await self._own_gates.stopped(run, runner, ready, error)
             raise
         if refused is not None and refused.is_stale:
-            await self._hand_over.release(ready)
+            await self._own_gates.release(ready)
             sent.difference_update(names)
             return
+        ending = Ending("refused", str(refused)) if refused else Ending()
         for one in ready:
-            problem: NotTaken = "" if refused is None else "refused"
-            await self._hand_over.end(one, problem, str(refused or ""))
+            await self._own_gates.end(one, ending)
 
     async def _answer(
         self,

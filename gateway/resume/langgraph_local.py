@@ -24,15 +24,21 @@ from langgraph.types import Command, Interrupt, PregelTask, StateSnapshot, Strea
 from pydantic import JsonValue
 
 from keyturn.gateway.arguments import is_a
+from keyturn.gateway.dialects.asked import Question
 from keyturn.gateway.errors import GraphError
 from keyturn.gateway.gates.reachable import holds_tools
 from keyturn.gateway.protocol.run_context import excepting
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.resume.fence_tables import fenced_graph
-from keyturn.gateway.resume.graphs import Graph, IsFree, as_graph, attached
+from keyturn.gateway.resume.graphs import (
+    Graph,
+    IsFree,
+    as_graph,
+    attached,
+    check_gates,
+)
 from keyturn.gateway.resume.thread_state import (
     AnswerRefused,
-    PendingInterrupt,
     ThreadState,
 )
 from keyturn.gateway.resume.tool_schemas import schemas_of
@@ -84,6 +90,10 @@ class Runner:
         self._context = context
         self._chunks: asyncio.Queue[object] | None = None
         self._stream_options: dict[str, Any] = {}
+
+    def check_gates(self, ref: str, own_gate: IsFree) -> None:
+        """Check the graph against another policy; see `graphs.check_gates`."""
+        check_gates(self._graph, ref, self._ungated, own_gate)
 
     @contextmanager
     def streaming(
@@ -461,10 +471,10 @@ def _waits_for_nobody(task: PregelTask, snapshot: StateSnapshot) -> bool:
     return not task.interrupts and not has_ended
 
 
-def pending_of(interrupt: Interrupt) -> PendingInterrupt:
+def pending_of(interrupt: Interrupt) -> Question:
     """Return an open question in the worker's form."""
     schema: object = interrupt.response_schema
-    return PendingInterrupt(
+    return Question(
         id=interrupt.id,
         value=interrupt.value,
         schema=cast("JsonObject", schema) if isinstance(schema, dict) else None,

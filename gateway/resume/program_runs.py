@@ -26,6 +26,7 @@ from langgraph.types import Interrupt
 from keyturn.gateway.approvals.record import Origin
 from keyturn.gateway.arguments import check_timeout, require
 from keyturn.gateway.background import GRACE_S
+from keyturn.gateway.dialects.asked import Question
 from keyturn.gateway.errors import (
     GraphError,
     KeyRefused,
@@ -36,7 +37,7 @@ from keyturn.gateway.failures import log_failure
 from keyturn.gateway.protocol.http_api import RunFacts
 from keyturn.gateway.protocol.port import Gateway, connected
 from keyturn.gateway.protocol.records import NO_SLACK_ID, Person, RunRef
-from keyturn.gateway.resume.advancer import Advancer, Threads
+from keyturn.gateway.resume.advancer import Advancer
 from keyturn.gateway.resume.diagnosis import ThreadHalted, diagnose
 from keyturn.gateway.resume.graphs import strict_serializer
 from keyturn.gateway.resume.langgraph_local import (
@@ -45,11 +46,11 @@ from keyturn.gateway.resume.langgraph_local import (
 )
 from keyturn.gateway.resume.thread_state import (
     Answers,
-    PendingInterrupt,
     ThreadChange,
     ThreadState,
     asked_items,
 )
+from keyturn.gateway.resume.threads import Threads
 from keyturn.gateway.resume.transient_retry import (
     InputNotGiven,
     backoff_s,
@@ -272,7 +273,7 @@ class ProgramRuns:
 
     @abstractmethod
     async def _answers(
-        self, run: RunRef, asked: Sequence[PendingInterrupt], wait_s: float
+        self, run: RunRef, asked: Sequence[Question], wait_s: float
     ) -> Answers:
         """Return the answers to a thread's questions; wait for the first one."""
 

@@ -50,8 +50,8 @@ from keyturn.gateway.approvals.record import Approval, Item
 from keyturn.gateway.errors import CorruptRecord, ThreadUnavailable
 from keyturn.gateway.failures import any_failure, log_failure
 from keyturn.gateway.protocol.records import ItemState, RunRef
-from keyturn.gateway.resume.hand_over import names_of
 from keyturn.gateway.resume.langgraph_local import AGENT_KEY, Runners
+from keyturn.gateway.resume.own_gates import names_of
 from keyturn.gateway.resume.store_threads import ThreadRef, under_lease
 from keyturn.gateway.resume.thread_state import (
     Answers,

@@ -18,13 +18,14 @@ from typing import Self, TypeVar
 from typing_extensions import override
 
 from keyturn.gateway.approvals.events import EventName
+from keyturn.gateway.approvals.record import Item
 from keyturn.gateway.errors import ThreadUnknown
 from keyturn.gateway.protocol.http_api import OpenQuestion
+from keyturn.gateway.protocol.port import HandingGateway
 from keyturn.gateway.protocol.records import ItemState, RunRef
 from keyturn.gateway.protocol.strict_json import JsonObject
-from keyturn.gateway.resume.advancer import Threads
-from keyturn.gateway.resume.hand_over import HandedItem, HandingGateway
 from keyturn.gateway.resume.thread_state import ThreadState, asked_items
+from keyturn.gateway.resume.threads import Threads
 from keyturn.gateway.service.people.freezing import run_event
 from keyturn.gateway.service.run.agents import RunCalls
 from keyturn.gateway.service.run.claiming import find_answers
@@ -139,10 +140,10 @@ class StoreThreads(RunCalls, Threads):
         return {asked: (one.answer, one.times) for asked, one in found.items()}
 
     @override
-    async def handed(self, run: RunRef) -> Sequence[HandedItem]:
+    async def handed(self, run: RunRef) -> Sequence[Item]:
         """See `Threads.handed`."""
         return [
-            HandedItem(item.id, item.ctx.message_id, item.state, item.fence)
+            item
             for one in await self._unfinished(run)
             for item in one.approval.items
             if item.handed_to and item.state in _UNENDED

@@ -11,8 +11,8 @@ from jsonschema import Draft202012Validator
 from pydantic import JsonValue
 from referencing import Registry
 
+from keyturn.gateway.dialects import dialects
 from keyturn.gateway.dialects.asked import Question
-from keyturn.gateway.dialects.dialects import read
 from keyturn.gateway.errors import KeyturnError
 from keyturn.gateway.protocol.http_api import OpenQuestion
 from keyturn.gateway.protocol.strict_json import JsonObject
@@ -30,18 +30,6 @@ class AnswerRefused(KeyturnError):
     def __init__(self, problem: str, *, is_stale: bool) -> None:
         self.is_stale = is_stale
         super().__init__(problem)
-
-
-@dataclass(frozen=True)
-class PendingInterrupt:
-    """One open question of a thread.
-
-    ``schema`` is the JSON Schema for the answer, if the agent provided one.
-    """
-
-    id: str
-    value: object
-    schema: JsonObject | None = None
 
 
 @dataclass(frozen=True)
@@ -63,7 +51,7 @@ class ThreadState:
     """
 
     exists: bool
-    pending: tuple[PendingInterrupt, ...] = ()
+    pending: tuple[Question, ...] = ()
     has_tasks: bool = False
     is_cut_off: bool = False
     checkpoint: str = ""
@@ -117,7 +105,7 @@ class Answers:
     @classmethod
     def to(
         cls,
-        pending: Iterable[PendingInterrupt],
+        pending: Iterable[Question],
         found: Mapping[OpenQuestion, tuple[JsonObject, int]],
     ) -> Answers:
         """Return the available answers to a thread's open questions.
@@ -149,7 +137,7 @@ class Answers:
         )
 
 
-def question_of(pending: PendingInterrupt) -> OpenQuestion | None:
+def question_of(pending: Question) -> OpenQuestion | None:
     """Read an open question; None for a question of another library."""
     given = pending.value
     if not isinstance(given, Mapping):
@@ -167,18 +155,18 @@ def question_of(pending: PendingInterrupt) -> OpenQuestion | None:
     )
 
 
-def is_known(pending: PendingInterrupt) -> bool:
+def is_known(pending: Question) -> bool:
     """Return True if a dialect knows this question of another library."""
-    return read(Question(pending.id, pending.value, pending.schema)) is not None
+    return dialects.read(pending) is not None
 
 
-def questions_of(pending: Iterable[PendingInterrupt]) -> tuple[OpenQuestion, ...]:
+def questions_of(pending: Iterable[Question]) -> tuple[OpenQuestion, ...]:
     """Return Keyturn's questions of a thread, each once."""
     questions = (question_of(one) for one in pending)
     return tuple(dict.fromkeys(one for one in questions if one is not None))
 
 
-def asked_items(pending: Sequence[PendingInterrupt]) -> frozenset[str]:
+def asked_items(pending: Sequence[Question]) -> frozenset[str]:
     """Return the ids of the items that a thread still asks about."""
     return frozenset(one.item_id for one in questions_of(pending))
 

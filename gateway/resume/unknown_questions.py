@@ -15,12 +15,12 @@ import logging
 from collections.abc import Callable, Collection
 
 from keyturn.gateway.approvals.events import EventName
+from keyturn.gateway.dialects.asked import Question
 from keyturn.gateway.errors import GraphError
 from keyturn.gateway.policy.rules import Policy
 from keyturn.gateway.resume.advancer import Advancer
 from keyturn.gateway.resume.store_threads import ThreadRef
 from keyturn.gateway.resume.thread_state import (
-    PendingInterrupt,
     ThreadState,
     is_known,
     question_of,
@@ -101,9 +101,7 @@ class UnknownQuestions:
                 "new message."
             )
 
-    async def _ask(
-        self, at: ThreadRef, job: Job, one: PendingInterrupt, now_ms: int
-    ) -> None:
+    async def _ask(self, at: ThreadRef, job: Job, one: Question, now_ms: int) -> None:
         policy = self._policy()
         until_ms = now_ms + int(policy.defaults.expires_in.total_seconds() * 1000)
         event = await run_event(
@@ -140,7 +138,7 @@ def _redacts(policy: Policy) -> bool:
     return any(rule.redact for rule in rules)
 
 
-def question_text(pending: PendingInterrupt, *, is_hidden: bool) -> str:
+def question_text(pending: Question, *, is_hidden: bool) -> str:
     """Return an unknown question for people, as data.
 
     ``is_hidden`` leaves the data out: no rule of redaction fits data of unknown form.

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from keyturn.connect.agent_server import AgentServer
-from keyturn.connect.hand_over import HandOver
+from keyturn.connect.hand_over import Connector
 from keyturn.connect.local_gate import LocalGate
 from keyturn.gateway.approvals.decisions import Decided, Decision
 from keyturn.gateway.approvals.record import Approval, Item
@@ -53,11 +53,11 @@ class Bench:
     people: ServiceHarness
     gate: LocalGate
     host: AgentServer
-    loop: HandOver
+    loop: Connector
 
-    def connector(self, host: Any = None) -> HandOver:
+    def connector(self, host: Any = None) -> Connector:
         """Return another connector of the same server, as after a restart."""
-        return HandOver(host or self.host, self.gate, every_s=0.05)
+        return Connector(host or self.host, self.gate, every_s=0.05)
 
     def host_of(self, *graphs: str) -> AgentServer:
         """Return the server as a host of some of its graphs."""
@@ -126,7 +126,7 @@ async def bench(
     gate = LocalGate(store, lambda: people.policy)
     given = settings(url or server.url, GRAPHS)
     host = AgentServer("crm", given, server.session)
-    loop = HandOver(host, gate, every_s=0.05)
+    loop = Connector(host, gate, every_s=0.05)
     try:
         yield Bench(server, people, gate, host, loop)
     finally:

@@ -18,8 +18,7 @@ from keyturn.agent.scripted_model import scripted
 from keyturn.cli.reviewer_checks import State
 from keyturn.cli.server_checks import check_servers
 from keyturn.connect import agent_server
-from keyturn.connect.agent_server import AgentServer
-from keyturn.connect.host import HostUnavailable
+from keyturn.connect.agent_server import AgentServer, HostUnavailable
 from keyturn.connect.servers import connecting_servers
 from keyturn.gateway.approvals.decisions import Approve
 from keyturn.gateway.config import Settings
@@ -279,7 +278,7 @@ async def test_a_server_that_is_away_from_the_start_is_found_later(
     ):
         working = asyncio.create_task(away.loop.run())
         async with asyncio.timeout(WITHIN_S):
-            while "host.unavailable" not in caplog.text:  # noqa: ASYNC110 - of a log
+            while "outage.began" not in caplog.text:  # noqa: ASYNC110 - of a log
                 await asyncio.sleep(0.01)
         proxy.lead_to(on.server.url)
         await away.until(thread, ItemState.PENDING)
@@ -290,7 +289,7 @@ async def test_a_server_that_is_away_from_the_start_is_found_later(
         await asyncio.wait([working])
 
     assert on.server.done(thread) == [paid(7.0)]
-    assert caplog.text.count("host.unavailable") == 1
+    assert caplog.text.count("outage.began") == 1
 
 
 async def test_something_else_at_the_address_is_named(

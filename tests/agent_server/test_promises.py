@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from keyturn.connect.agent_server import AgentServer
-from keyturn.connect.hand_over import HandOver
+from keyturn.connect.hand_over import Connector
 from keyturn.gateway.service_settings import ServerSettings
 from keyturn.gateway.store.store import Store
 from keyturn.testing.adapters import (
@@ -32,7 +32,7 @@ class Turn:
     desk: Desk
     server: DevServer
     thread: str
-    loop: HandOver = field(init=False)
+    loop: Connector = field(init=False)
     working: asyncio.Task[None] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -41,7 +41,7 @@ class Turn:
             {"url": self.server.url, "graphs": graphs}
         )
         host = AgentServer("crm", given, self.server.session)
-        self.loop = HandOver(host, self.desk.gate, every_s=0.05)
+        self.loop = Connector(host, self.desk.gate, every_s=0.05)
         self.working = asyncio.create_task(self.loop.run())
 
     async def outputs(self) -> list[str]:

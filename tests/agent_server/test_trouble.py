@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 
-from keyturn.connect.agent_server import AgentServer
-from keyturn.connect.hand_over import HandOver
-from keyturn.connect.host import HostUnavailable
+from keyturn.connect.agent_server import AgentServer, HostUnavailable
+from keyturn.connect.hand_over import Connector
 from keyturn.gateway.approvals.changes import Change
 from keyturn.gateway.approvals.decisions import Approve, Decision, Edit, Reject
 from keyturn.gateway.approvals.lifecycle import FINAL
@@ -209,11 +208,11 @@ GIVEN: dict[str, Any] = {
 }
 
 
-def mortal(on: Bench, of: AgentServer, death: Death) -> HandOver:
+def mortal(on: Bench, of: AgentServer, death: Death) -> Connector:
     """Return a connector that dies."""
     host: Any = Mortal(of, death)
     gate: Any = Mortal(on.gate, death)
-    return HandOver(host, gate, every_s=0.01)
+    return Connector(host, gate, every_s=0.01)
 
 
 @pytest.mark.parametrize("seed", sample(range(200), 6))

@@ -15,6 +15,7 @@ from pydantic import JsonValue
 from keyturn.gateway.approvals.decisions import Approve
 from keyturn.gateway.approvals.events import EventName
 from keyturn.gateway.approvals.record import approval_of
+from keyturn.gateway.dialects.asked import Question
 from keyturn.gateway.errors import LeaseLost
 from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.protocol.wire import APPROVAL_INTERRUPT, Verdict
@@ -30,7 +31,6 @@ from keyturn.gateway.resume.store_threads import (
 )
 from keyturn.gateway.resume.thread_state import (
     AnswerRefused,
-    PendingInterrupt,
     ThreadState,
 )
 from keyturn.gateway.store.keys import KEEP_MS
@@ -103,7 +103,7 @@ def advancer(harness: ServiceHarness) -> Advancer:
 def asking(verdicts: Sequence[Verdict]) -> ThreadState:
     """Return a thread that asks about these held calls."""
     pending = [
-        PendingInterrupt(
+        Question(
             f"{index:032x}",
             {
                 "type": APPROVAL_INTERRUPT,

@@ -16,6 +16,7 @@ from keyturn.gateway.approvals.events import EventName
 from keyturn.gateway.approvals.lifecycle import UNEXECUTED
 from keyturn.gateway.approvals.record import Item
 from keyturn.gateway.approvals.resume_value import answer_for
+from keyturn.gateway.dialects.asked import Question
 from keyturn.gateway.protocol import digest, texts
 from keyturn.gateway.protocol.records import ItemState, Result, RunRef
 from keyturn.gateway.protocol.strict_json import JsonObject
@@ -23,7 +24,7 @@ from keyturn.gateway.protocol.wire import RECONCILE_INTERRUPT, ReconcileAnswer
 from keyturn.gateway.resume.graphs import attached
 from keyturn.gateway.resume.langgraph_local import Runner
 from keyturn.gateway.resume.store_threads import StoreThreads
-from keyturn.gateway.resume.thread_state import AnswerRefused, Answers, PendingInterrupt
+from keyturn.gateway.resume.thread_state import AnswerRefused, Answers
 from keyturn.gateway.service.run.agents import AgentService
 from tests.conftest import eventually
 from tests.lifetimes import lose_records
@@ -32,7 +33,7 @@ from tests.resume.resume_stack import REFUND, RULES, Stack
 from tests.stored_records import put_detail
 
 
-async def decided(stack: Stack) -> tuple[Item, PendingInterrupt]:
+async def decided(stack: Stack) -> tuple[Item, Question]:
     """Return a decided item and the thread's question about it."""
     async with stack.working():
         await stack.ask(REFUND)
@@ -43,7 +44,7 @@ async def decided(stack: Stack) -> tuple[Item, PendingInterrupt]:
     return (await stack.items())[0], question
 
 
-async def answered(stack: Stack, *asked: PendingInterrupt, thread: str) -> Answers:
+async def answered(stack: Stack, *asked: Question, thread: str) -> Answers:
     """Return what these questions of a thread can be answered with."""
     threads = StoreThreads(stack.store, AgentService(stack.store, lambda: stack.policy))
     return await threads.answers(RunRef(agent="shop", thread=thread), asked)
@@ -65,15 +66,15 @@ async def test_questions_that_are_not_about_this_call_get_no_answer(
     item, question = await decided(stack)
     asked = cast("dict[str, object]", question.value)
 
-    def forged(**changes: object) -> PendingInterrupt:
-        return PendingInterrupt("f" * 32, {**asked, **changes})
+    def forged(**changes: object) -> Question:
+        return Question("f" * 32, {**asked, **changes})
 
     for thread, pending in [
         ("t2", question),
         ("t1", forged(action_hash=item.action_hash)),  # the edited, not the asked
         ("t1", forged(item_id=7)),
         ("t1", forged(type="tool_approval")),
-        ("t1", PendingInterrupt("f" * 32, "what is your name?")),
+        ("t1", Question("f" * 32, "what is your name?")),
     ]:
         answers = await answered(stack, pending, thread=thread)
         assert (answers.ready, answers.unfit) == ({}, [])
@@ -89,7 +90,7 @@ async def test_a_question_about_what_nobody_knows_ends_and_nothing_runs_by_it(
     asked = cast("dict[str, object]", question.value)
     unknown = {**asked, "item_id": item_id.format(item.id.rpartition(".")[0])}
 
-    answers = await answered(stack, PendingInterrupt("f" * 32, unknown), thread="t1")
+    answers = await answered(stack, Question("f" * 32, unknown), thread="t1")
 
     [answer] = answers.ready.values()
     assert answer["type"] == "withdrawn"
@@ -107,7 +108,7 @@ async def test_a_doubt_that_nobody_knows_ends_without_a_word_of_people(
         "action_hash": digest.action_hash(item.requested),
     }
 
-    answers = await answered(stack, PendingInterrupt("f" * 32, value), thread="t1")
+    answers = await answered(stack, Question("f" * 32, value), thread="t1")
 
     [answer] = answers.ready.values()
     found = ReconcileAnswer.model_validate(answer)
@@ -144,10 +145,10 @@ async def test_an_answer_that_the_agent_would_refuse_is_never_sent(
     narrow: JsonObject = {"type": "object", "required": ["more"]}
     broken: JsonObject = {"type": 7}
 
-    unfit = PendingInterrupt(question.id, question.value, narrow)
+    unfit = Question(question.id, question.value, narrow)
     assert (await answered(stack, unfit, thread="t1")).unfit == [item.id]
 
-    odd = PendingInterrupt(question.id, question.value, broken)
+    odd = Question(question.id, question.value, broken)
     assert (await answered(stack, odd, thread="t1")).ready
 
 
@@ -155,7 +156,7 @@ async def test_a_doubt_is_answered_by_what_became_of_the_item(stack: Stack) -> N
     item, _ = await decided(stack)
     # The states below are written by hand, and no person signed them.
     stack.store.keyring = None
-    question = PendingInterrupt(
+    question = Question(
         "f" * 32,
         {
             "type": RECONCILE_INTERRUPT,

@@ -7,13 +7,15 @@ from typing import Any
 
 from keyturn.connect.local_gate import LocalGate
 from keyturn.gateway.approvals.decisions import Edit
+from keyturn.gateway.approvals.record import Item
+from keyturn.gateway.dialects.asked import Question
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol import wire
 from keyturn.gateway.protocol.http_api import OpenQuestion
 from keyturn.gateway.protocol.records import ItemState, RunRef
 from keyturn.gateway.protocol.strict_json import JsonObject
-from keyturn.gateway.resume.hand_over import HandedItem, HandOver
-from keyturn.gateway.resume.thread_state import PendingInterrupt, ThreadState
+from keyturn.gateway.resume.own_gates import OwnGates
+from keyturn.gateway.resume.thread_state import ThreadState
 from keyturn.gateway.store.store import Store
 from tests.service.harness import POLICY, ServiceHarness
 
@@ -45,7 +47,7 @@ class Stale:
         }
         return {one: (it.model_dump(mode="json"), 0) for one, it in answers.items()}
 
-    async def handed(self, run: RunRef) -> Sequence[HandedItem]:
+    async def handed(self, run: RunRef) -> Sequence[Item]:
         return ()
 
     async def withdraw(
@@ -57,9 +59,10 @@ class Stale:
 async def test_a_replaced_decision_is_not_handed_over(store: Store) -> None:
     people = ServiceHarness(store, load_policy(POLICY, "policy.yml"))
     gate = LocalGate(store, lambda: people.policy)
-    asked = PendingInterrupt(id="q1", value=VALUE)
+    asked = Question(id="q1", value=VALUE)
     state = ThreadState(exists=True, pending=(asked,), schemas={})
-    handing = HandOver(Stale(gate))
+    threads: Any = Stale(gate)
+    handing = OwnGates(threads)
 
     [question] = await handing.waiting(RUN, state)
     await people.decide(question.item_id, Edit(args={"amount": 3}))

@@ -122,18 +122,28 @@ async def while_held(
         # task that waits for it.
         with holding(lease), run_context.lasting(lambda: lease.left_s):
             running = asyncio.ensure_future(work())
-        watching = asyncio.create_task(lease.lost.wait())
-        try:
-            await asyncio.wait({running, watching}, return_when=asyncio.FIRST_COMPLETED)
-            # Valid even if the lease was lost at this moment: the writes were fenced.
-            if running.done():
-                return running.result()
-            raise LeaseLost
-        finally:
-            watching.cancel()
-            running.cancel()
-            # The lease is released after this block, so the work must have ended.
-            await asyncio.gather(running, watching, return_exceptions=True)
+        return await until_lost(lease, running)
+
+
+async def until_lost(lease: Lease, running: asyncio.Future[T]) -> T:
+    """Wait for work, and stop it when the lease is lost.
+
+    Raises:
+        LeaseLost: when the lease was lost and the work was stopped.
+    """
+    watching = asyncio.create_task(lease.lost.wait())
+    either: set[asyncio.Future[Any]] = {running, watching}
+    try:
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        # Valid even if the lease was lost at this moment: the writes were fenced.
+        if running.done():
+            return running.result()
+        raise LeaseLost
+    finally:
+        watching.cancel()
+        running.cancel()
+        # The lease is released after this block, so the work must have ended.
+        await asyncio.gather(running, watching, return_exceptions=True)
 
 
 class LoopWatch:

@@ -1,14 +1,13 @@
 """Propose the calls of an agent in a wrapped framework, and run them.
 
 Connectors share the arguments of a user (`Asker`), the check that verdicts are about
-the proposed calls, and the wait of a program that has paused its run (`decided`).
+the proposed calls, and the wait of a program that has paused its run (`has_decision`).
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from contextlib import suppress
 from functools import partial
 from typing import TypeVar
 
@@ -33,7 +32,6 @@ from keyturn.gateway.protocol.records import Person, RunRef, Tier
 from keyturn.gateway.protocol.schema_validation import checkable
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.protocol.wire import (
-    APPROVAL_INTERRUPT,
     ProposedCall,
     Turn,
     Verdict,
@@ -43,60 +41,47 @@ from keyturn.gateway.protocol.wire import (
 R = TypeVar("R")
 
 
-def gate_at(url: str | None = None, api_key: str | None = None) -> HttpGate:
-    """Return the gateway at a URL; the environment may set URL and API key.
+def gate_of(gateway: Gate | str | None, api_key: str | None = None) -> Gate:
+    """Return a gateway, or the one at a URL; the environment may set URL and API key.
 
     Raises:
         SettingsError: when the URL or the key is missing or cannot be used.
     """
-    return HttpGate(*address_of(url, api_key))
+    if isinstance(gateway, str) or gateway is None:
+        return HttpGate(*address_of(gateway, api_key))
+    check_gateway(gateway)
+    return gateway
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Asker:
     """An agent in another framework, as its connector was given it.
 
-    Attributes:
+    Args:
         agent: the agent's name in policy and cards.
-        gate: the gateway.
+        gateway: the gateway, or its URL.
+        api_key: the key for a gateway at a URL.
         ungated: names of tools that run without the gateway.
         limit_s: seconds that a call waits for people before it is withdrawn.
+
+    Raises:
+        SettingsError: when an argument cannot be used.
     """
 
-    agent: str
-    gate: Gate
-    ungated: frozenset[str] = frozenset()
-    limit_s: float = math.inf
-
-    @classmethod
-    def of(
-        cls,
+    def __init__(
+        self,
         agent: str,
         gateway: Gate | str | None,
         api_key: str | None,
         *,
         ungated: Collection[str],
         limit_s: float,
-    ) -> Asker:
-        """Check the arguments of a connector.
-
-        Raises:
-            SettingsError: when one of them cannot be used.
-        """
+    ) -> None:
         check_tool_names("ungated", ungated)
         is_time = is_a(limit_s, (int, float)) and limit_s > 0
         require(is_time, "limit_s", limit_s, "give seconds, or math.inf")
-        if isinstance(gateway, str) or gateway is None:
-            gate: Gate = gate_at(gateway, api_key)
-        else:
-            check_gateway(gateway)
-            gate = gateway
-        return cls(
-            agent=agent_name(agent),
-            gate=gate,
-            ungated=frozenset(ungated),
-            limit_s=limit_s,
-        )
+        self.gate = gate_of(gateway, api_key)
+        self.agent, self.ungated = agent_name(agent), frozenset(ungated)
+        self._limit_s = limit_s
 
     async def verdict(
         self, turn: Turn, call: ProposedCall, requester: Person | None = None
@@ -128,7 +113,7 @@ class Asker:
     async def run(self, held: HeldCall, work: Work[R]) -> CallReport[R]:
         """Run a call like `once`; withdraw it if people do not decide in time."""
         try:
-            return await once(self.gate, held, work, limit_s=self.limit_s)
+            return await once(self.gate, held, work, limit_s=self._limit_s)
         except NotDecided:
             await self.gate.withdraw(held.ref.run_ref, (held.item_id,))
         # Returns the withdrawal, or a decision that came first.
@@ -146,7 +131,7 @@ def _denied(call: ProposedCall, reason: str) -> Verdict:
     )
 
 
-async def decided(
+async def has_decision(
     gate: Gate, run: RunRef, question: OpenQuestion, *, waits: bool = True
 ) -> bool:
     """Wait until people have answered a question of a run; return True then.
@@ -164,34 +149,17 @@ async def decided(
     wait_s = POLL_S if waits else 0.0
     asked = AnswersQuestion(run=run, questions=(question,), wait_s=wait_s)
     backoff = Backoff()
-    found = await backoff.ask(partial(gate.answers, asked))
-    while waits and not found:
+    while True:
         found = await backoff.ask(partial(gate.answers, asked))
-    return bool(found)
-
-
-async def decided_on(
-    gate: Gate, run: RunRef, verdict: Verdict, *, waits: bool = True
-) -> bool:
-    """Wait like `decided` if the verdict needs people; otherwise return True."""
-    about = OpenQuestion(
-        kind=APPROVAL_INTERRUPT,
-        item_id=verdict.item_id,
-        action_hash=verdict.action_hash,
-    )
-    is_held = verdict.kind is VerdictKind.HOLD
-    return not is_held or await decided(gate, run, about, waits=waits)
-
-
-def schema_of(schema: object) -> JsonObject | None:
-    """Return a tool's schema in the form for edits; None if it cannot be used."""
-    try:
-        return checkable(strict_json.accept_object(schema))
-    except BadJson:
-        return None
+        if found or not waits:
+            return bool(found)
 
 
 def schemas_of(schemas: Mapping[str, object]) -> dict[str, JsonObject]:
-    """Return the schemas of tools that can be used, by the tools' names."""
-    found = {tool: schema_of(schema) for tool, schema in schemas.items()}
-    return {tool: schema for tool, schema in found.items() if schema is not None}
+    """Return the schemas of tools in the form for edits, without unusable ones."""
+    found = dict[str, JsonObject]()
+    for tool, schema in schemas.items():
+        with suppress(BadJson):
+            usable = checkable(strict_json.accept_object(schema))
+            found |= {} if usable is None else {tool: usable}
+    return found

@@ -19,7 +19,7 @@ import json
 import math
 import weakref
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn, cast
 
 from agents import (
@@ -38,15 +38,22 @@ from agents.items import ToolApprovalItem
 from agents.tool_context import ToolContext
 from pydantic_core import to_jsonable_python
 
-from keyturn.connect.asking import Asker, decided_on, schemas_of
+from keyturn.connect.asking import Asker, has_decision, schemas_of
 from keyturn.connect.gate import Gate
 from keyturn.connect.kept_values import defused
 from keyturn.connect.once import CallReport, Work
 from keyturn.gateway.client.claiming import HeldCall
 from keyturn.gateway.errors import BadJson, SettingsError
 from keyturn.gateway.protocol import strict_json
+from keyturn.gateway.protocol.http_api import OpenQuestion
 from keyturn.gateway.protocol.records import Person
-from keyturn.gateway.protocol.wire import ProposedCall, Turn, TurnRef, Verdict
+from keyturn.gateway.protocol.wire import (
+    ProposedCall,
+    Turn,
+    TurnRef,
+    Verdict,
+    VerdictKind,
+)
 
 Context = RunContextWrapper[Any]
 
@@ -90,8 +97,8 @@ def gate_tools(  # noqa: PLR0913 - one keyword for each option
             acts past the gate: a hosted tool, an MCP server, a stored prompt, a
             sandbox, an ungated agent as a tool, or a tool that asks by itself.
     """
-    asker = Asker.of(name, gateway, api_key, ungated=ungated, limit_s=limit_s)
-    return _Gates(asker, thread, requester, durable=durable).agent(agent)
+    asker = Asker(name, gateway, api_key, ungated=ungated, limit_s=limit_s)
+    return _Gates(asker, thread, requester, durable).agent(agent)
 
 
 async def decided(state: RunState[Any, Any]) -> RunState[Any, Any]:
@@ -104,10 +111,8 @@ async def decided(state: RunState[Any, Any]) -> RunState[Any, Any]:
     for item in state.get_interruptions():
         gated = _gated_tool(item)
         if gated is not None:
-            call_id, arguments = (_of(item, name) for name in ("call_id", "arguments"))
-            turn = gated.turn(context, call_id, arguments)
-            verdict = await gated.verdict(context, turn)
-            await decided_on(gated.gates.asker.gate, turn.ref.run_ref, verdict)
+            turn = gated.turn(context, item.call_id or "", item.arguments or "")
+            await gated.is_decided(context, turn, waits=True)
             state.approve(item)
     return state
 
@@ -119,86 +124,68 @@ def _gated_tool(item: ToolApprovalItem) -> _Gated | None:
     return invoke if isinstance(invoke, _Gated) else None
 
 
-def _of(item: ToolApprovalItem, name: str) -> str:
-    raw: object = item.raw_item
-    if isinstance(raw, dict):
-        return str(cast("dict[str, object]", raw)[name])
-    return str(getattr(raw, name))
-
-
+@dataclass(frozen=True)
 class _Gates:
-    """Copies each agent once, so that agents may hand off to each other."""
+    """Copies each agent once, so that agents may hand off to each other.
 
-    def __init__(
-        self,
-        asker: Asker,
-        thread: Callable[[Context], str] | None,
-        requester: Callable[[Context], Person | None] | None,
-        *,
-        durable: bool,
-    ) -> None:
-        self.asker, self.thread, self.requester = asker, thread, requester
-        self._durable = durable
-        # The originals are kept, so that no other object can get their ids.
-        self._copies = dict[int, tuple[Agent[Any], Agent[Any]]]()
+    ``copies`` also keeps the originals, so that no other object can get their ids.
+    """
+
+    asker: Asker
+    thread: Callable[[Context], str] | None
+    requester: Callable[[Context], Person | None] | None
+    durable: bool
+    copies: dict[int, tuple[Agent[Any], Agent[Any]]] = field(
+        default_factory=dict[int, tuple[Agent[Any], Agent[Any]]]
+    )
 
     def agent(self, agent: Agent[Any]) -> Agent[Any]:
         """Return the gated copy of an agent."""
-        known = self._copies.get(id(agent))
+        known = self.copies.get(id(agent))
         if known is not None:
             return known[1]
         self._check(agent)
         copy = agent.clone(tools=[self._tool(one) for one in agent.tools], handoffs=[])
-        self._copies[id(agent)] = self._copies[id(copy)] = (agent, copy)
+        self.copies[id(agent)] = self.copies[id(copy)] = (agent, copy)
         copy.handoffs = [self._handoff(one) for one in agent.handoffs]
         return copy
 
     def _check(self, agent: Agent[Any]) -> None:
         if type(agent) is not Agent and agent.name not in self.asker.ungated:
             what = f"{type(agent).__name__} {agent.name!r}"
-            self._refuse(what, None, "it may add tools to a run; use a plain Agent")
+            self._refuse(what, "it may add tools to a run; use a plain Agent")
+        owner = f"of {agent.name!r}"
         for server in agent.mcp_servers:
             if server.name not in self.asker.ungated:
-                self._refuse(
-                    f"MCP server {server.name!r}",
-                    agent,
-                    "put it behind `keyturn mcp`, which holds its calls",
-                )
+                what = f"MCP server {server.name!r} {owner}"
+                self._refuse(what, "put it behind `keyturn mcp`, which holds its calls")
         if agent.prompt is not None:
-            self._refuse(
-                "stored prompt", agent, "it may add tools; write its text and tools"
-            )
+            advice = "it may add tools; write its text and tools"
+            self._refuse(f"stored prompt {owner}", advice)
 
     def _tool(self, tool: Tool) -> Tool:
         if tool.name in self.asker.ungated or isinstance(tool, ToolSearchTool):
             return tool
         if not isinstance(tool, FunctionTool):
             what = f"{type(tool).__name__} {tool.name!r}"
-            self._refuse(what, None, "use a function tool, which runs in this program")
+            self._refuse(what, "use a function tool, which runs in this program")
         if isinstance(tool.on_invoke_tool, _Gated):
             return tool
         inner = cast("Agent[Any] | None", getattr(tool, "_agent_instance", None))
         if inner is not None:
             self._check_inner(inner, tool.name, set())
             return tool
+        what = f"tool {tool.name!r}"
         if tool.needs_approval is not False:
-            self._refuse(
-                f"tool {tool.name!r}",
-                None,
-                "remove needs_approval=, so that people are asked once",
-            )
+            self._refuse(what, "remove needs_approval=, so that people are asked once")
         if tool.output_json_schema is not None:
-            self._refuse(
-                f"tool {tool.name!r}",
-                None,
-                "remove its output schema, which a refusal does not fit",
-            )
+            self._refuse(what, "remove its output schema, which a refusal does not fit")
         plain = replace(tool, timeout_seconds=None, **_RAISES)
         gated = _Gated(self, plain, tool.timeout_seconds)
         return replace(
             tool,
             on_invoke_tool=gated,
-            needs_approval=gated.waits if self._durable else False,
+            needs_approval=gated.waits if self.durable else False,
             timeout_seconds=None,
         )
 
@@ -208,17 +195,14 @@ class _Gates:
             return
         seen.add(id(agent))
         self._check(agent)
+        advice = f"give gate_tools() that agent before .as_tool() makes {name!r}"
         for tool in agent.tools:
             inner = cast("Agent[Any] | None", getattr(tool, "_agent_instance", None))
             is_gated = isinstance(getattr(tool, "on_invoke_tool", None), _Gated)
             if inner is not None:
                 self._check_inner(inner, name, seen)
             elif not (is_gated or tool.name in self.asker.ungated):
-                self._refuse(
-                    f"tool {tool.name!r} of {agent.name!r}",
-                    None,
-                    f"give gate_tools() that agent before .as_tool() makes {name!r}",
-                )
+                self._refuse(f"tool {tool.name!r} of {agent.name!r}", advice)
         for one in agent.handoffs:
             is_gated = isinstance(one, Handoff) and isinstance(
                 one.on_invoke_handoff, _GatedHandoff
@@ -226,11 +210,7 @@ class _Gates:
             if isinstance(one, Agent):
                 self._check_inner(one, name, seen)
             elif not is_gated:
-                self._refuse(
-                    f"handoff of {agent.name!r}",
-                    None,
-                    f"give gate_tools() that agent before .as_tool() makes {name!r}",
-                )
+                self._refuse(f"handoff of {agent.name!r}", advice)
 
     def _handoff(
         self, given: Agent[Any] | Handoff[Any, Any]
@@ -247,10 +227,9 @@ class _Gates:
             setattr(copy, "_agent_ref", weakref.ref(self.agent(target)))  # noqa: B010
         return copy
 
-    def _refuse(self, what: str, agent: Agent[Any] | None, advice: str) -> NoReturn:
-        owner = f" of {agent.name!r}" if agent else ""
+    def _refuse(self, what: str, advice: str) -> NoReturn:
         raise SettingsError(
-            f"The {what}{owner} bypasses the gate of {self.asker.agent!r}: {advice}, "
+            f"The {what} bypasses the gate of {self.asker.agent!r}: {advice}, "
             "or list its name in ungated= to run it without approvals."
         )
 
@@ -293,9 +272,15 @@ class _Gated:
     async def waits(self, context: Context, args: dict[str, Any], call_id: str) -> bool:
         """Return True if people have not decided on a call yet."""
         turn = self.turn(context, call_id, json.dumps(args))
+        return not await self.is_decided(context, turn, waits=False)
+
+    async def is_decided(self, context: Context, turn: Turn, *, waits: bool) -> bool:
+        """Return True if a call needs no decision; wait for it if ``waits``."""
         verdict = await self.verdict(context, turn)
-        gate = self.gates.asker.gate
-        return not await decided_on(gate, turn.ref.run_ref, verdict, waits=False)
+        if verdict.kind is not VerdictKind.HOLD:
+            return True
+        gate, question = self.gates.asker.gate, OpenQuestion.about(verdict)
+        return await has_decision(gate, turn.ref.run_ref, question, waits=waits)
 
     def turn(self, context: Context, call_id: str, text: str) -> Turn:
         """Return the turn of one call."""

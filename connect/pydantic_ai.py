@@ -43,7 +43,7 @@ from pydantic_ai.output import OutputContext
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 from typing_extensions import override
 
-from keyturn.connect.asking import Asker, decided, schemas_of
+from keyturn.connect.asking import Asker, has_decision, schemas_of
 from keyturn.connect.gate import Gate
 from keyturn.connect.kept_values import defused, kept, recalled
 from keyturn.connect.once import CallReport, NotDecided, Work, once
@@ -104,7 +104,7 @@ class KeyturnApproval(AbstractCapability[Any]):
         requester: Requester | None = None,
         ungated: Collection[str] = (),
     ) -> None:
-        self.asker = Asker.of(agent, gateway, api_key, ungated=ungated, limit_s=limit_s)
+        self.asker = Asker(agent, gateway, api_key, ungated=ungated, limit_s=limit_s)
         self.durable, self.requester = durable, requester
 
     @override
@@ -172,7 +172,7 @@ class KeyturnApproval(AbstractCapability[Any]):
         for one in ours.values():
             run = RunRef.model_validate(one["run"])
             question = OpenQuestion.model_validate(one["question"])
-            await decided(self.asker.gate, run, question)
+            await has_decision(self.asker.gate, run, question)
         return requests.build_results(approvals=dict.fromkeys(ours, True))
 
     def _refuse_asking(self, names: Collection[str]) -> None:
@@ -283,9 +283,9 @@ def _turn(ctx: RunContext[Any], asker: Asker, args: dict[str, Any]) -> Turn:
 
 
 def _schemas(ctx: RunContext[Any], names: Sequence[str]) -> dict[str, JsonObject]:
-    defined = {name: _tools(ctx)[name].tool_def for name in names}
+    tools = _tools(ctx)
     return schemas_of(
-        {name: one.parameters_json_schema for name, one in defined.items()}
+        {name: tools[name].tool_def.parameters_json_schema for name in names}
     )
 
 

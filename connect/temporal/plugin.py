@@ -6,7 +6,7 @@ import asyncio
 import inspect
 import json
 from collections.abc import Awaitable, Callable, Coroutine, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any, cast
 
@@ -20,7 +20,7 @@ from temporalio.worker import Worker, WorkflowRunner
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
 from typing_extensions import override
 
-from keyturn.connect.asking import gate_at, schema_of
+from keyturn.connect.asking import gate_of, schemas_of
 from keyturn.connect.gate import Gate
 from keyturn.connect.once import CallReport, NotDecided, Permit, Work, once
 from keyturn.connect.temporal import gated
@@ -60,9 +60,7 @@ class KeyturnPlugin(SimplePlugin):
         requester: Callable[[Call], Awaitable[Person | None]] | None = None,
         wakes: bool = True,
     ) -> None:
-        if isinstance(gateway, str) or gateway is None:
-            gateway = gate_at(gateway, api_key)
-        self._gate, self._wakes = gateway, wakes
+        self._gate, self._wakes = gate_of(gateway, api_key), wakes
         self._requester = requester
         self._tools = {tool.__name__: tool for tool in tools}
         super().__init__(  # pyright: ignore[reportUnknownMemberType] - as Temporal types it
@@ -206,13 +204,10 @@ def _ref_of(call: Call) -> wire.TurnRef:
 
 def _schemas(name: str, tool: Tool | None) -> dict[str, JsonObject]:
     """Return the schema of a tool's arguments for edits; {} if it has none."""
-    try:
-        found = (
-            schema_of(TypeAdapter(cast("Any", tool)).json_schema()) if tool else None
-        )
-    except PydanticUserError:
-        found = None
-    return {} if found is None else {name: found}
+    if tool is not None:
+        with suppress(PydanticUserError):
+            return schemas_of({name: TypeAdapter(cast("Any", tool)).json_schema()})
+    return {}
 
 
 @contextmanager

@@ -47,10 +47,15 @@ def test_an_argument_that_cannot_be_used_is_refused(
         "ungated": (),
         "limit_s": math.inf,
     }
-    Asker.of(**given)
+    Asker(**given)
 
     with pytest.raises(SettingsError, match=words):
-        Asker.of(**(given | changed))
+        Asker(**(given | changed))
+
+
+def asker_of(gate: LocalGate) -> Asker:
+    """Return an agent without options."""
+    return Asker("support", gate, None, ungated=(), limit_s=math.inf)
 
 
 class OtherVerdicts(LocalGate):
@@ -69,7 +74,7 @@ async def test_a_verdict_on_another_call_denies_this_one(
     people: ServiceHarness, other: dict[str, object]
 ) -> None:
     gate = OtherVerdicts(people.store, lambda: people.policy)
-    asker = Asker(agent="support", gate=gate)
+    asker = asker_of(gate)
     gate.other = {}
     assert (await asker.verdict(TURN, CALL)).kind is VerdictKind.RUN
 
@@ -84,7 +89,7 @@ async def test_a_refusal_denies_the_call_and_a_refused_key_ends_the_run(
     people: ServiceHarness,
 ) -> None:
     gate = LocalGate(people.store, lambda: people.policy)
-    asker = Asker(agent="support", gate=gate)
+    asker = asker_of(gate)
     await asker.verdict(TURN, CALL, DAN)
     other = CALL.with_(args={"order": 8})
 
@@ -98,7 +103,7 @@ async def test_a_refusal_denies_the_call_and_a_refused_key_ends_the_run(
 
     refusing = Refusing(people.store, lambda: people.policy)
     with pytest.raises(KeyRefused):
-        await Asker(agent="support", gate=refusing).verdict(TURN, CALL)
+        await asker_of(refusing).verdict(TURN, CALL)
 
 
 def test_a_schema_that_cannot_be_used_is_left_out() -> None:

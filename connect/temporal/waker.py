@@ -19,7 +19,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from keyturn.connect.gate import Gate
 from keyturn.connect.temporal.gated import DECISION
 from keyturn.gateway.errors import KeyturnError
-from keyturn.gateway.failures import log_failure
+from keyturn.gateway.failures import Outage, log_failure
 from keyturn.gateway.protocol.records import ItemState, RunRef
 
 logger = logging.getLogger(__name__)
@@ -59,16 +59,16 @@ class Waker:
 
     async def run(self) -> None:
         """Follow the gateway's events until cancelled."""
-        place = ""
+        place, outage = "", Outage(logger, "the gateway")
         async with asyncio.TaskGroup() as knocks:
             while True:
                 try:
                     place, found = await self._decided(place)
+                    outage.ends()
                 except Exception as error:  # noqa: BLE001 - the waker must survive
                     # No event is lost: the next request continues at this place.
                     if isinstance(error, KeyturnError):
-                        # Its sentence is enough: people start workers by hand, too.
-                        logger.warning("temporal.waker_waits error=%s", error)
+                        outage.goes_on(error)
                     else:
                         log_failure(logger, error, "temporal.waker_waits")
                     await asyncio.sleep(PAUSE_S)

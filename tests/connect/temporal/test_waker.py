@@ -1,34 +1,52 @@
-"""The waker's log tells people why it waits."""
+"""The waker's log tells people why it waits, and when it goes on."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
+import itertools
 from typing import Any
 
 import pytest
+from aiohttp import web
 
 from keyturn.connect.gate import HttpGate
-from keyturn.connect.temporal.waker import Waker
+from keyturn.connect.temporal import waker
+from tests.api.api_stack import serving
 from tests.conftest import eventually
+from tests.service.harness import ServiceHarness
+
+AWAY = 10
+"""Number of requests that fail."""
 
 
-async def test_a_gateway_that_is_away_is_one_line_without_places_in_code(
+async def test_a_gateway_that_is_away_is_one_line_and_one_when_it_is_back(
+    people: ServiceHarness,
     caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(waker, "PAUSE_S", 0.01)
+    requests = itertools.count()
+
+    @web.middleware
+    async def away_at_first(request: web.BaseRequest, handler: Any) -> Any:
+        is_away = next(requests) < AWAY
+        return web.Response(status=502) if is_away else await handler(request)
+
     unused: Any = None
-    gate = HttpGate("http://127.0.0.1:9", "tk_x")
-    waking = asyncio.create_task(Waker(unused, gate).run())
+    async with serving(people, [away_at_first]) as stack:
+        gate = HttpGate(stack.url, stack.key(agents=["*"]))
+        waking = asyncio.create_task(waker.Waker(unused, gate).run())
 
-    async def is_told() -> bool:
-        return bool(caplog.records)
+        async def is_back() -> bool:
+            return len(caplog.records) > 1
 
-    await eventually(is_told)
-    waking.cancel()
-    await asyncio.gather(waking, return_exceptions=True)
-    await gate.aclose()
+        await eventually(is_back)
+        waking.cancel()
+        await asyncio.gather(waking, return_exceptions=True)
+        await gate.aclose()
 
-    [record] = caplog.records
-    assert record.levelno == logging.WARNING
-    assert "did not answer" in record.getMessage()
-    assert ".py:" not in record.getMessage()
+    began, ended = (one.getMessage() for one in caplog.records)
+    assert "outage.began of=the gateway" in began
+    assert "answered 502" in began
+    assert ".py:" not in began
+    assert ended == "outage.ended of=the gateway"

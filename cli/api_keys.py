@@ -18,7 +18,7 @@ from keyturn.cli import console
 from keyturn.cli.command_context import CommandContext, caller, command_context
 from keyturn.cli.console import AsJson, By
 from keyturn.cli.policy_inputs import ensure_spelled
-from keyturn.cli.store_access import use_store
+from keyturn.cli.store_access import SANDBOX_FOLDER, has_sandbox, is_there, use_store
 from keyturn.gateway.api.serving import api_key_seals, api_key_store
 from keyturn.gateway.config import Settings
 from keyturn.gateway.errors import SettingsError
@@ -75,6 +75,16 @@ def create(
     """
     lives = _life(expires)
     _check_names(name, *agent, *(tool or ()))
+    settings = command_context(ctx).settings()
+    hint = (
+        "For 'keyturn run --sandbox', repeat the command with "
+        f"KEYTURN_DATA_DIR={settings.data_dir / SANDBOX_FOLDER}"
+    )
+    if has_sandbox(settings) and not is_there(settings):
+        raise SettingsError(
+            f"No key was made: the only store here is that of a sandbox. {hint}. For "
+            "another gateway, start 'keyturn run' first."
+        )
     ensure_spelled(command_context(ctx), tools=tool or (), agents=agent)
     who = by or caller()
 
@@ -100,6 +110,8 @@ def create(
         console.as_json({**_row(new.kept), "key": new.text})
         return
     console.good(f"{_line(new.kept)}")
+    if has_sandbox(settings):
+        console.note(f"A gateway in a sandbox refuses this key. {hint}.")
     console.note("This is the key. It is shown only once:")
     typer.echo(new.text)
 

@@ -17,6 +17,7 @@ from keyturn.cli.command_context import (
 from keyturn.cli.demo_stack import REQUESTER, holders, open_demo_stack, seed
 from keyturn.cli.stack import ensure_configured, open_stack
 from keyturn.cli.stop_signals import serve, until_stopped
+from keyturn.cli.store_access import SANDBOX_FOLDER
 from keyturn.gateway.config import DEFAULT_FILE
 from keyturn.gateway.garbage_collection import spare_what_is_there
 from keyturn.gateway.logs import write_logs
@@ -87,7 +88,7 @@ async def _run_in_sandbox(command: CommandContext, port: int) -> None:
     write_logs(settings.log, shows_errors=True)
     async with open_demo_stack(
         command.config or DEFAULT_FILE,
-        settings.data_dir / "sandbox",
+        settings.data_dir / SANDBOX_FOLDER,
         port=port,
         env=command.env,
         seed=partial(seed, policy=policy),
@@ -106,7 +107,7 @@ async def _run_in_sandbox(command: CommandContext, port: int) -> None:
         # example, an API key that this gateway refuses.
         console.note(
             "Commands for it, in another terminal: "
-            f"KEYTURN_DATA_DIR={settings.data_dir / 'sandbox'} keyturn …"
+            f"KEYTURN_DATA_DIR={settings.data_dir / SANDBOX_FOLDER} keyturn …"
         )
         console.note("Ctrl+C stops everything.")
         await until_stopped(demo.stack.keyturn.store)

@@ -17,6 +17,9 @@ from keyturn.gateway.trust.key_folder import Keyring
 
 T = TypeVar("T")
 
+SANDBOX_FOLDER = "sandbox"
+"""Folder of the data of ``keyturn run --sandbox``, in the data folder."""
+
 
 @asynccontextmanager
 async def open_configured(
@@ -78,6 +81,11 @@ def use_store(
 def is_there(settings: Settings) -> bool:
     """Return True if there is a store or the settings have an address of one."""
     return bool(settings.store_url) or may_be_there(settings.data_dir / ENGINE_FOLDER)
+
+
+def has_sandbox(settings: Settings) -> bool:
+    """Return True if a sandbox of these settings was started, with its own store."""
+    return may_be_there(settings.data_dir / SANDBOX_FOLDER / ENGINE_FOLDER)
 
 
 def nothing_is_here(command: CommandContext, settings: Settings) -> bool:

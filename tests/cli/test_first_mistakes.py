@@ -277,6 +277,19 @@ def test_what_runs_or_ran_there_is_asked(shell: Shell) -> None:
     assert told == "✔ Nothing is frozen, and no agent is paused.\n"
 
 
+def test_a_key_that_only_a_sandbox_could_use_is_not_made_beside_it(
+    shell: Shell,
+) -> None:
+    create = ("api-keys", "create", "trial", "--agent", "billing")
+    inside = str(shell.folder / ".keyturn" / "sandbox")
+    shell(*create, KEYTURN_DATA_DIR=inside)
+
+    told = shell.refused(*create)
+
+    assert f"repeat the command with KEYTURN_DATA_DIR={inside}" in told
+    assert not (shell.folder / ".keyturn" / "valkey").exists()
+
+
 def test_the_doctor_makes_nothing_where_nothing_of_keyturn_is(shell: Shell) -> None:
     code, told, _ = shell("doctor")
 

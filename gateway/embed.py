@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Self
 
@@ -57,6 +58,7 @@ from keyturn.gateway.resume.thread_state import (
 )
 from keyturn.gateway.resume.transient_retry import InputNotGiven, retry_transient
 from keyturn.gateway.running import (
+    check_own_gates,
     gateway_process,
     load_runners,
     load_triage,
@@ -201,6 +203,7 @@ class Keyturn(Program):
             )
             self.registration = await enter(registered(self.store, process))
             if isinstance(self._policy, PolicyFile):
+                self._policy.check = partial(check_own_gates, settings, agents)
                 await enter(followed(self._policy, self.store, tenant=tenant))
             self.service = await enter(running(
                 self.store, self._policy, self._runners, tenant=tenant,

@@ -2,7 +2,8 @@
 
 A change is applied once two successive looks find the same content, because half of a
 file can also be a policy: one without the rules of the other half. An unreadable file
-or an invalid policy is refused, and the policy in force remains. So an emptied, deleted
+or an invalid policy is refused, and the policy in force remains. So is a policy that
+puts a tool to people about which its agent does not ask. So an emptied, deleted
 or misspelt file never loosens a rule.
 """
 
@@ -19,7 +20,7 @@ from keyturn.gateway.approvals.events import Event, EventName
 from keyturn.gateway.approvals.standing import POLICY_CHANGED
 from keyturn.gateway.arguments import is_a, require
 from keyturn.gateway.config import PolicySource, Settings
-from keyturn.gateway.errors import PolicyError, SettingsError
+from keyturn.gateway.errors import GraphError, PolicyError, SettingsError
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.policy.rules import Policy
 from keyturn.gateway.resume.transient_retry import repeat
@@ -59,6 +60,9 @@ class PolicyFile:
     Args:
         source: place of the policy.
 
+    Attributes:
+        check: raises a `GraphError` for a changed policy that the agents do not fit.
+
     Raises:
         PolicyError: the file is not a policy at the start; names the line.
         SettingsError: it cannot be read at the start.
@@ -66,6 +70,7 @@ class PolicyFile:
 
     def __init__(self, source: PolicySource) -> None:
         self._source = source
+        self.check: Callable[[Policy], None] = lambda _: None
         # Each is the text, or the problem of reading it.
         self._evaluated = self._standing = (source.read(), "")
         self._policy = self._load(*self._evaluated)
@@ -98,7 +103,8 @@ class PolicyFile:
         was = self._policy.digest
         try:
             policy = self._load(*found)
-        except (PolicyError, SettingsError) as error:
+            self.check(policy)
+        except (PolicyError, SettingsError, GraphError) as error:
             return Change(was, was, str(error)[:_LONGEST_REASON])
         # The digest is computed here, off the event loop, before its first use.
         change = Change(was, policy.digest)

@@ -7,7 +7,14 @@ import logging
 import os
 import secrets
 import socket
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable
+from collections.abc import (
+    AsyncGenerator,
+    Awaitable,
+    Callable,
+    Collection,
+    Iterable,
+    Mapping,
+)
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
@@ -79,6 +86,19 @@ async def load_runners(
             attached(graph, saver), agent=name, ungated=agent.ungated, hands_over=True
         )
     return runners
+
+
+def check_own_gates(
+    settings: Settings, runners: Mapping[str, Runner], policy: Policy
+) -> None:
+    """Check that loaded agents with their own gate fit another policy.
+
+    Raises:
+        GraphError: the policy puts a tool to people, and its agent does not ask.
+    """
+    for name, agent in settings.agents.items():
+        if agent.own_gate:
+            runners[name].check_gates(agent.graph, own_gate_of(name, policy))
 
 
 def own_gate_of(agent: str, policy: Policy | None) -> IsFree:

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from keyturn.agent import ApprovalMiddleware
+from keyturn.gateway.approvals.events import EventName
+from keyturn.gateway.config import Settings
+from keyturn.gateway.embed import Keyturn
 from keyturn.gateway.errors import GraphError, SettingsError
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.remote.program import RemoteKeyturn
 from keyturn.gateway.resume.graphs import as_graph, described
 from keyturn.gateway.running import own_gate_of
+from keyturn.gateway.store.store import Store
+from tests.conftest import eventually
 from tests.dialects import sample_agents
 from tests.dialects.sample_agents import KINDS
+from tests.streams import audit_entries
 
-POLICY = load_policy(
-    """\
+TEXT = """\
 version: 1
 defaults: {tier: approve, needs: U0ANA, channel: "#x"}
 tools:
@@ -25,9 +31,8 @@ tools:
   mail: {tier: auto, raise: [{to: approve, when: "true", because: it may}]}
   task: {tier: auto}
   ban: {tier: deny}
-""",
-    "policy.yml",
-)
+"""
+POLICY = load_policy(TEXT, "policy.yml")
 PAY = {"pay": KINDS}
 BUILTIN = ["builtin"]
 
@@ -102,6 +107,38 @@ async def test_two_gates_on_one_tool_are_refused(first: str, mode: str) -> None:
     for own_gate in (None, own_gate_of("crm", POLICY)):
         with pytest.raises(GraphError, match="asks people twice about 'pay'"):
             await as_graph(graph, "crm.py:graph", (), own_gate)
+
+
+async def test_a_changed_policy_that_puts_an_unasked_tool_to_people_is_refused(
+    store: Store, tmp_path: Path
+) -> None:
+    (tmp_path / "crm.py").write_text(
+        "from tests.dialects.sample_agents import KINDS, langchain\n"
+        "graph = langchain({'pay': KINDS}).graph\n"
+    )
+    policy, file = tmp_path / "policy.yml", tmp_path / "keyturn.yml"
+    policy.write_text(TEXT)
+    file.write_text(f"""
+agents: {{crm: {{graph: "crm.py:graph", own_gate: true}}}}
+redis_url: "{store.conn.url}"
+""")
+    async with Keyturn(Settings.load(file, {})) as tk:
+        before = tk.service.policy_now.digest
+        policy.write_text(TEXT.replace("look: {tier: auto}", "look: {tier: approve}"))
+
+        refused: list[str] = []
+
+        async def is_refused() -> bool:
+            keys = store.keys_of_tenant("default")
+            found = await audit_entries(store.conn, keys)
+            name = EventName.POLICY_REFUSED
+            refused[:] = [one.reason for one in found if one.name is name]
+            return bool(refused)
+
+        await eventually(is_refused)
+
+    assert "'look' in 'tools'. Name them in interrupt_on" in refused[0]
+    assert tk.service.policy_now.digest == before
 
 
 def test_one_name_instead_of_a_list_of_agents_is_refused() -> None:

@@ -19,7 +19,7 @@ import asyncio
 import json
 import logging
 from collections.abc import AsyncIterator, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http import HTTPStatus
 from typing import Any, NamedTuple, cast
 from urllib.parse import quote
@@ -111,7 +111,7 @@ class Sent:
 
     Attributes:
         thread: id of the thread.
-        run: id of the run.
+        run: id of the run; "" before it is sent.
         marks: the marks of the answers.
         claims: the claims of the calls, to end the hand-over after a crash.
         checkpoint: id of the checkpoint with the answered questions.
@@ -263,23 +263,12 @@ class AgentServer:
         return Runs(tuple(str(one.get("run_id")) for one in found), tuple(ours))
 
     async def send(
-        self,
-        at: Position,
-        answers: Mapping[str, JsonValue],
-        marks: Collection[str],
-        claims: Collection[Claim],
-        after: str,
+        self, at: Position, answers: Mapping[str, JsonValue], mark: Sent
     ) -> Sent | Ending | None:
-        """Resume a thread with answers by question id; return None if it is busy.
+        """Resume a thread with answers by question id; return None if it is busy."""
+        return await self._run(at, {"command": {"resume": dict(answers)}}, mark)
 
-        See `Sent` for the marks, the claims and ``after``.
-        """
-        body: Body = {"command": {"resume": dict(answers)}}
-        return await self._run(at, body, marks, claims, after)
-
-    async def ask_again(
-        self, at: Position, mark: str, after: str
-    ) -> Sent | Ending | None:
+    async def ask_again(self, at: Position, mark: Sent) -> Sent | Ending | None:
         """Make a thread ask again, with new ids and without a call of a model.
 
         A failed answer stays in its checkpoint and would replace every later answer.
@@ -287,26 +276,18 @@ class AgentServer:
         Returns as `send`.
         """
         body: Body = {"input": None, "checkpoint_id": at.checkpoint}
-        return await self._run(at, body, (mark,), (), after)
+        return await self._run(at, body, mark)
 
-    async def _run(
-        self,
-        at: Position,
-        body: Body,
-        marks: Collection[str],
-        claims: Collection[Claim],
-        after: str,
-    ) -> Sent | Ending | None:
-        metadata: Body = {
-            _TURNS: [*marks],
-            _CLAIMS: [f"{one.item_id} {one.fence}" for one in claims],
-            _CHECKPOINT: at.checkpoint,
-            _AFTER: after,
-        }
+    async def _run(self, at: Position, body: Body, mark: Sent) -> Sent | Ending | None:
         given = {
-            **resumed_settings(await self._paused_run(at, after)),
+            **resumed_settings(await self._paused_run(at, mark.after)),
             **body,
-            "metadata": metadata,
+            "metadata": {
+                _TURNS: [*mark.marks],
+                _CLAIMS: [f"{one.item_id} {one.fence}" for one in mark.claims],
+                _CHECKPOINT: mark.checkpoint,
+                _AFTER: mark.after,
+            },
             "multitask_strategy": "reject",
             "if_not_exists": "reject",
             "durability": "sync",
@@ -322,7 +303,7 @@ class AgentServer:
                     return Ending("deleted")
                 case _:
                     return Ending("refused", error.detail)
-        return _sent(at.thread, {"run_id": made.get("run_id"), "metadata": metadata})
+        return replace(mark, run=str(made.get("run_id")))
 
     async def ending(self, sent: Sent, question: str) -> Ending | None:
         """Return the end of the answer to a question; None while it is unknown."""

@@ -229,7 +229,8 @@ class Connector:
             elif not at.may_ask_again:
                 detail = _CANNOT_ASK_AGAIN
             else:
-                reply = await self._host.ask_again(at, mark, runs.newest)
+                sent = Sent(at.thread, "", (mark,), (), at.checkpoint, runs.newest)
+                reply = await self._host.ask_again(at, sent)
                 if reply is None:
                     return
                 detail = reply.detail if isinstance(reply, Ending) else ""
@@ -356,13 +357,14 @@ class Connector:
     async def _send(self, at: Position, newest: str, ready: Sequence[Delivery]) -> None:
         """Send all answers in one request, and record their ends."""
         answers = {one.about.ref.ns: one.answer for one in ready}
-        claims = [claim for one in ready for claim in one.claims]
+        claims = tuple(claim for one in ready for claim in one.claims)
         marks = tuple(one.mark for one in ready)
+        mark = Sent(at.thread, "", marks, claims, at.checkpoint, newest)
         try:
-            sent = await self._host.send(at, answers, marks, claims, newest)
+            sent = await self._host.send(at, answers, mark)
         except HostUnavailable as error:
             logger.warning("answer.unconfirmed thread=%s error=%s", at.thread, error)
-            sent = await self._arrived(at.thread, marks)
+            sent = await self._arrived(mark)
         if sent is None:
             await self._hand_over.release(ready)
             return
@@ -372,13 +374,13 @@ class Connector:
             else:
                 await self._end(one, sent)
 
-    async def _arrived(self, thread: str, marks: tuple[str, ...]) -> Sent | None:
+    async def _arrived(self, mark: Sent) -> Sent | None:
         """Look for the marks of an answer that the server did not confirm."""
         while True:
             await asyncio.sleep(self._every_s)
             with suppress(HostUnavailable):
-                found = (await self._host.runs(thread)).ours
-                return next((it for it in found if it.marks == marks), None)
+                found = (await self._host.runs(mark.thread)).ours
+                return next((it for it in found if it.marks == mark.marks), None)
 
     async def _ended(self, sent: Sent, one: Delivery) -> Ending:
         """Wait until the server shows how an answer ended."""

@@ -348,16 +348,13 @@ def _report(
 def _ran(end: Ran[Value[R] | _Failed]) -> CallReport[R]:
     if isinstance(end.result, Value):
         return CallReport(end.result, is_error=not end.ok)
-    kind = end.failure or FailureKind.RAISED
-    text = texts.failure_text(kind, end.result.text)
-    return CallReport(text=text, is_error=True, kind="failed")
+    return failed(end.failure, end.result.text)
 
 
 def _before(end: RanBefore, work: Work[R]) -> CallReport[R]:
     result = end.result
     if result.failure is not None:
-        text = texts.failure_text(result.failure, result.summary)
-        return CallReport(text=text, is_error=True, kind="failed")
+        return failed(result.failure, result.summary)
     try:
         return CallReport(Value(work.recall(result.payload)), is_error=not result.ok)
     except LookupError:
@@ -367,6 +364,12 @@ def _before(end: RanBefore, work: Work[R]) -> CallReport[R]:
             is_error=not result.ok,
             kind="ran" if result.ok else "unknown",
         )
+
+
+def failed(failure: FailureKind | None, summary: str) -> CallReport[Any]:
+    """Return the report on a call whose tool failed."""
+    text = texts.failure_text(failure or FailureKind.RAISED, summary)
+    return CallReport(text=text, is_error=True, kind="failed")
 
 
 def _closed(answer: Answer) -> CallReport[Any]:

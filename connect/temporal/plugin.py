@@ -22,7 +22,7 @@ from typing_extensions import override
 
 from keyturn.connect.asking import gate_of, schemas_of
 from keyturn.connect.gate import Gate
-from keyturn.connect.once import CallReport, NotDecided, Permit, Work, once
+from keyturn.connect.once import CallReport, NotDecided, Permit, Work, failed, once
 from keyturn.connect.temporal import gated
 from keyturn.connect.temporal.gated import Call, Held, Outcome, Step
 from keyturn.connect.temporal.waker import Waker
@@ -30,7 +30,7 @@ from keyturn.gateway.background import begun
 from keyturn.gateway.client.claiming import HeldCall
 from keyturn.gateway.errors import FINAL_ERRORS, KeyRefused, NotStarted
 from keyturn.gateway.protocol import edits, http_api, texts, wire
-from keyturn.gateway.protocol.records import FailureKind, Person
+from keyturn.gateway.protocol.records import Person
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.protocol.wire import AnswerKind, VerdictKind
 
@@ -171,10 +171,8 @@ class KeyturnPlugin(SimplePlugin):
             if not verdict.runs_unclaimed:
                 raise
             # An outcome, as for a claimed call.
-            failed = texts.failed_result(error)
-            kind = failed.failure or FailureKind.RAISED
-            text = texts.failure_text(kind, failed.summary)
-            report = CallReport[object](text=text, kind="failed")
+            result = texts.failed_result(error)
+            report = failed(result.failure, result.summary)
         return Step("end", Held(call, verdict.item_id), _outcome(report))
 
     async def _verdict(self, call: Call) -> wire.Verdict:

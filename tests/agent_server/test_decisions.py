@@ -12,6 +12,7 @@ from keyturn.gateway.approvals.decisions import Approve, Edit, Reject, Respond
 from keyturn.gateway.protocol.records import ItemState, Verb
 from keyturn.gateway.store.limits.freezes import FreezeScope, ScopeKind
 from tests.agent_server.bench import POLICY, Bench
+from tests.conftest import eventually
 from tests.service.harness import ANA, BEN
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("agent_server")]
@@ -232,10 +233,12 @@ async def test_two_connectors_at_once_hand_each_decision_over_once(on: Bench) ->
         await on.decide(thread, Approve())
     both = on.loop, on.connector()
 
-    for _ in range(3):
+    async def are_handed() -> bool:
         await asyncio.gather(*(one.tick(looks_at_all=True) for one in both))
         await asyncio.gather(*(one.settled() for one in both))
+        return all([await on.states(thread) == [HANDED] for thread in threads])
 
+    await eventually(are_handed)
     for number, thread in enumerate(threads):
         assert on.server.done(thread) == [paid(1.0, f"A{number}")]
         assert await on.states(thread) == [HANDED]

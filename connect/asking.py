@@ -160,6 +160,5 @@ def schemas_of(schemas: Mapping[str, object]) -> dict[str, JsonObject]:
     found = dict[str, JsonObject]()
     for tool, schema in schemas.items():
         with suppress(BadJson):
-            usable = checkable(strict_json.accept_object(schema))
-            found |= {} if usable is None else {tool: usable}
+            found[tool] = checkable(strict_json.accept_object(schema))
     return found

@@ -192,7 +192,9 @@ class HandOver:
     async def decided(self, about: Shown) -> Delivery | None:
         """Return the decisions on a question; None while one is missing."""
         asks = about.asks
-        found = await self._find(about.ref.run_ref, asks) if asks else {}
+        found: Mapping[OpenQuestion, tuple[JsonObject, int]] = {}
+        if asks:
+            found = await self._find(about.ref.run_ref, asks)
         if any(one not in found for one in asks):
             return None
         if about.ours is not None:

@@ -231,11 +231,14 @@ def decidable_in_row(approval: Approval) -> Item | None:
     It is alone, shown whole, needs no reason, and its card would add nothing: no edit,
     warning, report, opinion, precedent or business state.
     """
-    item, *others = pending(approval)
+    waiting = pending(approval)
+    if len(waiting) != 1:
+        return None
+    item = waiting[0]
     has_words = approval.remarks or approval.inquiries
     has_opinion = item.triage is not None and item.triage.rationale
     is_changed = item.revoked or item.edit or item.original_args is not None
-    if others or has_words or has_opinion or is_changed or item.past.precedents:
+    if has_words or has_opinion or is_changed or item.past.precedents:
         return None
     is_usual = not (approval.is_standing or item.is_question or state_text(item))
     may_approve = (

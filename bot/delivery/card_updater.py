@@ -34,7 +34,7 @@ from keyturn.bot.delivery.card_copies import (
 )
 from keyturn.bot.delivery.card_publisher import CardPublisher, policy_decision_digest
 from keyturn.bot.delivery.event_messages import mention_newly_needed, messages_of
-from keyturn.bot.delivery.outbox_queue import QueuedMessage, QueueEntry
+from keyturn.bot.delivery.outbox_queue import PROGRESS, QueuedMessage, QueueEntry
 from keyturn.bot.web import (
     ABOUT_THE_BLOCKS,
     NEVER_UPDATED,
@@ -103,13 +103,6 @@ def queue_messages(
     )
 
 
-_PROGRESS = {
-    EventName.ITEM_EXECUTING,
-    EventName.ITEM_EXECUTED,
-    EventName.ITEM_FAILED,
-    EventName.ITEM_HANDING_OVER,
-    EventName.ITEM_HANDED_OVER,
-}
 _RUNNING = {ItemState.AUTHORIZED, *CLAIMED}
 
 
@@ -125,7 +118,7 @@ def _is_progress(approval: Approval, events: Sequence[Event]) -> bool:
         and bool(events)
         and not states.isdisjoint(_RUNNING)
         and ItemState.PENDING not in states
-        and all(event.name in _PROGRESS for event in events)
+        and all(event.name in PROGRESS for event in events)
     )
 
 

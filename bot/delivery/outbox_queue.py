@@ -7,14 +7,14 @@ about one thread of an agent share an entry, too. The module does no I/O.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import NamedTuple
 
 from keyturn.bot.blocks import Message
 from keyturn.bot.cards.channel_messages import FREEZE_EVENTS, scope_of
-from keyturn.bot.limits import Call
+from keyturn.bot.limits import UPDATE, Call
 from keyturn.gateway.approvals.events import Event, EventName
 from keyturn.gateway.approvals.record import Approval
 
@@ -39,13 +39,15 @@ class OutboxQueue:
         """Count the pending events and messages, without the cards themselves."""
         return sum(len(entry.events) + len(entry.messages) for entry in self)
 
-    def waiting(self) -> list[QueueEntry]:
+    def waiting(self, closed: Collection[Call] = ()) -> list[QueueEntry]:
         """Return the entries without a running task, the most urgent one first.
 
-        Of equal entries the oldest is first.
+        Of equal entries the oldest is first. Entries that wait for a ``closed`` call
+        are left out.
         """
+        found = (one for one in self if one.next_call not in closed)
         return sorted(
-            (entry for entry in self if not entry.is_busy), key=lambda one: one.rank
+            (one for one in found if not one.is_busy), key=lambda one: one.rank
         )
 
     def __iter__(self) -> Iterator[QueueEntry]:
@@ -70,6 +72,10 @@ class OutboxQueue:
         # known place shows that it is no new card.
         if event.name is EventName.APPROVAL_OPENED and entry.place is None:
             entry.is_new = True
+        # Nearly always right. Without it, each card would be prepared only to
+        # find that Slack's rate limit is reached.
+        if entry.approval and not entry.is_new and event.name not in PROGRESS:
+            entry.likely_call = Call(UPDATE)
         entry.events.append(event)
 
     def redraw(self, approval: str) -> None:
@@ -157,6 +163,17 @@ class Urgency(IntEnum):
     COPY_UPDATE = 4
     HISTORY = 5
 
+
+PROGRESS = frozenset(
+    {
+        EventName.ITEM_EXECUTING,
+        EventName.ITEM_EXECUTED,
+        EventName.ITEM_FAILED,
+        EventName.ITEM_HANDING_OVER,
+        EventName.ITEM_HANDED_OVER,
+    }
+)
+"""Events after which the card of a table may wait."""
 
 Places = dict[str, tuple[str, str]]
 """Channel and ts of messages, by the person or outage."""
@@ -258,6 +275,7 @@ class QueueEntry:
         may_wait: its calls only run, and a posted card is drawn at their end.
         not_before: earliest time of the next attempt.
         delayed_by: the call that waits for its rate limit; None for none.
+        likely_call: the call that its next task probably makes; None if unknown.
         card_at: earliest time of the next attempt to post or update the card; its
             messages need not wait for that.
         refusals: of the card by Slack, in a row.
@@ -295,6 +313,7 @@ class QueueEntry:
     may_wait: bool = False
     not_before: float = 0.0
     delayed_by: Call | None = None
+    likely_call: Call | None = None
     card_at: float = 0.0
     refusals: int = 0
     refused: tuple[str, str] | None = None
@@ -312,6 +331,11 @@ class QueueEntry:
     def is_card_due(self) -> bool:
         """Return whether the card may be older than the record."""
         return bool(self.approval) and self.wanted != self.shown
+
+    @property
+    def next_call(self) -> Call | None:
+        """Return the call whose rate limit has to have room for the next task."""
+        return self.delayed_by or self.likely_call
 
     @property
     def lost_in(self) -> str:

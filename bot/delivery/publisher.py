@@ -55,7 +55,7 @@ from keyturn.bot.delivery.queue_sender import QueueSender
 from keyturn.bot.delivery.redacting import Redactor
 from keyturn.bot.delivery.seeded_defects import SeededDefects
 from keyturn.bot.identity import Identity
-from keyturn.bot.limits import HomeUpdates, Limits
+from keyturn.bot.limits import Call, HomeUpdates, Limits
 from keyturn.bot.reviewers import Reviewers
 from keyturn.bot.web import Slack
 from keyturn.gateway.approvals.events import Event, EventName
@@ -130,8 +130,16 @@ class Scheduler:
         """Start a task for each due entry; return the seconds until the next is due."""
         now, soonest = self.clock(), _MAX_SLEEP_S
         self.looked_at = now
-        begun = {entry.delayed_by for entry in self.queue if entry.is_busy}
-        for entry in self.queue.waiting():
+        begun = {one.delayed_by for one in self.queue if one.is_busy}
+        closed = set[Call]()
+        for needed in {call for one in self.queue if (call := one.next_call)}:
+            if (wait_s := self.limits.wait_s(*needed)) > 0:
+                closed.add(needed)
+                soonest = min(soonest, wait_s)
+        for one in self.queue:
+            if one.likely_call in closed:
+                one.delayed_by = one.likely_call
+        for entry in self.queue.waiting(closed):
             if (due_at := entry.due_at) > now:
                 soonest = min(soonest, due_at - now)
                 continue
@@ -145,9 +153,6 @@ class Scheduler:
                 if call in begun:
                     continue
                 begun.add(call)
-                if (wait_s := self.limits.wait_s(*call)) > 0:
-                    soonest = min(soonest, wait_s)
-                    continue
             self._start(entry)
         return soonest
 
@@ -163,7 +168,7 @@ class Scheduler:
                 task.cancel()
 
     def _start(self, entry: QueueEntry) -> None:
-        entry.is_busy = True
+        entry.is_busy, entry.likely_call = True, None
         task = asyncio.create_task(self._work_on(entry))
         self.running.add(task)
         # A callback and not a `finally` in the task: the body of a task that is
@@ -203,6 +208,7 @@ _RETRY_S = 1.0
 _WATCH_S = 5.0
 _CHECKS = 2
 _GRACE_S = 5.0
+_READ_EVERY_S = 0.05
 _REDRAW_EVERY_S = 0.5
 _REDRAW_AT_LEAST_S = 15
 
@@ -379,6 +385,8 @@ class Publisher:
         self._home.changed.set()
         while not term.is_over:
             term.scheduler.changed.set()
+            # Events of a burst are read together: each reading asks the store twice.
+            await asyncio.sleep(_READ_EVERY_S)
             if await term.feed.read_new():
                 term.happened.set()
                 self._home.changed.set()

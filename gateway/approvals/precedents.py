@@ -57,7 +57,7 @@ class Precedent(Record):
     """
 
     call: str
-    state: ItemState
+    state: ItemState = ItemState.PENDING
     agent: str = ""
     by: tuple[Person, ...] = ()
     reason: str = ""

@@ -44,6 +44,8 @@ _LONG = (
 _UNUSABLE = "The agent's schema for this tool is unusable: no edits here."
 
 EFFECT_TAG = "keyturn/v1/effect"
+_EFFECT_DIGITS = 32
+"""Hex digits of an effect; keys in the store are hashes of this length, too."""
 
 _MOMENT = frozenset({"now", "recent"})
 
@@ -359,7 +361,7 @@ def effect_of(policy: Policy, *, agent: str, tool: str, args: JsonObject) -> str
         body = digest.canonical([tool, compared])
     except BadJson:
         return ""
-    return digest.tagged_hash(EFFECT_TAG, body)
+    return digest.tagged_hash(EFFECT_TAG, body).removeprefix("sha256:")[:_EFFECT_DIGITS]
 
 
 def asks_for_precedents(policy: Policy) -> bool:

@@ -152,7 +152,7 @@ class Keys:
         return f"{self._base}:card:{approval}"
 
     def short(self, short: str) -> str:
-        """Set: approvals and collected cards with this short id."""
+        """String: approvals and collected cards with this short id, as `listed`."""
         return f"{self._base}:short:{short}"
 
     def card_at(self, channel: str, ts: str) -> str:

@@ -181,7 +181,7 @@ async def test_each_approval_with_a_short_id_is_found(
     click, _ = await harness.refund()
     short = short_id(click.approval)
     twin = f"ap_default_{short}{'0' * 24}"
-    await harness.command("SADD", keys.short(short), keys.listed(twin))
+    await harness.command("APPEND", keys.short(short), keys.listed(twin))
 
     assert await found(harness, keys, short) == sorted([click.approval, twin])
     [read] = await harness.reviews.queue.read_short(short)

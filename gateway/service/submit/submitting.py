@@ -465,21 +465,25 @@ class StoredVerdicts(Record):
             if not sealing.is_valid(Sealed.VERDICTS, place, body, seal):
                 raise CorruptRecord(turn_key)
             body = decrypted(sealing.conn, (Sealed.VERDICTS, turn_key), body)
-            return cls.model_validate_json(unpacked(body))
+            found = cls.model_validate_json(unpacked(body))
+            ids = {str(n): one for n, one in enumerate(line.decode().split())}
+            return _renamed(found, ids)
         # pydantic's ValidationError is a ValueError. Its text contains stored data, so
         # only the key of the turn is passed on.
-        except ValueError as error:
+        except (KeyError, ValueError) as error:
             raise CorruptRecord(turn_key) from error
 
     def dumped(self, sealing: Sealing, turn_key: str) -> bytes:
         """Return the bytes to store: a line with approval ids, then the sealed rest.
 
-        The ids are separate because the store keeps a turn while they are open.
+        The ids are separate because the store keeps a turn while they are open. The
+        rest refers to them by number.
         """
         approvals = dict.fromkeys(
             approval_of(one.item_id)[0] for one in self.verdicts if one.item_id
         )
-        return _written(sealing, turn_key, self, [*approvals])
+        numbers = {one: str(n) for n, one in enumerate(approvals)}
+        return _written(sealing, turn_key, _renamed(self, numbers), [*approvals])
 
     def about(self, turn: wire.Turn) -> StoredVerdicts:
         """Return the verdicts on the calls of a turn that is submitted again.
@@ -501,6 +505,15 @@ class StoredVerdicts(Record):
             if key not in given:
                 raise RefReused(turn.ref.message_id, key[0])
         return self.with_(verdicts=tuple(given[key] for key in keys))
+
+
+def _renamed(found: StoredVerdicts, names: Mapping[str, str]) -> StoredVerdicts:
+    """Return the verdicts with other names of their approvals."""
+    verdicts: list[wire.Verdict] = []
+    for one in found.verdicts:
+        approval, dot, index = one.item_id.rpartition(".")
+        verdicts.append(one.with_(item_id=dot and f"{names[approval]}.{index}"))
+    return found.with_(verdicts=tuple(verdicts))
 
 
 def erased_turn(sealing: Sealing, approval: Approval) -> bytes:

@@ -54,7 +54,7 @@ from keyturn.gateway.store.connection.servers import (
 )
 
 __all__ = [
-    "Argument", "Connection", "Entry", "Reply",
+    "Argument", "Command", "Connection", "Entry", "Reply",
     "claimed", "entries", "fields", "first_stream", "milliseconds", "number", "text",
 ]  # fmt: skip
 

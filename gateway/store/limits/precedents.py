@@ -67,9 +67,9 @@ def read(conn: Connection, key: str, found: Mapping[str, bytes]) -> Known:
         if call == _CHANGES:
             continue
         try:
-            since_ms, at_ms, _, stored = (value.split(b" ", 3) + [b""] * 4)[:4]
+            at, age, _, stored = (value.split(b" ", 3) + [b""] * 4)[:4]
             body, is_sealed = opened_words(conn, (_LABEL, key, call), stored)
-            times = {"since_ms": int(since_ms), "at_ms": int(at_ms)}
+            times = {"since_ms": int(at) - int(age), "at_ms": int(at)}
             one = Precedent.model_validate({**from_json(body), "call": call, **times})
             if not is_sealed:
                 # It can only stop a call, so it counts, without the people it names.

@@ -22,7 +22,13 @@ from pydantic import Field
 from keyturn.gateway.approvals.record import short_id
 from keyturn.gateway.errors import NotConfirmed, StoreUnavailable
 from keyturn.gateway.protocol.records import Record
-from keyturn.gateway.store.connection.connection import fields, number, text
+from keyturn.gateway.store.connection.connection import (
+    Command,
+    Reply,
+    fields,
+    number,
+    text,
+)
 from keyturn.gateway.store.connection.listed_members import readable
 from keyturn.gateway.store.keys import DRAFT_MS, KEEP_MS, NONCE_MS, VIEW_MS, Keys
 from keyturn.gateway.store.scripts.script import Script
@@ -257,7 +263,7 @@ class CollectedCardStore(AttachedStore):
         await self._attach(keys, card, first=listed)
         short = keys.short(short_id(card))
         await self._conn.transaction(
-            ["SADD", short, keys.listed(card)], ["PEXPIRE", short, KEEP_MS, "NX"]
+            ["APPEND", short, keys.listed(card)], ["PEXPIRE", short, KEEP_MS, "NX"]
         )
         for approval in members:
             await self._attach(keys, approval, first={IN: card})
@@ -404,7 +410,18 @@ class CardStore(AttachedStore):
 
         An approval on a collected card has that card's place.
         """
-        found = fields(await self._conn.command("HGETALL", keys.card(approval)))
+        found = await self._conn.command(*self.reading(keys, approval))
+        return await self.place_in(keys, approval, found)
+
+    def reading(self, keys: Keys, approval: str) -> Command:
+        """Return the command whose reply `place_in` takes."""
+        return "HGETALL", keys.card(approval)
+
+    async def place_in(
+        self, keys: Keys, approval: str, card: Reply
+    ) -> CardPlace | None:
+        """Return the result of `place` for the stored hash of a card."""
+        found = fields(card)
         collected = "" if "at" in found else text(found.get(IN))
         if collected:
             found = fields(await self._conn.command("HGETALL", keys.card(collected)))

@@ -57,8 +57,11 @@ class RunLists:
 
     async def with_short_id(self, keys: Keys, short: str) -> list[str]:
         """Return the ids of approvals and collected cards with this short id."""
-        found = await self._conn.command("SMEMBERS", keys.short(short))
-        return sorted(readable(found, keys.unlisted))
+        found = cast("bytes", await self._conn.command("GET", keys.short(short)) or b"")
+        members = {
+            found[n : n + LISTED_BYTES] for n in range(0, len(found), LISTED_BYTES)
+        }
+        return sorted(readable([*members], keys.unlisted))
 
     async def _listed(self, keys: Keys, name: str) -> list[Listed]:
         return listed(keys, await self._conn.command("ZRANGE", name, 0, -1))

@@ -58,7 +58,7 @@ _SEAL: Final = 24
 MOST_BYTES = 64 * 2**20
 """Size limit of a decompressed text: a forged stream could exhaust the memory."""
 
-_PLAIN = b"{["
+_PLAIN, _PACKED = b"{[", b"x"
 
 _USUAL = b"".join(
     (
@@ -236,8 +236,9 @@ def _keys(conn: Connection) -> SealKeys:
 def packed(text: str) -> bytes:
     """Return JSON in stored form: compressed if that is shorter."""
     plain = text.encode("utf-8")
-    deflate = zlib.compressobj(zdict=_USUAL)
-    body = deflate.compress(plain) + deflate.flush()
+    # Without zlib's header and checksum, which a seal makes redundant.
+    deflate = zlib.compressobj(wbits=-zlib.MAX_WBITS, zdict=_USUAL)
+    body = _PACKED + deflate.compress(plain) + deflate.flush()
     return body if len(body) < len(plain) else plain
 
 
@@ -249,9 +250,11 @@ def unpacked(stored: bytes) -> bytes:
     """
     if not stored or stored[0] in _PLAIN:
         return stored
-    inflate = zlib.decompressobj(zdict=_USUAL)
+    if not stored.startswith(_PACKED):
+        raise ValueError("damaged")
+    inflate = zlib.decompressobj(wbits=-zlib.MAX_WBITS, zdict=_USUAL)
     try:
-        plain = inflate.decompress(stored, MOST_BYTES)
+        plain = inflate.decompress(stored[len(_PACKED) :], MOST_BYTES)
     except zlib.error as error:
         raise ValueError("damaged") from error
     if not inflate.eof or inflate.unused_data:

@@ -123,7 +123,7 @@ for index, approval in ipairs(approvals) do
     update_uses(head, i, approval.state, now, expires + keep)
     if waits then redis.call('ZADD', KEYS[8], expires, member .. i) end
   end
-  redis.call('SADD', short_of(base, approval.id), member)
+  redis.call('APPEND', short_of(base, approval.id), member)
   redis.call('ZADD', KEYS[3], expires, member)
   for _, timer in ipairs(approval.timers) do
     redis.call('ZADD', KEYS[11], created + timer[2], approval.id .. ' ' .. timer[1])

@@ -1,8 +1,8 @@
 -- Precedents: results of calls with one effect. script.py inserts this after the
 -- prelude of a script that includes it.
 
--- The precedents of an effect are a hash with a text "since at kind body" for each
--- call: when it became a precedent of its kind, and the last write. `n` numbers the
+-- The precedents of an effect are a hash with a text "at age kind body" for each call:
+-- the last write, and how long it was a precedent of its kind then. `n` numbers the
 -- changes: an evaluation is compared with it in the step that writes.
 local MOST_KEPT = 20
 local PRECEDENT_MS = 30 * 24 * 60 * 60 * 1000
@@ -12,7 +12,7 @@ local PRECEDENT_MS = 30 * 24 * 60 * 60 * 1000
 local function trim_precedents(key, found, now)
   local rows, counts = {}, {}
   for i = 1, #found, 2 do
-    local at, kind = string.match(found[i + 1], '^%d+ (%d+) (%l+) ')
+    local at, kind = string.match(found[i + 1], '^(%d+) %d+ (%l+) ')
     if at then rows[#rows + 1] = {tonumber(at), kind, found[i]} end
   end
   table.sort(rows, function(a, b) return a[1] > b[1] or (a[1] == b[1] and a[3] > b[3]) end)
@@ -37,10 +37,9 @@ local function note_precedents(rows, now)
       if found[i] == call then place = i end
     end
     if kind then
-      local moment = string.format('%.0f', now)
-      local since, of = string.match(found[place + 1] or '', '^(%d+) %d+ (%l+) ')
-      if of ~= kind then since = moment end
-      local text = since .. ' ' .. moment .. ' ' .. kind .. ' ' .. row[4]
+      local at, age, of = string.match(found[place + 1] or '', '^(%d+) (%d+) (%l+) ')
+      age = of == kind and age + now - at or 0
+      local text = string.format('%.0f %.0f %s %s', now, age, kind, row[4])
       redis.call('HSET', key, 'n', string.format('%.0f', n + 1), call, text)
       found[place], found[place + 1] = call, text
     else

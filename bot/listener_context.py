@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
 from typing import LiteralString
 
@@ -31,6 +31,7 @@ from keyturn.gateway.protocol.records import Tier
 from keyturn.gateway.service.decide.deciding import Voters
 from keyturn.gateway.service.decide.reviews import ReviewService
 from keyturn.gateway.store.keys import Keys
+from keyturn.gateway.store.reviewers.delegations import Delegation
 
 logger = logging.getLogger(__name__)
 
@@ -103,7 +104,12 @@ class ListenerContext:
         return Frame(approval, self.config.seal_key, self.team, now_ms)
 
     async def reviewer_of(
-        self, user: str, user_team: str, *items: Item, decides: bool = False
+        self,
+        user: str,
+        user_team: str,
+        *items: Item,
+        decides: bool = False,
+        delegations: Sequence[Delegation] | None = None,
     ) -> Reviewer:
         """Return a person's identity and roles for these items, and for whom they act.
 
@@ -116,7 +122,9 @@ class ListenerContext:
         # several people must agree, a person who left the group within that minute
         # would complete the number.
         fresh = decides and any(_takes_several(item) for item in items)
-        return await self.resolve(user, user_team, groups=groups, fresh=fresh)
+        return await self.resolve(
+            user, user_team, groups=groups, fresh=fresh, delegations=delegations
+        )
 
     async def resolve(
         self,
@@ -126,17 +134,19 @@ class ListenerContext:
         groups: frozenset[str],
         fresh: bool = False,
         is_glance: bool = False,
+        delegations: Sequence[Delegation] | None = None,
     ) -> Reviewer:
         """Return a person, and for whom they act, with their roles by these groups.
 
         With ``fresh`` Slack is asked again. With ``is_glance`` an answer of the last
-        minute always suffices, as for a page that is soon refreshed.
+        minute always suffices, as for a page that is soon refreshed. ``delegations``
+        are all of the tenant, if they were read.
         """
         # The people who delegated to this person are looked up in the same round: Slack
         # waits three seconds, and each lookup may take half of them.
-        given = await self.service.delegations.given_to(user)
+        given = await self.service.delegations.given_to(user, delegations)
         people = [(user, user_team), *((one.user, self.team) for one in given)]
-        reviewer, *others = await asyncio.gather(
+        reviewer, *others = await _together(
             *(
                 self.reviewers.resolve(
                     each,
@@ -151,7 +161,11 @@ class ListenerContext:
         return reviewer.with_(stands_in_for=tuple(others))
 
     async def deciders_of(
-        self, user: str, user_team: str, *items: Item
+        self,
+        user: str,
+        user_team: str,
+        *items: Item,
+        delegations: Sequence[Delegation] | None = None,
     ) -> tuple[Reviewer, Voters]:
         """Return the reviewer, and how to resolve the people who voted before.
 
@@ -159,14 +173,17 @@ class ListenerContext:
         response. Only people who vote in the meantime are looked up later.
         """
         voted = {vote.by.user for item in items for vote in item.votes}
-        reviewer, *found = await asyncio.gather(
-            self.reviewer_of(user, user_team, *items, decides=True),
+        # Sorted, so that the lookup that gets the last token of the rate limit does not
+        # depend on the process's hash seed.
+        people = [
+            (user, user_team),
+            *((one, self.team) for one in sorted(voted - {user})),
+        ]
+        reviewer, *found = await _together(
             *(
-                self.reviewer_of(each, self.team, *items, decides=True)
-                # Sorted, so that the lookup that gets the last token of the rate limit
-                # does not depend on the process's hash seed.
-                for each in sorted(voted - {user})
-            ),
+                self.reviewer_of(*who, *items, decides=True, delegations=delegations)
+                for who in people
+            )
         )
         # Each new vote checks the earlier ones again: a vote does not count if its
         # author has left the role since (`keyturn.gateway.approvals.deciding`).
@@ -258,6 +275,13 @@ class ListenerContext:
         except SlackError:
             # Three views are open already, or the trigger is used or too old.
             await self.slack.call("views.update", view_id=click.view_id, view=view)
+
+
+async def _together(*work: Coroutine[object, object, Reviewer]) -> list[Reviewer]:
+    """Return the results of concurrent work; a single one, the usual, needs no task."""
+    if len(work) == 1:
+        return [await work[0]]
+    return await asyncio.gather(*work)
 
 
 def _takes_several(item: Item) -> bool:

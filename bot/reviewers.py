@@ -189,10 +189,13 @@ class Reviewers:
     async def _found(
         self, user: str, groups: list[str], user_team: str, *, fresh: bool
     ) -> Reviewer:
-        account, found = await asyncio.gather(
-            self.account(user, fresh=fresh),
-            asyncio.gather(*(self.group(one, fresh=fresh) for one in groups)),
-        )
+        asked = self.account(user, fresh=fresh)
+        found = list[Snapshot[frozenset[str]] | NoAnswer]()
+        if groups:
+            of_groups = (self.group(one, fresh=fresh) for one in groups)
+            account, found = await asyncio.gather(asked, asyncio.gather(*of_groups))
+        else:
+            account = await asked
         members = dict(zip(groups, found, strict=True))
         if self._unknown is not None and any(
             isinstance(one, NoAnswer) for one in (account, *members.values())

@@ -345,7 +345,9 @@ async def decide_batch(
     """
     decided = [index for index, decision in partition.items() if decision]
     items = [target.approval.items[index] for index in decided]
-    reviewer, voters = await ctx.deciders_of(*interaction.who, *items)
+    reviewer, voters = await ctx.deciders_of(
+        *interaction.who, *items, delegations=target.delegations
+    )
     reviewer = reviewer.with_(gesture=interaction.gesture)
     click = click_on(ctx, target, interaction)
     outcome = await ctx.service.decide_card(

@@ -12,7 +12,7 @@ from keyturn.gateway.approvals.record import Concerned
 from keyturn.gateway.errors import CorruptRecord
 from keyturn.gateway.failures import log_failure
 from keyturn.gateway.protocol.records import RunRef
-from keyturn.gateway.store.connection.connection import Reply, text
+from keyturn.gateway.store.connection.connection import Command, Reply, text
 from keyturn.gateway.store.connection.listed_members import readable
 from keyturn.gateway.store.keys import Keys, keys_of_tenant, tenant_of_approval
 from keyturn.gateway.store.records import codec
@@ -71,10 +71,24 @@ class ApprovalStore(RunLists):
         tenant = tenant_of_approval(approval_id)
         if tenant is None:
             return None
-        keys = keys_of_tenant(tenant)
+        loaded, _ = await self.load_with(keys_of_tenant(tenant), approval_id)
+        return loaded
+
+    async def load_with(
+        self, keys: Keys, approval_id: str, *more: Command
+    ) -> tuple[Loaded | None, list[Reply]]:
+        """Return the result of `load`, and replies to commands in the same snapshot.
+
+        Args:
+            keys: keys of the approval's tenant.
+            approval_id: id of the approval.
+            more: commands that read other data of the tenant.
+        """
         async with self.forged.noticed(keys):
-            found = await load_many(self._conn, self._known, keys, [approval_id])
-        return found.get(approval_id)
+            found, replies = await load_many(
+                self._conn, self._known, keys, [approval_id], more
+            )
+        return found.get(approval_id), replies
 
     async def concerned(
         self, keys: Keys, approval_ids: Sequence[str]

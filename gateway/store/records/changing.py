@@ -23,7 +23,13 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from keyturn.gateway.errors import StoreUnavailable
 from keyturn.gateway.protocol.work import aside
-from keyturn.gateway.store.connection.connection import Connection, fields, milliseconds
+from keyturn.gateway.store.connection.connection import (
+    Command,
+    Connection,
+    Reply,
+    fields,
+    milliseconds,
+)
 from keyturn.gateway.store.keys import Keys, tenant_of_approval
 from keyturn.gateway.store.limits.freezes import freezes_of
 from keyturn.gateway.store.records.atomic_write import (
@@ -104,7 +110,7 @@ class Changes:
                 is_passed_on = is_first and attempt == 0 and read.keys() >= {*here}
                 loaded = read
                 if not is_passed_on:
-                    loaded = await load_many(self._conn, self._known, keys, here)
+                    loaded, _ = await load_many(self._conn, self._known, keys, here)
                 # After a broken connection, a resent write conflicts with itself.
                 is_kept = lost is not None and _is_stored(lost, loaded)
                 found = cast("Found", lost) if is_kept else await compute(loaded)
@@ -163,9 +169,23 @@ def _effects_of(lost: WriteMany) -> set[str]:
 
 
 async def load_many(
-    conn: Connection, known: KnownRecords, keys: Keys, approval_ids: Sequence[str]
-) -> dict[str, Loaded]:
+    conn: Connection,
+    known: KnownRecords,
+    keys: Keys,
+    approval_ids: Sequence[str],
+    more: Sequence[Command] = (),
+) -> tuple[dict[str, Loaded], list[Reply]]:
     """Read the existing approvals of a list in one consistent snapshot.
+
+    Args:
+        conn: the server.
+        known: revisions that this process read or wrote.
+        keys: keys of the approvals' tenant.
+        approval_ids: the approvals.
+        more: commands that read other data of the tenant in the same snapshot.
+
+    Returns:
+        The approvals by id, and the replies to ``more``.
 
     Raises:
         ForgedRecord: when a record's seal is invalid.
@@ -173,19 +193,21 @@ async def load_many(
     """
     lasting = known.lasting(approval_ids)
     # One MULTI: the time belongs to the same snapshot.
-    *replies, time = await conn.transaction(
+    time, *replies = await conn.transaction(
+        ["TIME"],
         *(
             command
             for one in approval_ids
             for command in (["HGETALL", keys.head(one)], ["GET", keys.document(one)])
         ),
-        ["TIME"],
+        *more,
     )
+    records = replies[: 2 * len(approval_ids)]
     now_ms, found = milliseconds(time), dict[str, Loaded]()
     rows = [
         (approval_id, Stored(fields(head), cast("bytes", document)))
         for approval_id, head, document in zip(
-            approval_ids, replies[::2], replies[1::2], strict=True
+            approval_ids, records[::2], records[1::2], strict=True
         )
         if head and document
     ]
@@ -196,7 +218,7 @@ async def load_many(
         if not conn.confirmed_by:
             known.remember(approval, stored)
         found[approval_id] = Loaded(approval, now_ms, stored=stored)
-    return found
+    return found, replies[len(records) :]
 
 
 def _text(stored: bytes) -> bytes:

@@ -594,8 +594,10 @@ def state_text(item: Item) -> str:
     if asked is None or now is None or asked.value is now.value is None:
         return ""
     before, after = _by_keys(asked.value, now.value), _by_keys(now.value, asked.value)
-    changed = {one[0]: _row(*one) for one in differences(before, after)}
-    same = {one.name: _kept(one) for one in arguments(after) if one.name not in changed}
+    changes = differences(before, after, item.redact)
+    changed = {one[0]: _row(*one) for one in changes}
+    kept = [one for one in arguments(after, item.redact) if one.name not in changed]
+    same = {one.name: _kept(one) for one in kept}
     forms = forms_of(item)
     same |= {
         one[0]: _row(*one, forms) for one in _proposed(item, after) if one[0] in same

@@ -233,6 +233,13 @@ def argument_model(tool: BaseTool) -> ArgumentModel:
     Raises:
         SchemaFault: when the tool has no model of pydantic 2.
     """
+    return _model_and_args(tool, {})[0]
+
+
+def _model_and_args(
+    tool: BaseTool, args: JsonObject
+) -> tuple[ArgumentModel, JsonObject]:
+    """Return a tool's argument model, and arguments without the injected ones."""
     schema: object = tool.args_schema
     if not (isinstance(schema, type) and issubclass(schema, BaseModel)):
         raise SchemaFault(
@@ -240,23 +247,14 @@ def argument_model(tool: BaseTool) -> ArgumentModel:
             "declare them with pydantic.BaseModel"
         )
     names = frozenset(schema.model_fields)
-    given = without_injected(tool, dict.fromkeys(names))
-    return _cached_model(schema, names.difference(given))
+    given = without_injected(tool, dict.fromkeys([*names, *args]))
+    shown = {name: value for name, value in args.items() if name in given}
+    return _cached_model(schema, names.difference(given)), shown
 
 
 @lru_cache(maxsize=512)
 def _cached_model(schema: type[BaseModel], injected: frozenset[str]) -> ArgumentModel:
     return ArgumentModel(schema, injected)
-
-
-def passed_names(
-    tool: BaseTool, document: JsonObject
-) -> tuple[frozenset[str], frozenset[str]]:
-    """Return the field names a function gets for a document, and the injected names."""
-    if not isinstance(tool.args_schema, type):
-        return frozenset(document), frozenset()
-    model = argument_model(tool)
-    return model.field_names(document), model.injected
 
 
 class _SerializedSchema(GenerateJsonSchema):
@@ -396,8 +394,8 @@ def canonical_args(tool: BaseTool, args: JsonObject) -> JsonObject:
     Raises:
         ArgumentMismatch: when they do not fit the tool, or have no canonical document.
     """
-    document = function_args(tool, args)
-    problem = binding_problem(tool, *passed_names(tool, document))
+    document, names, injected = _document(tool, args)
+    problem = binding_problem(tool, names, injected)
     if problem:
         # Without a schema, the model sees only the function's parameters and can
         # correct its call.
@@ -411,13 +409,26 @@ def function_args(tool: BaseTool, args: JsonObject) -> JsonObject:
     Raises:
         ArgumentMismatch: as `canonical_args` does.
     """
+    return _document(tool, args)[0]
+
+
+def _document(
+    tool: BaseTool, args: JsonObject
+) -> tuple[JsonObject, frozenset[str], frozenset[str]]:
+    """Return the canonical document of arguments, and two sets of names.
+
+    The function gets fields of the names in the first set, and the runtime supplies
+    those in the second one.
+    """
     schema = tool.args_schema
     if isinstance(schema, type):
-        return _canonical(argument_model(tool), _plain(without_injected(tool, args)))
+        model, shown = _model_and_args(tool, args)
+        document = _canonical(model, _plain(shown))
+        return document, model.field_names(document), model.injected
     given = _plain(caller_args(tool, args))
     if isinstance(schema, dict):
         _check_json_schema(cast("JsonObject", schema), given)
-    return given
+    return given, frozenset(given), frozenset()
 
 
 def plain(args: object) -> JsonObject:

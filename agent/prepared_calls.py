@@ -19,10 +19,9 @@ from langchain_core.tools import BaseTool
 from langchain_core.tools.base import ArgsSchema
 
 from keyturn.agent import canonical
-from keyturn.agent.canonical import plain
 from keyturn.gateway.errors import BadJson, NotAllowed, NotStarted
 from keyturn.gateway.gates.gate import GuardedTool
-from keyturn.gateway.protocol import digest, wire
+from keyturn.gateway.protocol import digest, strict_json, wire
 from keyturn.gateway.protocol.questions import ASK_USER, QuestionSet
 from keyturn.gateway.protocol.records import MAX_PROBLEM, Reading, Record
 from keyturn.gateway.protocol.strict_json import JsonObject
@@ -83,7 +82,8 @@ class PreparedCall:
     """One call, ready to be submitted.
 
     Attributes:
-        args: the canonical document, or the model's arguments if there is none.
+        args: the canonical document; ``original`` itself if there is none, or an equal
+            one.
         original: the model's arguments.
         problem: a sentence for the model when the call does not fit its tool, or "".
         refusal: a sentence for the model when the call must not be submitted, or "".
@@ -99,7 +99,7 @@ class PreparedCall:
     @property
     def to_keep(self) -> CanonicalArgs | None:
         """Return the arguments to store until the call runs, or None if not needed."""
-        if self.args is self.original or digest.same(self.args, self.original):
+        if self.args is self.original:
             return None
         return CanonicalArgs(
             original_hash=wire.args_hash(self.original), args=self.args
@@ -179,7 +179,8 @@ def _prepared(
             args = canonical.plain(kept.args)
             if digest.same(canonical.canonical_args(tool, args), args):
                 return PreparedCall(args, original)
-        return PreparedCall(canonical.canonical_args(tool, original), original)
+        args = canonical.canonical_args(tool, original)
+        return PreparedCall(original if digest.same(args, original) else args, original)
     except (canonical.ArgumentMismatch, BadJson) as error:
         return PreparedCall(original, original, problem=mismatch_message(name, error))
 
@@ -425,7 +426,7 @@ def _with_unreadable(message: AIMessage, tools: Toolbox) -> AIMessage:
 def _problem(args: object) -> str:
     """Return why arguments are not strict JSON; "" if they are."""
     try:
-        plain(args)
+        strict_json.accept_object(args)
     except BadJson as error:
         return f"{error} So this call did not run."
     return ""

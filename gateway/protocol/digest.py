@@ -47,7 +47,7 @@ def canonical(value: JsonValue) -> bytes:
     Raises:
         BadJson: when the value is not strict JSON.
     """
-    return _written(accept(value)).encode("utf-8")
+    return _text(value).encode("utf-8")
 
 
 def parsed(value: JsonValue) -> JsonValue:
@@ -56,7 +56,11 @@ def parsed(value: JsonValue) -> JsonValue:
     Raises:
         BadJson: when the value is not strict JSON.
     """
-    return cast("JsonValue", json.loads(canonical(value)))
+    return cast("JsonValue", json.loads(_text(value)))
+
+
+def _text(value: JsonValue) -> str:
+    return _written(accept(value))
 
 
 def _written(value: JsonValue) -> str:
@@ -65,21 +69,26 @@ def _written(value: JsonValue) -> str:
     `json` writes strings as RFC 8785 does (section 3.2.2.2).
     """
     match value:
-        case None | bool():
-            return json.dumps(value)
         case str():
             return encode_basestring(value)
-        case list():
-            return f"[{','.join(map(_written, value))}]"
         case dict():
-            # By UTF-16 code units (section 3.2.3).
-            names = sorted(value, key=lambda name: name.encode("utf-16-be"))
+            # By UTF-16 code units (section 3.2.3): for ASCII, Python's own order.
+            is_ascii = "".join(value).isascii()
+            names = sorted(value, key=None if is_ascii else _utf_16)
             rows = [f"{encode_basestring(one)}:{_written(value[one])}" for one in names]
             return f"{{{','.join(rows)}}}"
+        case None | bool():
+            return json.dumps(value)
+        case list():
+            return f"[{','.join(map(_written, value))}]"
         case float():
             return _number(value)
         case _:
             return str(value)
+
+
+def _utf_16(name: str) -> bytes:
+    return name.encode("utf-16-be")
 
 
 def _number(value: float) -> str:
@@ -102,7 +111,7 @@ def _number(value: float) -> str:
 def same(one: JsonValue, other: JsonValue) -> bool:
     """Return whether two values have the same canonical bytes."""
     try:
-        return canonical(one) == canonical(other)
+        return _text(one) == _text(other)
     except BadJson:
         return False
 

@@ -110,7 +110,7 @@ def accept(value: object) -> JsonValue:
     Raises:
         BadJson: with the place and the problem, never the value.
     """
-    return _accept(value, "", 0)
+    return _accept(value, None, 0)
 
 
 def accept_texts(*values: object) -> None:
@@ -135,60 +135,77 @@ def accept_object(value: object) -> JsonObject:
     return cast("JsonObject", accept(cast("object", value)))
 
 
-def _accept(value: object, pointer: str, depth: int) -> JsonValue:
+_Place = tuple["_Place", str | int] | None
+"""A place in a tree: its parent's place and its name; None for the root."""
+
+
+def _pointer(place: _Place) -> str:
+    tokens: list[str | int] = []
+    while place is not None:
+        place, token = place
+        tokens.append(token)
+    return pointer_to(reversed(tokens))
+
+
+def _accept(value: object, place: _Place, depth: int) -> JsonValue:
     if depth > MAX_DEPTH:
-        raise BadJson(f"it is nested more than {MAX_DEPTH} deep", pointer)
+        raise BadJson(f"it is nested more than {MAX_DEPTH} deep", _pointer(place))
+    # Texts first: most values are texts.
+    if isinstance(value, str):
+        return _accept_text(value, place)
+    if isinstance(value, dict):
+        return _accept_members(cast("dict[object, object]", value), place, depth)
     # bool before int: bool is a subclass of int.
     if value is None or isinstance(value, bool):
         return value
-    if isinstance(value, str):
-        return _accept_text(value, pointer)
     if isinstance(value, int | float):
-        return _accept_number(value, pointer)
+        return _accept_number(value, place)
     if isinstance(value, list):
         elements = cast("list[object]", value)
         return [
-            _accept(element, f"{pointer}/{index}", depth + 1)
+            _accept(element, (place, index), depth + 1)
             for index, element in enumerate(elements)
         ]
-    if isinstance(value, dict):
-        return _accept_members(cast("dict[object, object]", value), pointer, depth)
-    raise BadJson(f"{_kind(value)} is not JSON", pointer)
+    raise BadJson(f"{_kind(value)} is not JSON", _pointer(place))
 
 
 def _accept_members(
-    members: dict[object, object], pointer: str, depth: int
+    members: dict[object, object], place: _Place, depth: int
 ) -> JsonObject:
     result: JsonObject = {}
     for key, member in members.items():
         if not isinstance(key, str):
-            raise BadJson(f"a key is {_kind(key)}, not a string", pointer)
-        place = f"{pointer}/{escaped(key)}"
-        result[_accept_text(key, place)] = _accept(member, place, depth + 1)
+            raise BadJson(f"a key is {_kind(key)}, not a string", _pointer(place))
+        own = (place, key)
+        result[_accept_text(key, own)] = _accept(member, own, depth + 1)
     return result
 
 
-def _accept_text(text: str, pointer: str) -> str:
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError as error:
-        shown = pointer.encode("utf-8", "replace").decode("utf-8")
-        raise BadJson("a string contains half of a surrogate pair", shown) from error
+def _accept_text(text: str, place: _Place) -> str:
+    # An ASCII text has no surrogates.
+    if not text.isascii():
+        try:
+            text.encode("utf-8")
+        except UnicodeEncodeError as error:
+            problem = "a string contains half of a surrogate pair"
+            raise BadJson(problem, printable(_pointer(place))) from error
     # A plain str, never a subclass.
     return str(text)
 
 
-def _accept_number(number: float, pointer: str) -> int | float:
+def _accept_number(number: float, place: _Place) -> int | float:
     # A plain number, never a subclass.
     if isinstance(number, int):
         if abs(number) > MAX_LONG:
-            raise InexactNumber("an integer has more than 64 bits", pointer)
+            raise InexactNumber("an integer has more than 64 bits", _pointer(place))
         return int(number)
     if not math.isfinite(number):
-        raise BadJson("a number is not finite", pointer)
+        raise BadJson("a number is not finite", _pointer(place))
     # RFC 8785 writes 1e20 as digits, which other readers take for an integer.
     if abs(number) > MAX_INTEGER:
-        raise InexactNumber("a number is beyond 2^53-1 and not an integer", pointer)
+        raise InexactNumber(
+            "a number is beyond 2^53-1 and not an integer", _pointer(place)
+        )
     return float(number)
 
 

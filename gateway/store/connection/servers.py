@@ -25,6 +25,7 @@ from functools import partial
 from typing import Any, cast
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
+from hiredis import pack_command
 from redis.asyncio import ConnectionPool, RedisCluster
 from redis.asyncio.cluster import ClusterNode
 from redis.asyncio.connection import (
@@ -237,7 +238,7 @@ class Server:
             async with asyncio.timeout_at(deadline), limit:
                 pool, connection = await self._opened()
                 try:
-                    packed = connection.pack_commands(commands)
+                    packed = [*map(_packed, commands)]
                     is_sent = True
                     replies = await _exchange(connection, packed, len(commands))
                 finally:
@@ -330,6 +331,14 @@ async def _exchange(
         if len(replies) < count:
             await connection.disconnect(nowait=True)
     return replies
+
+
+def _packed(words: Command) -> bytes:
+    """Return a command's bytes; the name of a command may be two words."""
+    # redis-py's own packing of the same bytes takes eight times as long. The types of
+    # `pack_command` allow one word only.
+    pack = cast("Callable[[tuple[Argument, ...]], bytes]", pack_command)
+    return pack((*str(words[0]).split(), *words[1:]))
 
 
 def _blocks(words: Command) -> bool:

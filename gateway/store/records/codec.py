@@ -143,13 +143,15 @@ class RecordSeals:
             raise ForgedRecord(approval_id, NO_SEAL)
         if not self._keys.is_valid(stored.seal, _RECORD, place, _content(stored)):
             raise ForgedRecord(approval_id, WRONG_SEAL)
-        is_checked = CHECKED in head
-        if is_checked and not self._is_moment(approval_id, head, CHECKED, CHECKED_SEAL):
+        is_checked = self._is_moment(approval_id, head, CHECKED, CHECKED_SEAL)
+        if CHECKED in head and not is_checked:
             raise ForgedRecord(approval_id, WRONG_CHECK)
 
     def _is_moment(self, approval_id: str, head: Fields, name: str, seal: str) -> bool:
-        at, made = head.get(name, b""), head.get(seal, b"")
-        return self._keys.is_valid(made, name, (approval_id,), at)
+        if name not in head:
+            return False
+        made = head.get(seal, b"")
+        return self._keys.is_valid(made, name, (approval_id,), head[name])
 
 
 def _content(stored: Stored) -> bytes:
@@ -313,7 +315,7 @@ def _read(approval_id: str, head: Mapping[str, bytes], document: bytes) -> Appro
 def _item(
     approval_id: str, index: int, row: JsonObject, head: Mapping[str, bytes]
 ) -> dict[str, object]:
-    action = parse_object(str(row["requested"]))
+    action = digest.action_members(str(row["requested"]))
     return {
         "action": row["requested"],
         **row,
@@ -352,6 +354,8 @@ def _is_whole(found: Approval) -> bool:
 
 def _is_same_call(item: Item) -> bool:
     """Return whether an edit kept the request's tool and context."""
+    if item.action == item.requested:
+        return True
     action = parse_object(item.action)
     return (action["tool"], action["ctx"]) == (item.tool, item.ctx.as_dict())
 

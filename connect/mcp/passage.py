@@ -256,7 +256,7 @@ class Passage:
         elif verdict.runs_unclaimed and call.may_have_run:
             call.end(text_result(FORGOTTEN))
         elif verdict.runs_unclaimed:
-            self._begin(call, self._run_unclaimed(call, verdict))
+            self._begin(call, self._run_unclaimed(call))
         elif verdict.kind is wire.VerdictKind.RUN or await self._is_decided(call):
             self._begin(call, self._run_claimed(call, verdict))
 
@@ -323,35 +323,23 @@ class Passage:
             return
         call.end(_result_of(call, verdict, end))
 
-    async def _run_unclaimed(self, call: Call, verdict: wire.Verdict) -> None:
+    async def _run_unclaimed(self, call: Call) -> None:
         """Forward a call of tier ``auto``: it has no record, and no receipt."""
-        ref = call.ref(self.agent)
-        progress = wire.CallProgress(
-            verb="begin", ref=ref, tool=call.tool, tool_call_id=verdict.tool_call_id
-        )
-        start = await ask_or_wait(
-            AWAITING, lambda: self.gate.report_progress(progress), call.tool
-        )
-        if not start.may_run:
-            found = restored(start.result) if start.result else in_doubt()
-            call.end(of_run(found, call.args, kind="policy"))
-            return
         is_over = True
         try:
             result = await self._forward(call, call.args, "")
             kept = stored(result)
         except NotSent:
-            await self.gate.report_progress(progress.with_(verb="give_back"))
             raise
         except any_failure() as error:
             kept, is_over = texts.failed_result(error), not isinstance(error, NoAnswer)
             text = f"{error} {texts.UNKNOWN_EFFECT}"
             result = text_result(text)
         call.end(of_run(result, call.args, kind="policy"))
-        if not (start.keeps_result or not kept.ok):
+        if kept.ok:
             return
         end = wire.CallEnd(
-            ref=ref,
+            ref=call.ref(self.agent),
             tool=call.tool,
             tool_call_id=call.mark,
             result=kept,

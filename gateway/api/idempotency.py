@@ -64,19 +64,17 @@ class Idempotency:
             raise Refusal(MALFORMED, f"{HEADER} takes 1 to 200 printable characters.")
         asked = hashlib.sha256(request).hexdigest()
         async with self._alone(place):
+            if not replays:
+                # Before the work, in one request: the answer is not stored.
+                begun = KeptAnswer(request=asked, body="")
+                _check_same(await self._answers.keep(*place, begun), asked)
+                return await work(), False
             found = await self._answers.find(*place)
-            if found is not None and found.request != asked:
-                raise Refusal(
-                    KEY_REUSED,
-                    f"This {HEADER} was used for another request; make a new one for "
-                    "each write, and keep it for its repetitions.",
-                )
-            if found is not None and replays:
+            _check_same(found, asked)
+            if found is not None:
                 return found.body.encode(), True
             answer = await work()
-            if found is None:
-                body = answer.decode() if replays else ""
-                await self._keep(place, KeptAnswer(request=asked, body=body))
+            await self._keep(place, KeptAnswer(request=asked, body=answer.decode()))
             return answer, False
 
     async def _keep(self, place: tuple[str, str], kept: KeptAnswer) -> None:
@@ -104,3 +102,13 @@ class Idempotency:
             yield
         finally:
             lock.release()
+
+
+def _check_same(found: KeptAnswer | None, asked: str) -> None:
+    """Refuse a key that was used for another request."""
+    if found is not None and found.request != asked:
+        raise Refusal(
+            KEY_REUSED,
+            f"This {HEADER} was used for another request; make a new one for each "
+            "write, and keep it for its repetitions.",
+        )

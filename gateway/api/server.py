@@ -283,8 +283,10 @@ class Api:
 
         if given is None or operation.name not in operations.WRITES:
             return web.Response(body=await work(), content_type=_JSON)
-        asked = f"{operation.name}\n{lease or ''}\n".encode() + body
         replays = operation.name not in operations.ASKED_AGAIN
+        # Another holder of the lease gets no answer of an earlier holder.
+        holder = lease if lease and replays else ""
+        asked = f"{operation.name}\n{holder}\n".encode() + body
         answer, is_replayed = await self.tenant.writes.once(
             (key.id, given), asked, work, replays=replays
         )

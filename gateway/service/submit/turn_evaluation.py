@@ -379,7 +379,9 @@ def always_auto(policy: Policy, turn: Turn) -> list[Evaluation] | None:
 
 def _is_plain(call: ProposedCall) -> bool:
     """Return whether only the policy decides a call."""
-    return bool(call.tool) and not (call.hint or call.problem or call.is_question)
+    # The rest of a hint is about calls that people decide.
+    is_held = call.hint is not None and call.hint.hold is True
+    return bool(call.tool) and not (is_held or call.problem or call.is_question)
 
 
 def _always_runs(policy: Policy, agent: str, tool: str) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from keyturn.gateway.protocol.records import Record
+from keyturn.gateway.store.connection.connection import Reply
 from keyturn.gateway.store.sealing.encryption import packed, unpacked
 from keyturn.gateway.store.sealing.sealing import Sealed
 from keyturn.gateway.store.store import Store
@@ -47,19 +48,12 @@ class KeptAnswers:
         """
         name = self._name(api_key, idempotency_key)
         stored = await self._store.conn.command("GET", name)
-        if not isinstance(stored, bytes):
-            return None
-        sealing = self._store.sealing
-        content = sealing.opened(Sealed.HTTP_ANSWER, (self._keys.tenant, name), stored)
-        if content is None:
-            await sealing.refuse(self._keys, Sealed.HTTP_ANSWER, stored, name=api_key)
-            return None
-        return KeptAnswer.model_validate_json(unpacked(content))
+        return await self._opened(name, api_key, stored)
 
     async def keep(
         self, api_key: str, idempotency_key: str, answer: KeptAnswer
-    ) -> None:
-        """Store an answer; an earlier answer stays.
+    ) -> KeptAnswer | None:
+        """Store an answer, unless there is an earlier one; return the earlier one.
 
         Raises:
             StoreUnavailable: when the result is unknown.
@@ -70,7 +64,23 @@ class KeptAnswers:
             (self._keys.tenant, name),
             packed(answer.model_dump_json()),
         )
-        await self._store.conn.command("SET", name, stored, "NX", "PX", _KEPT_MS)
+        earlier = await self._store.conn.command(
+            "SET", name, stored, "NX", "GET", "PX", _KEPT_MS
+        )
+        return await self._opened(name, api_key, earlier)
+
+    async def _opened(
+        self, name: str, api_key: str, stored: Reply
+    ) -> KeptAnswer | None:
+        """Return a stored answer; report one with an invalid seal, and return None."""
+        if not isinstance(stored, bytes):
+            return None
+        sealing = self._store.sealing
+        content = sealing.opened(Sealed.HTTP_ANSWER, (self._keys.tenant, name), stored)
+        if content is None:
+            await sealing.refuse(self._keys, Sealed.HTTP_ANSWER, stored, name=api_key)
+            return None
+        return KeptAnswer.model_validate_json(unpacked(content))
 
     def _name(self, api_key: str, idempotency_key: str) -> str:
         return self._keys.http_answer(api_key, idempotency_key)

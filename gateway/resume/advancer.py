@@ -135,19 +135,30 @@ class Advancer:
             )
 
     async def forward(
-        self, run: RunRef, runner: Runner, *, past_limits: bool = False
+        self,
+        run: RunRef,
+        runner: Runner,
+        *,
+        past_limits: bool = False,
+        is_open: bool = False,
     ) -> ThreadState:
         """Advance a thread until it waits or ends; return its state.
 
-        ``past_limits`` continues a thread that a limit stopped, because its program
-        asks for that.
+        Args:
+            run: the run of the thread.
+            runner: its graph.
+            past_limits: continue a thread that a limit stopped, because its program
+                asks for that.
+            is_open: the gateway has recorded that the run began.
 
         Raises:
             ThreadStuck: the thread does not accept an answer.
             ThreadHalted: the thread stopped at a limit or a breakpoint.
             ThreadUnknown: there is no such thread, but it has approved calls.
         """
-        state = await self.run_until_waiting(run, runner, past_limits=past_limits)
+        state = await self.run_until_waiting(
+            run, runner, past_limits=past_limits, is_open=is_open
+        )
         if state.exists and state.hands_over:
             await self._own_gates.settle(run, runner, state)
         await self._threads.rests(run, state)
@@ -158,13 +169,19 @@ class Advancer:
         return replace(state, handed=await self._own_gates.waiting(run, state))
 
     async def run_until_waiting(
-        self, run: RunRef, runner: Runner, *, past_limits: bool = False
+        self,
+        run: RunRef,
+        runner: Runner,
+        *,
+        past_limits: bool = False,
+        is_open: bool = False,
     ) -> ThreadState:
         """Answer and nudge until only a person's decision can advance the thread."""
         sent: set[str] = set()
         stale, has_run = 0, False
         state = await runner.probe(run.thread)
-        await self._threads.opens(run, has_past=state.exists)
+        if not is_open:
+            await self._threads.opens(run, has_past=state.exists)
         while True:
             found = await self._threads.answers(run, state.pending)
             # An answer whose question came back was refused for good: sending it again

@@ -32,6 +32,7 @@ from keyturn.gateway.resume.unknown_questions import UnknownQuestions
 from keyturn.gateway.service.run.agents import AgentService
 from keyturn.gateway.store.runs.jobs import Delivery, Job, JobKind, input_of
 from keyturn.gateway.store.runs.stalled import RunState
+from keyturn.gateway.store.scripts.fences import current
 from keyturn.gateway.store.store import Store
 
 logger = logging.getLogger(__name__)
@@ -160,10 +161,7 @@ class Worker:
             if runner is None or not is_ours:
                 await self._leave(at, delivery)
                 return
-            # Renew the delivery, or another process takes the job over during a long
-            # run.
-            async with self._queue.holding(self._consumer, delivery):
-                await self._attempt(at, runner, delivery)
+            await self._attempt(at, runner, delivery)
         except StoreUnavailable as error:
             # The delivery stays pending; the next reader takes it over.
             logger.warning("job.unacknowledged job=%s error=%s", delivery.id, error)
@@ -203,6 +201,10 @@ class Worker:
 
     async def _once(self, at: ThreadRef, runner: Runner, delivery: Delivery) -> None:
         """Try a job, and record its result under the thread's lease."""
+        if lease := current():
+            # Otherwise another process takes the job over during a long run.
+            beat = partial(self._queue.renew, self._consumer, delivery)
+            lease.beats.append(beat)
         try:
             await self._advance(at, runner, delivery)
         except ThreadUnavailable:
@@ -242,9 +244,12 @@ class Worker:
         else:
             # The run may have been dropped while this job was queued; only a new
             # message starts it again.
-            if await self._store.stalled.is_dropped(at.keys, at.run):
+            is_dropped, is_open = await self._store.threads.state_of_run(
+                at.keys, at.agent, at.thread
+            )
+            if is_dropped:
                 return
-            state = await self._advancer.forward(at.run_ref, runner)
+            state = await self._advancer.forward(at.run_ref, runner, is_open=is_open)
         if self._runners.is_of_a_program(at.agent, at.thread):
             await self._unknown.check_answerable(at, state)
         else:

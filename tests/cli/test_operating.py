@@ -229,7 +229,8 @@ def test_a_dropped_run_is_gone_and_brought_forward_by_nobody(operator: Shell) ->
         [event] = [one for one in events if one.name is EventName.RUN_DROPPED]
         assert event.data["gesture"] == "cli"
         assert await store.queue(at.keys).depth() == 0
-        assert await store.stalled.is_dropped(at.keys, at.run)
+        is_dropped, _ = await store.threads.state_of_run(at.keys, at.agent, at.thread)
+        assert is_dropped
 
     operator.do(is_dropped)
 

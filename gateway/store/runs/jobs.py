@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from time import monotonic
@@ -21,7 +20,6 @@ from keyturn.gateway.store.connection.connection import (
 )
 from keyturn.gateway.store.events.readers import make_group
 from keyturn.gateway.store.keys import Keys
-from keyturn.gateway.store.runs.leases import beating
 from keyturn.gateway.store.scripts.script import Script
 from keyturn.gateway.store.sealing.conditional_write import write_if
 from keyturn.gateway.store.sealing.encryption import MARK, decrypted_text, encrypt_text
@@ -186,17 +184,6 @@ class JobQueue:
         self._next_look_s = 0.0 if found else now_s + self._lease_ms / _LOOKS / 1000
         return found
 
-    @asynccontextmanager
-    async def holding(
-        self, consumer: str, delivery: Delivery
-    ) -> AsyncGenerator[None, None]:
-        """Prevent others from taking over a delivery while the block runs."""
-        # A third of the lease: two heartbeats may be lost.
-        async with beating(
-            self._lease_ms / 3000, lambda: self._keep(consumer, delivery)
-        ):
-            yield
-
     async def done(self, delivery: Delivery) -> None:
         """Acknowledge a job and drop it."""
         await self._drop(delivery.id)
@@ -236,7 +223,8 @@ class JobQueue:
         streams = number(await self._conn.command("XLEN", self._keys.jobs))
         return streams + number(await self._conn.command("ZCARD", self._keys.retry))
 
-    async def _keep(self, consumer: str, delivery: Delivery) -> None:
+    async def renew(self, consumer: str, delivery: Delivery) -> None:
+        """Prevent others from taking over a delivery for another lease lifetime."""
         with suppress(StoreUnavailable):
             # No JUSTID: redis-py cannot parse that reply. The consumer claims its own
             # entry, which resets the idle time.

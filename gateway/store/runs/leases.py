@@ -83,6 +83,8 @@ async def held(ask: Ask, *, ends_blocked: bool = False) -> AsyncGenerator[Lease]
             # Includes a revoked API key: the lease then ends by its time.
             with suppress(KeyturnError):
                 await renew("keep")
+            for beat in lease.beats:
+                await beat()
 
     lease = Lease(
         taken.name,

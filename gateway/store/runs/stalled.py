@@ -151,10 +151,6 @@ class StalledRuns(Repository):
         states = [one.state for one in await self.all(keys) if one.is_listed]
         return states.count(RunState.WAITING), states.count(RunState.PARKED)
 
-    async def is_dropped(self, keys: Keys, run: str) -> bool:
-        """Return whether the run was dropped and has not begun again."""
-        return bool(await self._conn.command("EXISTS", keys.dropped(run)))
-
     async def taken_up(self, keys: Keys, run: str) -> bool:
         """Allow a thread with a new input to continue; return if it was dropped."""
         return number(await self._conn.command("DEL", keys.dropped(run))) == 1

@@ -277,6 +277,16 @@ class ThreadStore(Repository):
         key = keys.thread_facts(agent, thread)
         return text(await self._conn.command("HGET", key, "run")) == "open"
 
+    async def state_of_run(
+        self, keys: Keys, agent: str, thread: str
+    ) -> tuple[bool, bool]:
+        """Return whether the current run was dropped, and whether it is open."""
+        is_dropped, run = await self._conn.transaction(
+            ["EXISTS", keys.dropped(keys.stalled_run(agent, thread))],
+            ["HGET", keys.thread_facts(agent, thread), "run"],
+        )
+        return bool(is_dropped), text(run) == "open"
+
     async def open_runs(self, keys: Keys, runs: Iterable[RunRef]) -> list[RunRef]:
         """Return the runs that began and have not ended."""
         asked = [*runs]

@@ -39,6 +39,7 @@ class Lease:
     Attributes:
         lost: set after `end`; wait for it in the loop that took the lease.
         known_to: checkpoint databases that have recorded this fence.
+        beats: more heartbeats, sent after each renewal of the lease.
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class Lease:
         self.fence = fence
         self.lost = asyncio.Event()
         self.known_to: set[object] = set()
+        self.beats = list[Callable[[], Awaitable[None]]]()
         self._loop = asyncio.get_running_loop()
         self._has_ended = False
         self._ends_s = ends_s

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -18,12 +18,11 @@ from keyturn.gateway.protocol.records import RunRef
 from keyturn.gateway.remote.program import RemoteThreads
 from keyturn.gateway.store.keys import Keys
 from keyturn.gateway.store.runs import leases as leases_module
-from keyturn.gateway.store.runs.jobs import Delivery, Job, JobKind, JobQueue
 from keyturn.gateway.store.runs.leases import beating
+from keyturn.gateway.store.scripts.fences import Lease
 from keyturn.gateway.store.store import Store
 from tests.patience import WAIT_S
 
-JOB = Job(kind=JobKind.START, tenant="default", agent="x", thread="t", input="hi")
 RUN = RunRef(agent="x", thread="t")
 
 
@@ -81,18 +80,15 @@ def thread_held(
     return store.threads.lease(store.keys_of_tenant("default"), "x", "t")
 
 
-def job_held(
+@asynccontextmanager
+async def job_held(
     store: Store, count: Count, patch: pytest.MonkeyPatch
-) -> AbstractAsyncContextManager[Any]:
-    """Return the block in which a worker does a job."""
-    keys = store.keys_of_tenant("default")
-    queue = JobQueue(store.conn, keys, store.sealing, lease_ms=30)
-
-    def keep(*_given: object) -> Awaitable[None]:
-        return count.beat()
-
-    patch.setattr(queue, "_keep", keep)
-    return queue.holding("test", Delivery(id="1-0", job=JOB))
+) -> AsyncGenerator[Lease]:
+    """Open the block in which a worker does a job, under the lease of its thread."""
+    patch.setattr(store.threads, "_lease_ms", 300)
+    async with store.threads.lease(store.keys_of_tenant("default"), "x", "t") as lease:
+        lease.beats.append(count.beat)
+        yield lease
 
 
 def thread_held_over_http(

@@ -93,3 +93,17 @@ async def test_a_worker_with_much_to_do_still_takes_over_abandoned_jobs(
 
     found = [one.job.id for one in (second, third) if one]
     assert found == ["id1", "id0"]
+
+
+async def test_a_renewed_job_is_not_taken_over(store: Store, queue: JobQueue) -> None:
+    await queue.put(JOB)
+    [delivery] = await taken(queue)
+    keys = store.keys_of_tenant("default")
+    await store.conn.command(
+        "XCLAIM", keys.jobs, "workers", "test", 0, delivery.id, "IDLE", 61_000
+    )
+
+    await queue.renew("test", delivery)
+
+    another = JobQueue(store.conn, keys, store.sealing, lease_ms=60_000)
+    assert await another.take("another", block_ms=1) is None

@@ -43,6 +43,7 @@ from redis.exceptions import (
     AuthenticationError,
     BusyLoadingError,
     ClusterDownError,
+    DataError,
     InvalidResponse,
     MasterDownError,
     MaxConnectionsError,
@@ -338,7 +339,10 @@ def _packed(words: Command) -> bytes:
     # redis-py's own packing of the same bytes takes eight times as long. The types of
     # `pack_command` allow one word only.
     pack = cast("Callable[[tuple[Argument, ...]], bytes]", pack_command)
-    return pack((*str(words[0]).split(), *words[1:]))
+    try:
+        return pack((*str(words[0]).split(), *words[1:]))
+    except TypeError as error:
+        raise DataError(str(error)) from error
 
 
 def _blocks(words: Command) -> bool:

@@ -217,6 +217,9 @@ class Evidence(Record):
     def _is_one(self) -> Self:
         if bool(self.url) == bool(self.text):
             raise ValueError("a source has a `url` or a `text`; give one of them.")
+        # It is stored without spaces around it.
+        if not self.title.strip():
+            raise ValueError("a source has a title that people can read.")
         return self
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from pydantic import ValidationError
 
 from keyturn.gateway.approvals.decisions import Approve, Decided
 from keyturn.gateway.approvals.evidence import HIDDEN
@@ -122,6 +123,11 @@ async def test_a_source_keeps_an_address_on_a_host_of_the_policy_only(
     assert first.title == "Order (card number hidden)"
     assert (first.url, bool(first.text)) == ((url, False) if is_shown else ("", True))
     assert second == sources[1]
+
+
+def test_a_source_with_a_blank_title_is_refused() -> None:
+    with pytest.raises(ValidationError, match="a title that people can read"):
+        Evidence(title=" \n", text="c")
 
 
 # Private data in the words of agents and tools is hidden before it is stored.

@@ -74,7 +74,7 @@ class Batch:
         same_by: as in a policy.
         seen_by: argument with a window in the policy; "" for none.
         unseen: calls whose value of this argument has no earlier call.
-            mistake: the kind of the planted mistake; "" for none.
+        mistake: the kind of the planted mistake; "" for none.
         planted: the call that has it; None for none.
     """
 

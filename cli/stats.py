@@ -117,7 +117,7 @@ def stats(  # noqa: PLR0913 - the options of one command
     habits: Annotated[
         bool,
         typer.Option(
-            "--habits", help="Print how people decide, and in the 4 weeks before."
+            "--habits", help="Compare decisions with those of the 4 weeks before."
         ),
     ] = False,
     zone: Annotated[
@@ -141,7 +141,7 @@ def stats(  # noqa: PLR0913 - the options of one command
       keyturn stats                                 the last 30 days, by tool and tier
       keyturn stats --since 7d --by hour            when do people answer slowly?
       … --since 2026-07-01 --until 2026-08-01       July
-      keyturn stats --since 7d --habits             do people still look?
+      keyturn stats --since 7d --habits             are cards still read?
       … --tool process_refund --zone Europe/London  one tool, London's days
       … --audit audit.jsonl --json                  of an export, for a machine
     """

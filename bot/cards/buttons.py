@@ -213,7 +213,7 @@ def _summed(frame: Frame, waiting: Sequence[Item], once: str) -> list[str]:
     in_total = f": {total} in total" if 0 < len(total) <= most else ""
     marked = noticed(frame.approval) & indexes if is_table(frame.approval) else set()
     named = fit(calls_named(marked).text, _MARKED) if marked else ""
-    warned = f"Look at {named} first: each has a warning ⚠️."
+    warned = f"Look at {named} first, marked with ⚠️."
     return [
         f"All {len(waiting)} {what} as shown{once}{in_total}.",
         *([warned] if marked else []),

@@ -81,15 +81,15 @@ FREEZE_EVENTS = frozenset(
 """Events that are posted in the channel, not in the thread of one card."""
 
 _HEADLINES: dict[EventName, LiteralString] = {
-    EventName.AGENT_FLOODS: "🌊 *Flood:* {n} requests in ten minutes.",
+    EventName.AGENT_FLOODS: "🌊 *Many requests:* {n} in ten minutes.",
     EventName.AGENT_PAUSED: "⏸️ *Paused* after many rejections.",
     EventName.FREEZE_SET: "🧊 *Frozen* by {who}.",
     EventName.FREEZE_LIFTED: "▶️ *Unfrozen* by {who}.",
 }
 _MEANS: dict[EventName, LiteralString] = {
     EventName.AGENT_FLOODS: (
-        "Its next calls share a card for each tool, and notify nobody. Escalated calls "
-        "still get a card of their own. To stop the agent, write:"
+        "Further calls share one card for each tool, without notifications. Escalated "
+        "calls still have separate cards. To stop the agent, write:"
     ),
     EventName.AGENT_PAUSED: (
         "No cards are posted for its calls. To end the pause, write:"
@@ -106,7 +106,7 @@ def freeze_message(event: Event, *, command: str = COMMAND) -> Message:
     Names and reasons may come from agents and people, so they are plain text.
 
     Args:
-        event: the freeze or pause.
+        event: the freeze, pause or flood.
         command: the app's slash command.
     """
     headline = _HEADLINES[event.name]

@@ -45,8 +45,8 @@ def reached(frame: Frame) -> list[Template]:
 
 
 _SILENT = {
-    "flood": template("🔕 Notifies nobody: its agent floods you with requests"),
-    "enough": template("🔕 Notifies nobody: its reviewers had many requests this hour"),
+    "flood": template("🔕 No notifications for now: many requests of this agent"),
+    "enough": template("🔕 No notifications for now: many requests in this hour"),
 }
 
 MOST = 8

@@ -294,7 +294,7 @@ def handed_words(item: Item) -> list[tuple[LiteralString, str]]:
 
 
 def asked_again(item: Item, by: Person) -> Template:
-    """Return that a person wants the agent to ask again, or that it did."""
+    """Describe a person's request that the agent asks again, or its answer."""
     if not item.handed.asked_again_ms:
         return template("{who} wants the agent to ask again.", who=who(by))
     at = when(item.handed.asked_again_ms)
@@ -341,12 +341,12 @@ def taken_by(approval: Approval, *, now_ms: int) -> Template | None:
         return None
     words: LiteralString = "👀 {who} is on it until {at}."
     if taken.is_snooze:
-        words = "😴 {who} looks at it again at {at}."
+        words = "😴 {who} snoozed this card until {at}."
     return template(words, who=who(taken.by), at=when(until_ms))
 
 
 def caller_gone(approval: Approval, *, now_ms: int) -> Template | None:
-    """Return that the caller has gone, and the last time for it to return."""
+    """Return a sentence if the program that made the calls has stopped waiting."""
     until_ms = max(
         item.lapses_at_ms if item.state is _S.AUTHORIZED else end_of(approval, item)
         for item in approval.items
@@ -354,7 +354,7 @@ def caller_gone(approval: Approval, *, now_ms: int) -> Template | None:
     is_open = any(item.may_run for item in approval.items) and now_ms < until_ms
     if not approval.caller_gone or not is_open:
         return None
-    said: LiteralString = "Its caller has gone; an answer can be collected until {at}."
+    said: LiteralString = "The client has stopped waiting. It can return until {at}."
     return template(said, at=when(until_ms))
 
 

@@ -69,7 +69,7 @@ class MetricsReports:
         self._decisions = deque[_Decision]()
 
     async def look(self) -> None:
-        """Announce a due digest and what passes a threshold; needs the reader's lease.
+        """Announce a due digest and passed thresholds; needs the reader's lease.
 
         Raises:
             StoreUnavailable: the store does not answer.
@@ -136,7 +136,7 @@ class MetricsReports:
         await self._announce("waiting", state, name, data, reason=reason)
 
     async def _read_decisions(self, since_ms: int) -> None:
-        """Read the decisions since the last look, and forget those of before a time."""
+        """Read the newest decisions, and drop those that are older than a time."""
         log = self._service.store.audit(self._keys)
         async for event in log.entries(since_ms=since_ms, after=self._read_to):
             self._read_to = event.seq
@@ -149,7 +149,7 @@ class MetricsReports:
             self._decisions.popleft()
 
     async def _corrected(self, of: str, limit: int, now_ms: int) -> None:
-        """Announce once a day that people correct too many calls, of all or of some."""
+        """Announce once a day that people correct too many calls, also of one name."""
         found = [one.is_corrected for one in self._decisions if of in one.names]
         corrected, decisions = sum(found), len(found)
         is_over = corrected * 100 > limit * decisions

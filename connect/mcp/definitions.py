@@ -256,7 +256,7 @@ class Definitions:
             if report.kind == "ran" and not report.is_error:
                 return ""
             if report.kind != "closed" or report.answer is None:
-                return report.text or "The definitions were not kept; ask again."
+                return report.text or "The definitions were not stored; ask again."
             # The same definitions were decided before: ask anew, unless refused.
             is_refused = report.answer.type is wire.AnswerKind.REJECT
             if has_waited or (is_refused and not again):

@@ -65,7 +65,7 @@ class Passing:
         for name, upstream in self._upstreams.items():
             try:
                 if INSTRUCTIONS in self._kinds and (text := await upstream.read(ask)):
-                    found.append(f"\n\nThe server {name} says:\n{edits.defuse(text)}")
+                    found.append(f"\n\nInstructions of {name}:\n{edits.defuse(text)}")
             except NotSent as error:
                 logger.warning("mcp.no_instructions upstream=%s %s", name, error)
         return "".join(found)
@@ -106,6 +106,8 @@ class Passing:
                 )
                 return cleaned(found)
             except (KeyError, NotSent) as error:
-                raise MCPError(INVALID_PARAMS, f"It cannot be read: {error}") from error
+                raise MCPError(
+                    INVALID_PARAMS, f"The name cannot be read: {error}"
+                ) from error
 
         return read

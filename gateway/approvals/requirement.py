@@ -66,8 +66,8 @@ class Asking(Record):
         usergroups: user groups to mention.
         on_call: people to ask instead of all of these, if they are enough.
         quiet_until_ms: end of quiet hours without notifications; 0 for none.
-        silent: why a call notifies nobody of the role: its agent sent a ``flood``, or
-            they had ``enough`` cards.
+        silent: reason for no notifications: a ``flood`` of calls, or ``enough`` cards
+            in the hour before.
         taken_by: user groups that contain, or may contain, the person of "I'm on it".
         unreachable: people who got no direct message, with Slack's error code.
     """

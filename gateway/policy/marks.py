@@ -1,8 +1,8 @@
-"""Mark the calls of a card that differ from the others in a way that mistakes do.
+"""Mark the calls of a card that differ from the others as mistakes often do.
 
-A mark is a fact about the sealed arguments of the calls of one card, for the eyes of
-reviewers. It decides nothing and lowers nothing. It contains no value of an argument,
-only names, numbers of calls and formatted medians, so no argument can speak in it.
+A mark is a fact about the sealed arguments of one call, shown to reviewers. It never
+changes the tier or the decision. It contains only names of arguments, numbers of calls
+and formatted medians, so the value of an argument cannot add text to it.
 
 Every check compares a call with the other calls of its tool: with fewer than five,
 there are no marks. A difference that many calls have is no mistake, and is not marked.
@@ -56,16 +56,16 @@ _DOMAIN, _HOST = "domain of ", "host of "
 
 
 class MarkKind(StrEnum):
-    """What is unusual about a call, in words for people, with fields of a mark."""
+    """Kinds of marks; each value is its text, with fields of a `Mark`."""
 
     FAR = "{name} is far from the others{of}; the median is {usual}"
     OVER = "{name} is more than {other}"
-    REPEATED = "{name} is the same, and different in all others"
+    REPEATED = "{name} repeats; in all other calls it is unique"
     OTHER = "{name} differs from all others"
-    APART = "{name} and {other} do not belong together{like}"
+    APART = "{name} and {other} do not match{like}"
     CHECKSUM = "the check digits of {name} are wrong"
     LOOKALIKE = "{name} reads almost like that of {calls}"
-    ADDRESS = "{name} can lead to another host than it seems"
+    ADDRESS = "{name} can lead to another host than it shows"
     NEW = "no earlier call has this {name}"
 
 
@@ -255,7 +255,7 @@ def _limits(away: Mapping[int, float], keys: Keys) -> dict[int, float]:
 
 
 def _over(rows: Rows) -> Iterator[Mark]:
-    """Find amounts over what the call names as paid, where no other one is."""
+    """Find amounts above the paid amount of the same call."""
     numbers = {name: _numbers(column) for name, column in rows.columns.items()}
     for total in rows.totals:
         own = numbers.get(total.name, {})
@@ -374,7 +374,7 @@ def _lookalike(rows: Rows) -> Iterator[Mark]:
 
 
 def _address(rows: Rows) -> Iterator[Mark]:
-    """Find links that can lead elsewhere than they seem to."""
+    """Find links that can lead to another host than they show."""
     for name, texts in rows.texts():
         odd = rows.few(at for at, one in texts.items() if is_misleading(one))
         yield from _marks(MarkKind.ADDRESS, name, odd, ())

@@ -442,11 +442,11 @@ class Protection(Record):
     requests_per_10m: Count = Field(default=200, ge=1, le=100_000)
     """Calls put to people in ten minutes."""
     flood_per_10m: Count = Field(default=50, ge=1, le=100_000)
-    """Calls in ten minutes after which calls at ``approve`` notify nobody, and share a
-    card for each tool."""
+    """Calls put to people in ten minutes. Further calls at ``approve`` share a card for
+    each tool, and notify nobody before the reminder."""
     notified_per_1h: Count | None = Field(default=None, ge=1, le=10_000)
-    """Cards that notify one person or user group in an hour. Further calls at
-    ``approve`` notify those who had fewer, or else nobody before the reminder."""
+    """Cards that notify one person or user group in an hour; no limit if unset. Further
+    calls at ``approve`` notify others of the role, or nobody before the reminder."""
     same_rejected_within: Count = Field(default=3, ge=0, le=100)
     """Turns in which an unchanged rejected call is refused without a card."""
     pause_after_rejections: Count = Field(default=10, ge=1, le=1_000)
@@ -484,8 +484,8 @@ class ToolRule(Record):
     description: Template | None = None
     """Header of the card."""
     act: Act | None = None
-    """Word for a call on buttons, in the header of several calls and in notifications;
-    the tool's name if unset."""
+    """Word for the call, such as ``refund``: the button is then *Approve refund*. It
+    replaces the tool's name in notifications and headers."""
     link: Link | None = None
     """Address that the card shows, unless a value in it is missing or hidden."""
     preview: Preview | None = None
@@ -510,8 +510,8 @@ class ToolRule(Record):
     """Arguments, also inside of lists, that cards and the HTTP API hide; the tool gets
     them unchanged."""
     totals: Totals = ()
-    """Up to three numbers that a card of several calls adds up. It marks outliers among
-    five or more."""
+    """Up to three numbers that a card of several calls adds up. Numbers far from the
+    others are marked; see ``docs/reviewing.md``."""
     same_by: ArgsPaths = ()
     """Arguments that make two calls the same; all of them if unset."""
     expires_in: Duration | None = None

@@ -7,7 +7,7 @@ from keyturn.gateway.protocol.http_api import Attendance, Attended
 from tests.bot.bot_stack import CHANNEL, Stack, says
 from tests.bot.test_publisher import nothing_is_left
 
-GONE = "Its caller has gone; an answer can be collected until"
+GONE = "The client has stopped waiting. It can return until"
 
 
 async def attends(stack: Stack, item_id: str, wait_s: float) -> Attended:

@@ -43,7 +43,7 @@ async def test_a_flood_is_one_card_and_one_message(stack: Stack) -> None:
         # The hostile one is a transfer, which two people approve on its own card.
         hostile = await stack.submit(("wire_money", {"n": 1}), thread="hostile")
 
-        told = await ana.message_with(CHANNEL, says(f"{FLOOD + 1} requests in ten"))
+        told = await ana.message_with(CHANNEL, says(f"{FLOOD + 1} in ten minutes"))
         alone = await stack.card(hostile[0])
         shared = await ana.message_with(CHANNEL, says(f"Approve all {CALLS - FLOOD}"))
         cards = await posted(stack, FLOOD + 2)
@@ -51,7 +51,7 @@ async def test_a_flood_is_one_card_and_one_message(stack: Stack) -> None:
     assert all(GROUP in str(card["blocks"]) for card in before)
     assert "/approvals freeze agent support" in str(told["blocks"])
     assert has_button(alone, Action.APPROVE)
-    assert says("Notifies nobody")(shared)
+    assert says("No notifications for now")(shared)
     assert GROUP not in str(shared["blocks"])
     assert len(cards) == FLOOD + 2
 
@@ -66,11 +66,13 @@ async def test_a_reminder_of_a_flood_notifies_people(
         verdicts = [
             await stack.refund(f"t{n}", order_id=f"{n}") for n in range(FLOOD + 1)
         ]
-        card = await stack.card(verdicts[-1], says("Notifies nobody"))
+        card = await stack.card(verdicts[-1], says("No notifications for now"))
         await ring(stack, (await stack.approval(verdicts[-1])).id, TimerKind.REMIND)
 
         await eventually(lambda: has_note(stack, card, GROUP))
-        await stack.card(verdicts[-1], lambda m: not says("Notifies nobody")(m))
+        await stack.card(
+            verdicts[-1], lambda m: not says("No notifications for now")(m)
+        )
 
 
 async def test_people_who_had_enough_cards_are_not_notified(stack: Stack) -> None:
@@ -84,7 +86,9 @@ async def test_people_who_had_enough_cards_are_not_notified(stack: Stack) -> Non
         at_ms = (await stack.approval(first)).created_at_ms
         await stack.store.cards.note_notified(keys, "ap_x", ["S0SENIOR"], at_ms)
         two = await stack.card(await stack.refund("t2"))
-        three = await stack.card(await stack.refund("t3"), says("had many requests"))
+        three = await stack.card(
+            await stack.refund("t3"), says("many requests in this hour")
+        )
         transfer = await stack.submit(("wire_money", {"n": 1}), thread="t4")
         four = await stack.card(transfer[0])
 

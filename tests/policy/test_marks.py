@@ -141,7 +141,7 @@ CASES = {
 
 
 @pytest.mark.parametrize(("values", "marked", "kind"), CASES.values(), ids=[*CASES])
-def test_a_call_is_marked_for_what_the_others_have_not(
+def test_a_call_that_differs_from_the_others_is_marked(
     values: list[str], marked: set[int], kind: MarkKind | None
 ) -> None:
     marks = found(column("value", *values))
@@ -210,7 +210,9 @@ def test_only_waiting_calls_are_marked_and_an_edit_counts_as_it_would_run() -> N
         max_size=9,
     )
 )
-def test_no_argument_breaks_a_mark_or_speaks_in_it(rows: list[dict[str, Any]]) -> None:
+def test_no_argument_breaks_a_mark_or_adds_text_to_it(
+    rows: list[dict[str, Any]],
+) -> None:
     approval = refunds(*({"amount": n, **row} for n, row in enumerate(rows)))
 
     for line in mark_lines(approval):

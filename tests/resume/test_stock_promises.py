@@ -104,7 +104,7 @@ class Agents:
 
 
 @pytest.mark.parametrize("behaviour", PROMISES, ids=name_of)
-async def test_they_keep_what_connectors_promise(
+async def test_stock_agents_keep_the_promises_of_connectors(
     behaviour: Behaviour, store: Store
 ) -> None:
     async with Desk.on(store) as desk, asyncio.timeout(60):

@@ -17,7 +17,7 @@ from tests.api.api_stack import serving
 from tests.bot.samples import NOW, frame
 from tests.service.harness import ServiceHarness, claim_of
 
-GONE = "Its caller has gone; an answer can be collected until "
+GONE = "The client has stopped waiting. It can return until "
 
 
 async def attends(

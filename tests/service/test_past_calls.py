@@ -86,7 +86,9 @@ async def test_calls_that_nobody_decided_or_that_differ_do_not_count(
     assert not found.is_usual
 
 
-async def test_what_would_have_been_covered_is_covered(harness: ServiceHarness) -> None:
+async def test_calls_that_would_have_been_covered_are_covered(
+    harness: ServiceHarness,
+) -> None:
     amounts = [5, 20, 60, 99, 100, 101, 150, 199]
     await decided(harness, Approve(), *amounts)
     found = await past(harness)

@@ -435,9 +435,9 @@ class ReviewService(DecisionService):
     async def _silence(
         self, approval: Approval
     ) -> tuple[Literal["", "flood"], set[str]]:
-        """Return why a call notifies nobody, and who had enough cards in this hour.
+        """Return the reason for no notifications, and the people at their hourly limit.
 
-        Only until its reminder, and only for calls at tier ``approve``.
+        Both are empty after a reminder, and for calls that are not at ``approve``.
         """
         limit, often = self._policy().protect.notified_per_1h, set[str]()
         if (
@@ -459,7 +459,7 @@ class ReviewService(DecisionService):
         return "", often
 
     def _is_flood(self, approval: Approval) -> bool:
-        """Return whether the agent asks so much that its calls share cards."""
+        """Return whether the agent made so many requests that its calls share cards."""
         flood = self._policy().protect.flood_per_10m
         return _is_usual(approval) and approval.recent_requests > flood
 

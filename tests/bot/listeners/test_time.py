@@ -102,7 +102,7 @@ async def test_a_snooze_reminds_its_person_when_it_is_over(stack: Stack) -> None
         card = await stack.card(verdict)
         ana = stack.actor("U0ANA")
         await ana.click(CHANNEL, str(card["ts"]), Action.SNOOZE)
-        await stack.card(verdict, says("looks at it again at"))
+        await stack.card(verdict, says("snoozed this card until"))
         item = (await stack.approval(verdict)).items[0]
 
         await ring(stack, (await stack.approval(verdict)).id, TimerKind.RELEASE)
@@ -110,7 +110,7 @@ async def test_a_snooze_reminds_its_person_when_it_is_over(stack: Stack) -> None
         await eventually(
             lambda: has_note(stack, card, "<@U0ANA> ⏰ Your snooze is over")
         )
-        await stack.card(verdict, lambda m: not says("looks at it again at")(m))
+        await stack.card(verdict, lambda m: not says("snoozed this card until")(m))
 
     assert item.is_pending
 
@@ -125,7 +125,7 @@ async def test_a_snooze_of_one_person_delays_the_reminder_of_others(
         card = await stack.card(verdict)
         ana, approval = stack.actor("U0ANA"), await stack.approval(verdict)
         await ana.click(CHANNEL, str(card["ts"]), Action.SNOOZE)
-        await stack.card(verdict, says("looks at it again at"))
+        await stack.card(verdict, says("snoozed this card until"))
 
         await ring(stack, approval.id, TimerKind.REMIND)
         await eventually(lambda: has_note(stack, card, "A reviewer snoozed it"))
@@ -135,7 +135,7 @@ async def test_a_snooze_of_one_person_delays_the_reminder_of_others(
         await eventually(lambda: has_note(stack, card, "<!subteam^S0SUPPORT>"))
 
 
-async def test_nobody_snoozes_beyond_the_expiry(stack: Stack) -> None:
+async def test_a_card_cannot_be_snoozed_beyond_its_expiry(stack: Stack) -> None:
     async with stack.running():
         card = await stack.card(await stack.refund())
 

@@ -208,7 +208,7 @@ def test_calls_are_grouped_with_sums_and_their_ticks_are_kept() -> None:
     assert sorted_.layout["calls.2.0"].calls == (11, 10, 8, 7, 6, 5, 4, 3, 2, 1)
 
 
-def test_the_confirmation_names_the_marks_of_what_is_approved_as_edited() -> None:
+def test_the_confirmation_names_the_marks_of_the_calls_as_edited() -> None:
     approval = odd_refunds()
     said = "Call 10: amount is far from the others; the median is €25.50."
     everything = opened(approval).with_(approve=tuple(range(12)))

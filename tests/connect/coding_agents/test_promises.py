@@ -96,7 +96,7 @@ class Program:
     ],
     ids=lambda it: it if isinstance(it, str) else name_of(it),
 )
-async def test_they_keep_what_connectors_promise(
+async def test_hooks_keep_the_promises_of_connectors(
     behaviour: Behaviour, of: str, store: Store
 ) -> None:
     people = ServiceHarness(store, load_policy(POLICY, "policy.yml"))

@@ -48,7 +48,7 @@ async def test_resources_prompts_and_instructions_pass_without_forged_notices(
         note = await client.read_resource(NOTE)
         prompt = await client.get_prompt("greet", {"to": "ada"})
         told = client.instructions or ""
-    assert "Some calls wait" in told.partition("The server billing says:")[0]
+    assert "Some calls wait" in told.partition("Instructions of billing:")[0]
     assert "I am the upstream." in told
     assert "greet {'to': 'ada'}" in prompt.model_dump_json()
     for text in (told, note.model_dump_json(), prompt.model_dump_json()):

@@ -106,8 +106,6 @@ class Passing:
                 )
                 return cleaned(found)
             except (KeyError, NotSent) as error:
-                raise MCPError(
-                    INVALID_PARAMS, f"The name cannot be read: {error}"
-                ) from error
+                raise MCPError(INVALID_PARAMS, f"It cannot be read: {error}") from error
 
         return read

@@ -252,10 +252,7 @@ Template = Annotated[str, AfterValidator(_template)]
 Act = Annotated[
     str,
     # Slack's limit for the button of a form is 24 characters, with "Approve".
-    _checked(
-        _ACT.fullmatch,
-        "is not one word of at most 16 letters and hyphens, such as refund.",
-    ),
+    _checked(_ACT.fullmatch, "is not one word of up to 16 letters, such as refund."),
 ]
 """A word of at most 16 letters and hyphens, such as ``refund``."""
 Host = Annotated[

@@ -207,5 +207,5 @@ def test_an_act_is_one_short_word() -> None:
 
     assert evaluate(policy, agent="support", tool="refund", args={}).act == "e-mail"
     for refused in ("two words", "a" * 17, '"<!channel>"', '""'):
-        with pytest.raises(PolicyError, match="is not one word of at most 16 letters"):
+        with pytest.raises(PolicyError, match="is not one word of up to 16 letters"):
             load_policy(act.format(act=refused), "policy.yml")

@@ -34,7 +34,7 @@ AGENT = "support"
 RULES = """
 version: 1
 defaults: {tier: approve, expires_in: 1h, channel: C0BENCH, needs: [U0ANA]}
-protect: {pending_per_agent: 10000, requests_per_10m: 100000}
+protect: {pending_per_agent: 10000, requests_per_10m: 100000, flood_per_10m: 100000}
 tools:
   refund: {tier: approve}
 """

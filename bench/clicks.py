@@ -40,7 +40,7 @@ POLICY = load_policy(
     """
 version: 1
 defaults: {tier: approve, expires_in: 1h, channel: C0APPROVALS, needs: [U0ANA]}
-protect: {pending_per_agent: 10000, requests_per_10m: 100000}
+protect: {pending_per_agent: 10000, requests_per_10m: 100000, flood_per_10m: 100000}
 tools:
   process_refund: {tier: approve}
 """,

@@ -69,6 +69,7 @@ AT_ONCE = 16
 TRIES = 5
 """Most runs of a gated agent with one answer; its claim makes repeats safe."""
 
+_NO_WORD = "The agent's question takes no such answer."
 _CANNOT_ASK_AGAIN = (
     "The agent asks in a step with other work, which would run again. Send the agent a "
     "message instead: it then drops this question."
@@ -311,7 +312,7 @@ class Connector:
             for one in [one for one in left if one.about.name not in named]:
                 await self._end(one, gone)
                 left.remove(one)
-            ready = [one for one in left if self._is_written(one)]
+            ready = [one for one in left if await self._is_written(one)]
             await self._hand_over.release(one for one in left if one not in ready)
             # If this process was suspended, another may have claimed and sent.
             if at is None or not ready or now_s() > asked_s + beat_s:
@@ -344,14 +345,16 @@ class Connector:
         await self._end(one, ending)
         return True
 
-    def _is_written(self, one: Delivery) -> bool:
+    async def _is_written(self, one: Delivery) -> bool:
         """Write the answer to a question; return False if its format cannot do it."""
         if one.is_written():
             return True
         if one.ends is not None:
             # Do not log why: it may quote a person.
             logger.warning("question.unanswered question=%s", one.about.name)
-            self._forget(one)
+            # People approved its calls, and learn that the agent did not take it.
+            await self._end(one, Ending("refused" if one.claims else "", _NO_WORD))
+            one.claims.clear()
         return False
 
     async def _send(self, at: Position, newest: str, ready: Sequence[Delivery]) -> None:

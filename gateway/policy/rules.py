@@ -441,7 +441,7 @@ class Protection(Record):
     """Calls that may wait at once."""
     requests_per_10m: Count = Field(default=200, ge=1, le=100_000)
     """Calls put to people in ten minutes."""
-    flood_per_10m: Count = Field(default=50, ge=1, le=100_000)
+    flood_per_10m: Count = Field(default=100, ge=1, le=100_000)
     """Calls put to people in ten minutes. Further calls at ``approve`` share a card for
     each tool, and notify nobody before the reminder."""
     notified_per_1h: Count | None = Field(default=None, ge=1, le=10_000)

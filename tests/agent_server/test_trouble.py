@@ -17,6 +17,7 @@ from keyturn.gateway.approvals.changes import Change
 from keyturn.gateway.approvals.decisions import Approve, Decision, Edit, Reject
 from keyturn.gateway.approvals.lifecycle import FINAL
 from keyturn.gateway.protocol.records import ItemState
+from keyturn.gateway.resume.hand_over import Delivery
 from tests.agent_server.bench import Bench
 from tests.agent_server.mortal import Death, Meddled, Mortal
 from tests.agent_server.test_decisions import LOOK, REFUND, inbox, paid, subagent
@@ -361,6 +362,21 @@ async def test_no_argument_and_no_error_of_a_tool_reaches_a_log(
     assert "question.unanswered" in caplog.text
     for secret in ("order-78291", "words-of-a-person", "on fire"):
         assert secret not in caplog.text
+
+
+async def test_a_decision_that_the_question_cannot_take_is_told(
+    on: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    thread = await on.asked("stock", [[REFUND]])
+    await on.decide(thread, Approve())
+    # As for a question whose schema fits no approval.
+    monkeypatch.setattr(Delivery, "is_written", lambda _: False)
+
+    await on.tick()
+
+    assert await on.states(thread) == [NOT_TAKEN]
+    assert await problem(on, thread) == "refused"
+    assert on.server.done(thread, "refund") == []
 
 
 class Unconfirmed:

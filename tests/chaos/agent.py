@@ -30,7 +30,8 @@ POLICY = """
 version: 1
 defaults: {{tier: approve, expires_in: {expires}, channel: C0APPROVALS,
   needs: [U0ANA, U0BEN]}}
-protect: {{requests_per_10m: 10000, pending_per_agent: 10000}}
+protect:
+  {{requests_per_10m: 10000, pending_per_agent: 10000, flood_per_10m: 10000}}
 tools:
   refund: {{tier: {refund}}}
   email: {{tier: approve, idempotent: true}}

@@ -18,7 +18,8 @@ from tests.bot.bot_stack import CHANNEL, POLICY, Stack
 from tests.streams import audit_entries
 
 MANY = load_policy(
-    POLICY + "protect: {pending_per_agent: 2000, requests_per_10m: 2000}\n",
+    POLICY + "protect:\n"
+    "  {pending_per_agent: 2000, requests_per_10m: 2000, flood_per_10m: 2000}\n",
     "policy.yml",
 )
 COUNT = 20

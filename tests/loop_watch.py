@@ -20,7 +20,7 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     here, found = threading.get_ident(), list[str]()
     walk = strict_json._accept  # pyright: ignore[reportPrivateUsage] - every level
 
-    def call(value: Any, pointer: str, depth: int) -> Any:
+    def call(value: Any, pointer: Any, depth: int) -> Any:
         if not depth and threading.get_ident() == here and is_large([value]):
             callers = traceback.extract_stack(limit=6)[:-1]
             found.append(" > ".join(one.name for one in callers))

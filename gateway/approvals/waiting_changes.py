@@ -166,7 +166,10 @@ def fire(approval: Approval, kind: timing.TimerKind, now_ms: int) -> Change | No
         again = (kind.value, now_ms + timing.DOUBT_THEN_MS)
         return Change(after, (event,), fires=kind, timers=(again,))
     if kind is timing.TimerKind.CALLER:
-        if not any(item.may_run for item in approval.items):
+        if not any(
+            item.may_run and not timing.is_late(approval, item, now_ms)
+            for item in approval.items
+        ):
             return None
         return Change(after.with_(caller_gone=True), (event,), fires=kind)
     # A reminder about a call that has ended, or ends with the next sweep, would only

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from keyturn.bot.cards.listing import boxes
+from keyturn.bot.cards.listing import Forms, boxes
 from keyturn.gateway.policy.evaluate import evaluate
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.records import Tier
@@ -51,7 +51,7 @@ def test_a_card_shows_how_a_file_is_changed() -> None:
     }
     preview = evaluate(POLICY, agent="coder", tool="Edit", args=args).preview
 
-    *_, change = boxes("Edit", args, (), preview=preview)
+    *_, change = boxes("Edit", args, (), Forms(preview=preview))
 
     assert change == "Change\n| a\n- b\n+ c"
 

@@ -32,14 +32,17 @@ async def test_many_workflows_wait_on_one_connection(world: World) -> None:
                 if not cursor:
                     return found == count
 
+        async def holds_none() -> bool:
+            described = await handles[-1].describe()
+            return not described.raw_description.pending_activities
+
         await eventually(all_wait, within_s=120)
-        described = await handles[-1].describe()
+        await eventually(holds_none)
         waiting = world.stack.api.limits._waits.total()  # pyright: ignore[reportPrivateUsage] - its count
         began = time.perf_counter()
         await world.decide(handles[0], Approve())
         await handles[0].result()
         took_s = time.perf_counter() - began
 
-    assert not described.raw_description.pending_activities
     assert waiting == 1
     assert took_s < 10

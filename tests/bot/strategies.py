@@ -148,7 +148,9 @@ spot_checks = st.none() | st.builds(
 """No check, one that was drawn, one that waits, and one that somebody answered."""
 
 
-SOURCES = st.builds(Evidence, title=hostile.filter(bool), text=hostile.filter(bool))
+SOURCES = st.builds(
+    Evidence, title=hostile.filter(str.strip), text=hostile.filter(bool)
+)
 
 
 @st.composite

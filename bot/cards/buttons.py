@@ -211,7 +211,8 @@ def _summed(frame: Frame, waiting: Sequence[Item], once: str) -> list[str]:
     total = sums(totals_of(frame.approval), indexes)
     most = _TOTAL if is_table(frame.approval) else _TOTAL_OF_FEW
     in_total = f": {total} in total" if 0 < len(total) <= most else ""
-    marked = noticed(frame.approval) & indexes if is_table(frame.approval) else set()
+    found = noticed(frame.approval) if is_table(frame.approval) else frozenset[int]()
+    marked = found & indexes
     named = fit(calls_named(marked).text, _MARKED) if marked else ""
     warned = f"Look at {named} first, marked with ⚠️."
     return [

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -370,7 +371,7 @@ async def test_a_decision_that_the_question_cannot_take_is_told(
     thread = await on.asked("stock", [[REFUND]])
     await on.decide(thread, Approve())
     # As for a question whose schema fits no approval.
-    monkeypatch.setattr(Delivery, "is_written", lambda _: False)
+    monkeypatch.setattr(Delivery, "is_written", Mock(return_value=False))
 
     await on.tick()
 

@@ -104,3 +104,17 @@ async def test_calls_that_would_have_been_covered_are_covered(
     # A senior is needed above 100, so those calls are neither decided nor covered.
     covered = sum(verdict.kind is VerdictKind.RUN for [verdict] in again)
     assert (found.decided, found.within, covered) == (5, 5, 5)
+
+
+async def test_a_process_without_the_audit_folder_knows_no_past_calls(
+    harness: ServiceHarness,
+) -> None:
+    await decided(harness, Approve(), 30, 40)
+    key = harness.keys.audit_tree
+    # As after a gateway moved entries into its files.
+    moved = "9999999999999-0"
+    await harness.store.conn.command("HSET", key, "moved", "1", "last", moved)
+
+    found = await past(harness)
+
+    assert found == PastCalls(each_micro=20 * MICRO)

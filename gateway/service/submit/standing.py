@@ -26,7 +26,7 @@ from keyturn.gateway.approvals.record import (
     approval_of,
     item_id,
 )
-from keyturn.gateway.errors import CorruptRecord, StoreUnavailable
+from keyturn.gateway.errors import AuditUnreadable, CorruptRecord, StoreUnavailable
 from keyturn.gateway.failures import log_failure
 from keyturn.gateway.policy import standing as offers
 from keyturn.gateway.policy.rules import Policy
@@ -329,12 +329,18 @@ class StandingService(PolicyService):
         since_ms = await self._store.conn.now_ms(self._keys.outbox) - _PAST_MS
         names: dict[str, None] = {}
         log = self._store.audit(self._keys).newest(entries)
-        async with aclosing(log) as newest:
-            async for event in newest:
-                if event.at_ms < since_ms or len(names) > _PAST_CALLS:
-                    break
-                if (event.agent, event.tool) == (agent, source.tool) and event.item:
-                    names[event.item] = None
+        try:
+            async with aclosing(log) as newest:
+                async for event in newest:
+                    if event.at_ms < since_ms or len(names) > _PAST_CALLS:
+                        break
+                    if (event.agent, event.tool) == (agent, source.tool) and event.item:
+                        names[event.item] = None
+        except AuditUnreadable as error:
+            # A bot may run without the folder of the audit log. Its cards do not need
+            # the past calls.
+            logger.info("standing.past_unknown why=%s", error)
+            return []
         names.pop(source.id, None)
         loaded = await self._load_each({approval_of(one)[0]: None for one in names})
         items = {item.id: item for one in loaded for item in one.approval.items}

@@ -20,7 +20,7 @@ _LINE = 180
 
 def mark_text(mark: Mark) -> str:
     """Describe a mark without its call: untrusted text."""
-    name, other = (fit(one_line(one), _NAME) for one in (mark.name, mark.other))
+    name, other = map(_named, (mark.name, mark.other))
     calls = fit(calls_named(mark.like).text, _CALLS) if mark.like else ""
     return mark.kind.format(
         name=name,
@@ -30,6 +30,15 @@ def mark_text(mark: Mark) -> str:
         calls=calls,
         like=f": see {calls}" if calls else "",
     )
+
+
+def _named(name: str) -> str:
+    """Return the name of an argument; prose in a name is quoted."""
+    # `marks` writes "host of link" for a part of an argument.
+    part, _, whole = name.rpartition(" of ")
+    is_plain = part in {"", "host", "domain"} and not set(whole) & set(" \n\t")
+    shown = fit(one_line(name), _NAME)
+    return shown if is_plain else f'"{shown}"'
 
 
 def mark_lines(approval: Approval, among: Container[int] | None = None) -> list[str]:

@@ -220,6 +220,16 @@ def test_no_argument_breaks_a_mark_or_adds_text_to_it(
         assert len(line) <= 180
 
 
+def test_prose_in_the_name_of_an_argument_is_quoted() -> None:
+    name = "note (checked by finance)"
+    rows = [{"amount": 10 + n, name: f"N-{n}"} for n in range(8)]
+    rows[5][name] = rows[2][name]
+
+    assert mark_lines(refunds(*rows)) == [
+        f'Calls 3, 6: "{name}" repeats; in all other calls it is unique.'
+    ]
+
+
 def test_thousands_of_arguments_cost_no_more_than_thirty() -> None:
     many = {f"k{n}": f"v{n % 3}" for n in range(2000)}
     rows = [{"order": f"A-{n}", "more": many | {"n": str(n)}} for n in range(6)]

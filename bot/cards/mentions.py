@@ -45,8 +45,8 @@ def reached(frame: Frame) -> list[Template]:
 
 
 _SILENT = {
-    "flood": template("🔕 No notifications for now: many requests of this agent"),
-    "enough": template("🔕 No notifications for now: many requests in this hour"),
+    "flood": template("🔕 No notifications for now: many requests from this agent"),
+    "enough": template("🔕 No notifications for now: many requests this hour"),
 }
 
 MOST = 8

@@ -87,7 +87,7 @@ async def test_people_who_had_enough_cards_are_not_notified(stack: Stack) -> Non
         await stack.store.cards.note_notified(keys, "ap_x", ["S0SENIOR"], at_ms)
         two = await stack.card(await stack.refund("t2"))
         three = await stack.card(
-            await stack.refund("t3"), says("many requests in this hour")
+            await stack.refund("t3"), says("many requests this hour")
         )
         transfer = await stack.submit(("wire_money", {"n": 1}), thread="t4")
         four = await stack.card(transfer[0])

@@ -238,6 +238,16 @@ def uncalled(policy: Policy) -> list[str]:
     ]
 
 
+def without_receipts(policy: Policy) -> list[str]:
+    """Return a sentence for every audience that gets calls without receipts."""
+    return [
+        f"Automatic calls of {tool!r} have no receipt for {rule.audience!r}. If it "
+        "requires one, write 'tier: notify, notify: none'."
+        for tool, rule in policy.tools.items()
+        if rule.audience and EffectiveRules(policy, "", tool).tier()[0] is Tier.AUTO
+    ]
+
+
 def _unused(policy: Policy) -> list[str]:
     """Return a sentence for every unused requirement and rotation."""
     used = {rule.on_call for rule in policy.roles.values()}
@@ -300,7 +310,8 @@ def check(ctx: typer.Context, file: PolicyFile = None, *, json: AsJson = False) 
         raise typer.Exit(1) from error
     # Notes, not errors: such a policy can be used, and the findings may be intended.
     untyped = [str(one) for one in untyped_arguments(policy, document)]
-    notes = [*too_few_people(policy), *uncalled(policy), *_unused(policy), *untyped]
+    people = [*too_few_people(policy), *uncalled(policy)]
+    notes = [*people, *without_receipts(policy), *_unused(policy), *untyped]
     if json:
         found = {"ok": True, "policy_digest": policy.digest}
         console.as_json({**found, "tools": [*policy.tools], "notes": notes})

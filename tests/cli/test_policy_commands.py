@@ -169,6 +169,14 @@ version: 1
 defaults: {needs: [U0ANA, U0BEN]}
 tools: {a: {raise: [{to: deny, when: args.level == 3, because: x}]}}
 """
+NO_RECEIPT = """\
+version: 1
+defaults: {needs: [U0ANA, U0BEN]}
+tools:
+  pay: {tier: approve, audience: bank}
+  tell: {tier: notify, notify: none, audience: bank}
+  look_up: {tier: auto, audience: bank}
+"""
 
 
 @pytest.mark.parametrize(
@@ -178,6 +186,7 @@ tools: {a: {raise: [{to: deny, when: args.level == 3, because: x}]}}
         (TOO_FEW, "'two' needs 2 people at escalate, and 1 can be asked, so at that"),
         (CALLS_NOBODY, "'tiers.escalate.escalate_to' calls nobody for 'pay': none of"),
         (UNUSED, "The requirement 'two' is not used"),
+        (NO_RECEIPT, "Automatic calls of 'look_up' have no receipt for 'bank'."),
         (UNTYPED, "p.yml:3: 'tools.a.raise[0].when': args.level has no declared type"),
     ],
 )

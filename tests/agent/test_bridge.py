@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import selectors
 from collections.abc import Callable, Coroutine
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -13,10 +15,11 @@ from keyturn.gateway.client import bridge
 from keyturn.gateway.client.bridge import (
     Awaiting,
     Blocking,
+    ask_until_answered,
     ask_with_retries,
     drive,
 )
-from keyturn.gateway.errors import StoreUnavailable
+from keyturn.gateway.errors import KeyRefused, NotAllowed, StoreUnavailable
 from keyturn.gateway.protocol.wire import Turn
 from tests.agent.agent_runner import pay
 from tests.agent.fake_gateway import FakeGateway
@@ -58,6 +61,53 @@ async def test_a_question_is_put_again_until_it_is_answered_but_not_for_ever() -
     tries.clear()
     with pytest.raises(StoreUnavailable):
         await ask_with_retries(Awaiting(), lambda: _fail(StoreUnavailable("down")))
+
+
+class Skipping(selectors.DefaultSelector):
+    """Skips each wait of an event loop, and adds it to the time."""
+
+    now_s = 0.0
+
+    def select(self, timeout: float | None = None) -> Any:
+        """Return the events that are ready now."""
+        self.now_s += timeout or 0.0
+        return super().select(0)
+
+
+@pytest.mark.parametrize(
+    ("away_s", "error", "answer"),
+    [
+        (3590, StoreUnavailable, "recorded"),
+        (3590, KeyRefused, "recorded"),
+        (3610, StoreUnavailable, None),
+        (10, NotAllowed, None),
+    ],
+)
+def test_a_background_task_asks_for_an_hour_unless_refused(
+    monkeypatch: pytest.MonkeyPatch,
+    away_s: float,
+    error: type[Exception],
+    answer: str | None,
+) -> None:
+    clock = Skipping()
+    monkeypatch.setattr(bridge, "now_s", lambda: clock.now_s)
+    asked_s = list[float]()
+
+    async def ask() -> str:
+        asked_s.append(clock.now_s)
+        if clock.now_s < away_s:
+            raise error("not now")
+        return "recorded"
+
+    loop = asyncio.SelectorEventLoop(clock)
+    monkeypatch.setattr(loop, "time", lambda: clock.now_s)
+    with asyncio.Runner(loop_factory=lambda: loop) as runner:
+        assert runner.run(ask_until_answered(ask)) == answer
+
+    pauses = [later - one for one, later in pairwise(asked_s)]
+    assert pauses == sorted(pauses)
+    assert all(pause <= bridge.LONGEST_LATE_PAUSE_S + 0.001 for pause in pauses)
+    assert len(asked_s) == 1 if error is NotAllowed else len(asked_s) > 700
 
 
 async def test_an_answer_that_came_through_unchecked_is_asked_for_again(

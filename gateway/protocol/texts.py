@@ -53,6 +53,7 @@ NO_VERDICT = (
     "This call was not cleared by the approval gateway, so it did not run. Do not make "
     "the same call again: it would be refused again. Tell the user."
 )
+DENIED = f"So this call did not run. {NOT_AGAIN} Tell the user."
 MISMATCH = (
     "The authorized action differs from this call, so the call did not run. "
     f"{NOT_AGAIN} Tell the user."

@@ -44,6 +44,7 @@ from keyturn.gateway.protocol import digest, wire
 from keyturn.gateway.protocol.questions import NOT_OUTERMOST, problem_of
 from keyturn.gateway.protocol.records import Person, Tier
 from keyturn.gateway.protocol.strict_json import MAX_BYTES, JsonObject, accept_object
+from keyturn.gateway.protocol.texts import DENIED
 from keyturn.gateway.store.limits.agent_load import (
     AgentLoad,
     Rejection,
@@ -335,9 +336,8 @@ def _refusal(one: EvaluatedCall, seen: Counter[str]) -> str:
     if one.refusal:
         return one.refusal
     if one.evaluation.tier is Tier.DENY:
-        return (
-            " ".join(one.evaluation.reasons) or "The policy does not allow this call."
-        )
+        reasons = " ".join(one.evaluation.reasons)
+        return f"{reasons or 'The policy does not allow it.'} {DENIED}"
     return ""
 
 

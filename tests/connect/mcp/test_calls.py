@@ -12,7 +12,7 @@ from mcp.types import CallToolResult, Implementation
 from keyturn.connect.mcp.results import DECISION
 from keyturn.connect.mcp.server import CALL_ID
 from keyturn.connect.mcp.upstreams import UpstreamSpec
-from keyturn.gateway.approvals.decisions import Approve, Edit, Reject, Respond
+from keyturn.gateway.approvals.decisions import Approve, Edit
 from keyturn.gateway.errors import SettingsError
 from keyturn.gateway.protocol.edits import EDIT_MARK
 from keyturn.gateway.protocol.receipts import META_KEY, read_receipt
@@ -97,40 +97,6 @@ async def test_an_edit_runs_and_is_told_before_everything_else(
     assert decision["approval"].startswith("ap_")
 
 
-@pytest.mark.parametrize(
-    ("decision", "kind", "words"),
-    [
-        (Reject(reason="no"), "reject", 'it did not run. Their reason: "no"'),
-        (Respond(message="ask Ben"), "respond", 'answered it instead: "ask Ben"'),
-    ],
-)
-async def test_a_refusal_and_an_answer_are_errors_that_say_so(
-    world: World, client_of: Connect, decision: Any, kind: str, words: str
-) -> None:
-    async with world.gate() as gate, client_of(gate) as client:
-        await client.list_tools()
-        calling = asyncio.create_task(client.call_tool("pay", {"to": "a"}))
-        await world.decide(decision)
-        result = await calling
-    assert result.is_error
-    assert words in text_of(result)
-    assert "Do not make the same call again." in text_of(result)
-    assert (result.meta or {})[DECISION]["type"] == kind
-    assert not world.script.calls()
-
-
-async def test_an_expired_call_does_not_run(world: World, client_of: Connect) -> None:
-    async with world.gate() as gate, client_of(gate) as client:
-        calling = asyncio.create_task(client.call_tool("pay", {"to": "a"}))
-        [item_id] = await world.asked()
-        await world.people.overdue(item_id.partition(".")[0])
-        await world.people.sweeper.sweep()
-        result = await calling
-    assert result.is_error
-    assert (result.meta or {})[DECISION]["type"] == "expired"
-    assert not world.script.calls()
-
-
 async def test_a_call_that_the_policy_lets_through_runs_without_a_card(
     world: World, client_of: Connect
 ) -> None:
@@ -140,16 +106,6 @@ async def test_a_call_that_the_policy_lets_through_runs_without_a_card(
     assert (result.meta or {})[DECISION]["type"] == "policy"
     [call] = world.script.calls()
     assert META_KEY not in call["meta"]
-    assert await world.cards() == 0
-
-
-async def test_a_denied_call_reaches_neither_people_nor_the_server(
-    world: World, client_of: Connect
-) -> None:
-    async with world.gate() as gate, client_of(gate) as client:
-        result = await client.call_tool("drop", {})
-    assert result.is_error
-    assert not world.script.calls()
     assert await world.cards() == 0
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from keyturn.connect.mcp.results import DECISION
 from keyturn.connect.mcp.server import WAIT
 from keyturn.connect.mcp.upstreams import UpstreamSpec
 from keyturn.gateway.approvals.decisions import Approve
@@ -103,7 +104,13 @@ async def test_a_server_that_dies_in_a_call_leaves_it_in_doubt(
         item_id = await world.decide(Approve())
         result = await calling
         assert result.is_error
-        assert "is unknown. Do not repeat it" in text_of(result)
+        assert text_of(result) == (
+            "The server 'billing' did not answer (Connection closed). Whether it took "
+            "effect is unknown. Do not repeat it; tell the user that it has to be "
+            "checked."
+        )
+        decision = (result.meta or {})[DECISION]
+        assert decision == {"type": "unknown", "requested": ARGS}
         assert len(world.script.calls()) == effects
         await world.people.doubt(item_id)
         assert (await world.people.item(item_id)).state is ItemState.IN_DOUBT

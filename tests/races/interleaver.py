@@ -8,13 +8,13 @@ decide nothing, and belong to the round trip before them.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from contextvars import ContextVar
 
 import pytest
 
 from keyturn.gateway.store.connection.connection import Connection
-from keyturn.gateway.store.records.changing import Turns
+from keyturn.gateway.store.records.changing import SharedTurn, Turns
 
 Choose = Callable[[int], int]
 """Given how many wait, say which of them goes next."""
@@ -41,8 +41,10 @@ class Interleaver:
         patch.setattr(Turns, "take", self._no_turn)
 
     @staticmethod
-    async def _no_turn(_turns: Turns, _held: object, _names: object) -> bool:
-        return True
+    async def _no_turn(
+        _turns: Turns, _held: object, names: Iterable[str]
+    ) -> dict[str, SharedTurn]:
+        return {name: SharedTurn() for name in names}
 
     async def run(
         self, actors: Sequence[Coroutine[object, object, object]], choose: Choose

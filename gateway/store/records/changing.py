@@ -1,8 +1,9 @@
 """Change approvals of one tenant atomically: read, compute, compare and write.
 
-Competing changes of one process take turns: changes of the same approval run one after
-another. Otherwise 200 concurrent changes would lose nearly every comparison, and most
-would run out of attempts.
+Competing changes of one process take turns. Changes of the same approval run one after
+another, and each starts from its predecessor's result without another read. Otherwise
+200 concurrent changes would lose nearly every comparison, and most would run out of
+attempts.
 
 Changes of different approvals compete if their calls have the same effect: each one
 changes the precedents of the others. Such a change waits for the others only after a
@@ -102,14 +103,14 @@ class Changes:
         confirmed: dict[str, int] | None = None
         lost: WriteMany | None = None
         async with AsyncExitStack() as held:
-            is_first = await self._turns.take(held, here)
+            own = await self._turns.take(held, here)
+            known = {**read}
+            known |= {name: one.written for name, one in own.items() if one.written}
+            is_passed_on = bool(known)
             for attempt in range(ATTEMPTS):
                 await pause_before(attempt)
-                # Passed records serve one attempt: a conflict would repeat. A result
-                # needs a fresh read, too, since other processes may have written.
-                is_passed_on = is_first and attempt == 0 and read.keys() >= {*here}
-                loaded = read
-                if not is_passed_on:
+                loaded = known
+                if not known.keys() >= {*here}:
                     loaded, _ = await load_many(self._conn, self._known, keys, here)
                 # After a broken connection, a resent write conflicts with itself.
                 is_kept = lost is not None and _is_stored(lost, loaded)
@@ -120,7 +121,7 @@ class Changes:
                         await spend_again(self._conn.ledger, stored, one.standing)
                 if isinstance(found, WriteMany) and not is_kept:
                     resent = self._conn.resent
-                    if await self._write(keys, loaded, found):
+                    if await self._write(keys, loaded, found, own):
                         return found
                     lost = found if self._conn.resent != resent else None
                     if attempt == 0:
@@ -135,13 +136,22 @@ class Changes:
                     # after the confirmation: there may be a new master.
                     await self._conn.confirm(keys.expiry)
                     confirmed = revs
+                # Passed records serve one attempt: a conflict would repeat. A result
+                # needs a fresh read, too, since other processes may have written.
+                known, is_passed_on = {}, False
         raise StoreUnavailable(BUSY)
 
     async def _write(
-        self, keys: Keys, seen: Mapping[str, Loaded], what: WriteMany
+        self,
+        keys: Keys,
+        seen: Mapping[str, Loaded],
+        what: WriteMany,
+        turns: Mapping[str, SharedTurn],
     ) -> bool:
+        """Write changes, and pass the new versions on to the next turns."""
         written = await write(self._conn, keys, seen, what)
         for one in written:
+            turns[one.approval.id].written = one
             if one.stored is not None:
                 self._known.remember(one.approval, one.stored)
         if not written and any(one.unfrozen for one in what.writes):
@@ -235,30 +245,34 @@ async def pause_before(attempt: int) -> None:
         await asyncio.sleep(random.uniform(0, _PAUSE_S * attempt))  # noqa: S311
 
 
+class SharedTurn(asyncio.Lock):
+    """Lock for an approval or an effect, with the last version written under it."""
+
+    written: Loaded | None = None
+
+
 class Turns:
     """Locks by approval and by effect, removed when unused."""
 
     def __init__(self) -> None:
         # Threads share a store, but a lock belongs to one event loop.
         self._locks = WeakKeyDictionary[
-            asyncio.AbstractEventLoop, WeakValueDictionary[str, asyncio.Lock]
+            asyncio.AbstractEventLoop, WeakValueDictionary[str, SharedTurn]
         ]()
 
-    async def take(self, held: AsyncExitStack, names: Iterable[str]) -> bool:
-        """Wait for the turns of these names; False if another change had one.
-
-        ``held`` releases them.
-        """
+    async def take(
+        self, held: AsyncExitStack, names: Iterable[str]
+    ) -> dict[str, SharedTurn]:
+        """Wait for the turns of these names; ``held`` releases them."""
         loop = asyncio.get_running_loop()
-        locks = self._locks.setdefault(loop, WeakValueDictionary[str, asyncio.Lock]())
+        locks = self._locks.setdefault(loop, WeakValueDictionary[str, SharedTurn]())
         # Sorted: one global order prevents deadlocks.
-        turns = [locks.setdefault(name, asyncio.Lock()) for name in sorted(names)]
-        is_first = not any(turn.locked() for turn in turns)
+        turns = {name: locks.setdefault(name, SharedTurn()) for name in sorted(names)}
         try:
             async with asyncio.timeout(LONGEST_S):
-                for turn in turns:
+                for turn in turns.values():
                     await held.enter_async_context(turn)
         except TimeoutError:
             # If the store hangs, changes must not queue up behind each other.
             await held.aclose()
-        return is_first
+        return turns

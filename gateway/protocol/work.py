@@ -19,8 +19,8 @@ T = TypeVar("T")
 MAX_STEPS = 8_000
 """Most steps for the checks of one call: at most 50 ms of processor time."""
 
-LARGE_BYTES = 8 * 1024
-"""Most data that is read on the event loop; ten times as much takes 50 ms to hash."""
+LARGE_BYTES = 32 * 1024
+"""Most data that is read on the event loop: at most 20 ms to hash."""
 
 _SIZED = str, bytes, list, dict
 

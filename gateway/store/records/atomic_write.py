@@ -437,6 +437,6 @@ def _texts(approval: Approval) -> list[str]:
     """Return the large texts of a version."""
     found: list[str] = []
     for item in approval.items:
-        found += [item.requested, item.action]
+        found += {item.requested, item.action}
         found += [one.payload for one in (item.result, item.late_result) if one]
     return found

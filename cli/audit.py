@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -35,6 +36,7 @@ from keyturn.gateway.service.report.audit_reading import (
     exported,
     verify_log_of,
 )
+from keyturn.gateway.store.audit.files import notes_in
 from keyturn.gateway.store.audit.verifying import Verified
 from keyturn.gateway.store.store import Store
 from keyturn.gateway.trust.audit_bundle import (
@@ -47,29 +49,25 @@ from keyturn.gateway.trust.audit_bundle import (
 _SHOWN_EVERY = 10_000
 
 
-class Progress:
-    """Prints the progress over a long log on a terminal."""
-
-    def __init__(self, word: str) -> None:
-        self._word = word
-
-    def __call__(self, done: int, of: int = 0) -> None:
-        """Show the number of entries from time to time."""
-        if done and done % _SHOWN_EVERY == 0 and sys.stderr.isatty():
-            whole = f" of {of:,}" if of else ""
-            typer.echo(f"\r{self._word} {done:,}{whole} entries", nl=False, err=True)
+def show_progress(done: int, of: int = 0) -> None:
+    """Show on a terminal how many entries of a long log are done."""
+    if done and done % _SHOWN_EVERY == 0 and sys.stderr.isatty():
+        whole = f" of {of:,}" if of else ""
+        typer.echo(f"\r{done:,}{whole} entries", nl=False, err=True)
 
 
 def print_log(one: Verified, *, is_json: bool) -> bool:
     """Print the result for a log; return True if it does not match its signatures."""
     wrong = one.first_bad
     if is_json:
-        console.as_json({"verified": not one.problems, **_log_row(one)})
+        index = wrong.index if wrong else None
+        row = {"verified": not wrong, **asdict(one), "first_bad": index}
+        console.as_json(row)
         return wrong is not None
     if wrong is not None:
         console.bad(
             f"{one.tenant}: not verified. The first bad entry is {wrong.index}: "
-            f"{console.printable(wrong.text)}."
+            f"{console.printable(wrong.problem)}."
         )
         return True
     if not one.origin:
@@ -78,7 +76,7 @@ def print_log(one: Verified, *, is_json: bool) -> bool:
         )
         return False
     console.good(
-        f"{one.tenant}: {one.size} entries match their signatures, in "
+        f"{one.tenant}: {one.entries} entries match their signatures, in "
         f"{one.checkpoints} checkpoints of {one.origin}."
     )
     if one.kept_from:
@@ -90,23 +88,6 @@ def print_log(one: Verified, *, is_json: bool) -> bool:
     for state, count in sorted(one.not_ours.items()):
         console.note(f"{count} are {state}: not verified as written by Keyturn.")
     return False
-
-
-def _log_row(one: Verified) -> JsonObject:
-    wrong = one.first_bad
-    return {
-        "tenant": one.tenant,
-        "origin": one.origin,
-        "entries": one.size,
-        "checkpoints": one.checkpoints,
-        "kept_from": one.kept_from,
-        "unsigned": one.unsigned,
-        "not_ours": dict[str, JsonValue](one.not_ours),
-        "first_bad": wrong.index if wrong else None,
-        "problems": [
-            {"index": each.index, "problem": each.text} for each in one.problems
-        ],
-    }
 
 
 def print_proofs(found: Sequence[Proven], *, tenant: str, is_json: bool) -> int:
@@ -290,7 +271,7 @@ def export(
                 until_ms=times[1],
                 sample=sample,
                 has_arguments=arguments,
-                progress=Progress("exported"),
+                progress=show_progress,
             )
             return {
                 "file": str(file),
@@ -358,14 +339,10 @@ def verify(
             f"{'--key' if key else '--stories'} is for a bundle: name its FILE, too. "
             "The log of this store is verified with the keys of the settings."
         )
-    notes = tuple(
-        console.read_text(one, "the checkpoint") for one in (checkpoint or [])
-    )
+    kept = [note for one in checkpoint or [] for note in _checkpoints_in(one)]
 
     async def is_bad(store: Store, tenant: str) -> bool:
-        found = await verify_log_of(
-            store, tenant, checkpoints=notes, progress=Progress("verified")
-        )
+        found = await verify_log_of(store, tenant, kept=kept, progress=show_progress)
         return print_log(found, is_json=json)
 
     if use_store(command_context(ctx), is_bad, has_keyring=True):
@@ -411,6 +388,22 @@ def prove(
         console.good(f"{count} entries with their proofs are in {str(out)!r}.")
 
 
+def _checkpoints_in(file: Path) -> list[str]:
+    """Return the checkpoints that were saved in a file.
+
+    Raises:
+        SettingsError: there are none.
+    """
+    # A copy of a checkpoint may lack the empty line after it.
+    text = console.read_text(file, "the checkpoint").strip()
+    if found := notes_in(f"{text}\n\n"):
+        return found
+    raise SettingsError(
+        f"{str(file)!r} has no checkpoint: give lines of a '.checkpoints' file of the "
+        "audit folder, from the name of the log to its signature."
+    )
+
+
 def _print_entries(
     command: CommandContext, times: tuple[int, int | None], *, has_arguments: bool
 ) -> None:
@@ -444,8 +437,7 @@ def _verify_file(
             f"The bundle {str(file)!r} cannot be read: {error.strerror}."
         ) from error
     with opened as lines:
-        progress = Progress("verified")
-        report = verify_bundle(lines, trusted, progress=progress)
+        report = verify_bundle(lines, trusted, progress=show_progress)
     print_bundle(report, has_stories=has_stories, is_json=is_json)
     if not report.is_verified:
         raise typer.Exit(NOT_VERIFIED)

@@ -380,12 +380,12 @@ async def _verify_log(context: DemoContext, store: Store, keys: Keys) -> None:
         await writer.tick(is_last=True)
         log = await audit_reading.verify_log_of(store, keys.tenant)
         # The gateway may be writing now; then this writer's turn comes later.
-        return bool(log.size and not log.unsigned)
+        return bool(log.entries and not log.unsigned)
 
     await context.until(is_signed, "the signatures of the audit log")
     log = await audit_reading.verify_log_of(store, keys.tenant)
     expect(not log.problems, "The audit log does not verify.")
-    context.say("audit.verified", entries=log.size, checkpoints=log.checkpoints)
+    context.say("audit.verified", entries=log.entries, checkpoints=log.checkpoints)
 
 
 async def _verify_bundle(context: DemoContext, store: Store, tenant: str) -> None:

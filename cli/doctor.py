@@ -189,7 +189,7 @@ def _signed(store: Store, tenant: str) -> int:
     keyring, folder = required(store)
     files = TreeFiles(folder, tenant)
     # None: another gateway may have the tree in another folder.
-    return files.checked(files.origin(), public_keys(keyring))[0].size
+    return files.checked(files.notes(), public_keys(keyring))[0].size
 
 
 _AT_ONCE = 4

@@ -49,33 +49,55 @@ def node_hash(left: bytes, right: bytes) -> bytes:
 class MerkleTree:
     """A tree of leaf hashes that grows at the end.
 
-    It keeps the hash of every complete subtree, two for each leaf, so that computing a
-    proof takes a logarithmic number of steps.
+    Without proofs it keeps only the hashes that the next leaf and the root need: one
+    for each level at most. With them it keeps the hash of every complete subtree, two
+    for each leaf, so that a proof takes a logarithmic number of steps.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, has_proofs: bool = False) -> None:
+        self.size = 0
+        self._has_proofs = has_proofs
+        # By level, the hashes of complete subtrees.
         self._levels: list[list[bytes]] = [[]]
 
     def append(self, leaf: bytes) -> None:
         """Add the hash of a leaf."""
+        self.size += 1
         self._levels[0].append(leaf)
         level = 0
         while len(self._levels[level]) % 2 == 0:
             *_, left, right = self._levels[level]
+            if not self._has_proofs:
+                self._levels[level].clear()
             level += 1
             if level == len(self._levels):
                 self._levels.append([])
             self._levels[level].append(node_hash(left, right))
 
-    def inclusion_proof(self, index: int, size: int) -> list[bytes]:
-        """Return the inclusion proof of a leaf in the first ``size`` (section 2.1.3).
+    def root(self) -> bytes:
+        """Return the root over all leaves."""
+        # A level of odd length ends with a subtree that has no parent yet.
+        ends = [level[-1] for level in self._levels if len(level) % 2]
+        if not ends:
+            return EMPTY_ROOT
+        found, *larger = ends
+        for left in larger:
+            found = node_hash(left, found)
+        return found
+
+    def leaf(self, index: int) -> bytes:
+        """Return the hash of a leaf, from a tree with proofs."""
+        return self._levels[0][index]
+
+    def inclusion_proof(self, index: int) -> list[bytes]:
+        """Return the inclusion proof of a leaf (section 2.1.3).
 
         Raises:
-            ValueError: when there is no such leaf among them.
+            ValueError: when there is no such leaf, or this tree has no proofs.
         """
-        if not 0 <= index < size <= len(self._levels[0]):
-            raise ValueError(f"There is no leaf {index} among {size}.")
-        return self._path(index, 0, size)
+        if not self._has_proofs or not 0 <= index < self.size:
+            raise ValueError(f"There is no leaf {index} among {self.size}.")
+        return self._path(index, 0, self.size)
 
     def _subtree(self, start: int, end: int) -> bytes:
         """Return the root of a range; `start` is a multiple of its largest subtree."""
@@ -93,35 +115,6 @@ class MerkleTree:
         if index < middle:
             return [*self._path(index, start, middle), self._subtree(middle, end)]
         return [*self._path(index, middle, end), self._subtree(start, middle)]
-
-
-class TreeHead:
-    """The hashes needed for the next leaf and the root, and no others.
-
-    Their number is logarithmic in the size, so the writer of a log stores only these.
-    """
-
-    def __init__(self) -> None:
-        self.size = 0
-        # Complete subtrees, largest first: one for each 1 in the binary size.
-        self._subtrees: list[bytes] = []
-
-    def append(self, leaf: bytes) -> None:
-        """Add the hash of a leaf."""
-        found, count = leaf, self.size
-        while count & 1:
-            found, count = node_hash(self._subtrees.pop(), found), count >> 1
-        self._subtrees.append(found)
-        self.size += 1
-
-    def root(self) -> bytes:
-        """Return the root over all leaves."""
-        if not self._subtrees:
-            return EMPTY_ROOT
-        *others, found = self._subtrees
-        for left in reversed(others):
-            found = node_hash(left, found)
-        return found
 
 
 def is_included(

@@ -301,3 +301,20 @@ async def test_another_tree_is_begun_when_somebody_says_so(
 
     assert (before, code) == ("", 0)
     assert house.checkpoints()[-1].size == house.files.size > 0
+
+
+async def test_the_log_is_compared_with_checkpoints_that_were_kept_elsewhere(
+    house: AuditHarness, tell: Terminal, tmp_path: Path
+) -> None:
+    await a_day(house)
+    kept, other = tmp_path / "kept.txt", tmp_path / "other.txt"
+    # As `tail -6` copies them.
+    lines = house.files.checkpoints_path.read_text("utf-8").splitlines(keepends=True)
+    kept.write_text("".join(lines[-6:]), "utf-8")
+    assert await tell("verify", "--checkpoint", "kept.txt") == await tell("verify")
+    other.write_text(kept.read_text("utf-8").replace("default", "another"), "utf-8")
+    code, out = await tell("verify", "--checkpoint", "other.txt")
+    assert (code, "the given checkpoint is refused" in out) == (1, True)
+    other.write_text("nothing")
+    code, out = await tell("verify", "--checkpoint", "other.txt")
+    assert (code, "has no checkpoint" in out) == (2, True)

@@ -50,7 +50,7 @@ async def assert_whole(house: AuditHarness) -> None:
     """Assert that the tree is exactly that of the log, at each of its checkpoints."""
     records = list(house.files.records())
     expected = [
-        leaf_hash(row._replace(state=record.state).leaf_text)
+        leaf_hash(row._replace(state=record.state).opened_leaf.text)
         for row, record in zip(await rows(house), records, strict=True)
     ]
     assert [record.leaf for record in records] == expected
@@ -239,7 +239,7 @@ async def test_a_writer_that_is_cancelled_while_it_writes_files_repeats_no_entry
     await house.writer.tick(is_last=True)
 
     found = await verify_log_of(house.store, house.keys.tenant)
-    assert (found.problems, found.size) == ([], 26)
+    assert (found.problems, found.entries) == ([], 26)
 
 
 @pytest.mark.parametrize("lost", ["tree", "older"])

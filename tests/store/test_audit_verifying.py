@@ -9,7 +9,8 @@ import random
 import shutil
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -24,8 +25,8 @@ from keyturn.gateway.store.audit.files import (
     erase,
     segment_path,
 )
-from keyturn.gateway.store.audit.verifying import Evidence, Verified, verify_log
-from keyturn.gateway.store.connection.connection import fields, number, text
+from keyturn.gateway.store.audit.log import TreeNote
+from keyturn.gateway.store.audit.verifying import Verified, verify_log
 from keyturn.gateway.store.store import Store
 from keyturn.gateway.trust.checkpoints import Checkpoint
 from keyturn.gateway.trust.key_folder import Role, SigningKey
@@ -41,33 +42,29 @@ def house(store: Store, tmp_path: Path) -> AuditHarness:
     return AuditHarness(store, tmp_path)
 
 
-async def written(house: AuditHarness, monkeypatch: pytest.MonkeyPatch) -> Evidence:
-    """Write a log with three segments and three checkpoints."""
+Verify = Callable[..., Verified]
+
+
+async def written(house: AuditHarness, monkeypatch: pytest.MonkeyPatch) -> Verify:
+    """Write a log with three segments and three checkpoints; return its check."""
     monkeypatch.setattr(audit_writing, "SEGMENT", 100)
     for count in (100, 100, 50):
         await house.put(count)
         await house.writer.tick(is_last=True)
-    noted = fields(await house.store.conn.command("HGETALL", house.keys.audit_tree))
     assert house.store.keyring
-    return Evidence(
-        files=house.files,
-        keys=public_keys(house.store.keyring),
-        noted=(
-            text(noted["origin"]), number(noted["size"]), text(noted["root"]),
-        ),
-        oldest_ms=0,
-    )  # fmt: skip
+    noted = await TreeNote.read(house.store.conn, house.keys)
+    return partial(verify_log, house.files, public_keys(house.store.keyring), noted)
 
 
 async def test_a_log_that_nobody_changed_verifies(
     house: AuditHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    what = await written(house, monkeypatch)
+    verify = await written(house, monkeypatch)
 
-    found = verify_log(what)
+    found = verify()
 
     assert found.problems == []
-    assert (found.size, found.checkpoints, found.kept_from) == (SIZE, 3, 0)
+    assert (found.entries, found.checkpoints, found.kept_from) == (SIZE, 3, 0)
     same = await verify_log_of(house.store, "default")
     assert same == found
 
@@ -81,23 +78,23 @@ async def test_what_no_checkpoint_covers_yet_is_told(house: AuditHarness) -> Non
 
     found = await verify_log_of(house.store, "default")
 
-    assert (found.size, found.unsigned, found.problems) == (100, 7, [])
+    assert (found.entries, found.unsigned, found.problems) == (100, 7, [])
 
 
 async def test_a_checkpoint_that_was_kept_elsewhere_shows_another_history(
     house: AuditHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    what = await written(house, monkeypatch)
+    verify = await written(house, monkeypatch)
     [first, *_] = house.files.notes()
     assert house.store.keyring
     key = house.store.keyring.signing(Role.AUDIT)
     forked = Checkpoint(house.checkpoints()[0].origin, 100, b"x" * 32).signed(key)
 
-    assert verify_log(replace(what, outside=first)).problems == []
-    assert verify_log(replace(what, outside=forked)).first_bad
-    assert verify_log(replace(what, outside="junk")).first_bad
+    assert verify(kept=[first]).problems == []
+    assert verify(kept=[first, forked]).first_bad
+    assert verify(kept=["junk"]).first_bad
     other = SigningKey.from_seed("keyturn/audit", bytes(32)).public
-    found = verify_log(replace(what, keys=[other])).first_bad
+    found = verify_log(house.files, [other], TreeNote()).first_bad
     assert found
     assert found.index == 0
 
@@ -105,15 +102,15 @@ async def test_a_checkpoint_that_was_kept_elsewhere_shows_another_history(
 async def test_what_was_erased_leaves_the_log_verifiable(
     house: AuditHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    what = await written(house, monkeypatch)
+    verify = await written(house, monkeypatch)
     segment = Segment(0, 100)
-    path = segment_path(what.files, 0)
+    path = segment_path(house.files, 0)
     [first, *_] = gzip.decompress(path.read_bytes()).splitlines()
     seq = json.loads(first)[0]
 
-    erase(what.files, segment, {seq})
+    erase(house.files, segment, {seq})
 
-    assert verify_log(what).problems == []
+    assert verify().problems == []
     [event] = [
         one async for one in house.store.audit(house.keys).entries() if one.seq == seq
     ]
@@ -125,30 +122,30 @@ async def test_what_was_erased_leaves_the_log_verifiable(
 async def test_where_only_hashes_are_kept_they_are_those_that_were_signed(
     house: AuditHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    what = await written(house, monkeypatch)
+    verify = await written(house, monkeypatch)
     for start in (0, 100, 200):
-        segment_path(what.files, start).unlink()
-    kept = replace(what, oldest_ms=2**60)
-    before = verify_log(kept)
+        segment_path(house.files, start).unlink()
+    kept = partial(verify, oldest_ms=2**60)
+    before = kept()
     body = bytearray(house.files.tree_path.read_bytes())
     body[130 * RECORD_BYTES + 20] ^= 1
     house.files.tree_path.write_bytes(body)
 
-    found = verify_log(kept)
+    found = kept()
 
     assert (before.problems, before.kept_from) == ([], SIZE)
     assert found.first_bad
     assert found.first_bad.index == FIRST
-    assert "100 to 199" in found.first_bad.text
+    assert "100 to 199" in found.first_bad.problem
 
 
 async def test_what_is_not_kept_before_its_time_is_over_is_missing(
     house: AuditHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    what = await written(house, monkeypatch)
+    verify = await written(house, monkeypatch)
 
-    segment_path(what.files, 0).unlink()
-    found = verify_log(what)
+    segment_path(house.files, 0).unlink()
+    found = verify()
 
     assert found.first_bad
     assert found.first_bad.index == 0
@@ -158,7 +155,7 @@ async def test_what_is_not_kept_before_its_time_is_over_is_missing(
 class Bench:
     """One log in files, to change and to put back."""
 
-    what: Evidence
+    files: TreeFiles
     folder: Path
     copy: Path
     random: random.Random
@@ -167,10 +164,6 @@ class Bench:
     def reset(self) -> None:
         shutil.rmtree(self.folder)
         shutil.copytree(self.copy, self.folder)
-
-    @property
-    def files(self) -> TreeFiles:
-        return self.what.files
 
     def records(self) -> list[bytes]:
         body = self.files.tree_path.read_bytes()
@@ -335,20 +328,20 @@ CHANGES: list[Change] = [
 async def test_a_thousand_changes_are_noticed_and_the_first_bad_entry_named(
     house: AuditHarness, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    what = await written(house, monkeypatch)
+    verify = await written(house, monkeypatch)
     copy = tmp_path / "copy"
     shutil.copytree(house.files.folder, copy)
-    bench = Bench(what, house.files.folder, copy, random.Random(5))  # noqa: S311 - the same each time
+    bench = Bench(house.files, house.files.folder, copy, random.Random(5))  # noqa: S311 - the same each time
     wrong: list[tuple[str, Verified, range]] = []
 
     for number_ in range(size(deep=1000, short=150)):
         change = CHANGES[number_ % len(CHANGES)]
         bench.reset()
         where = change(bench)
-        found = verify_log(what)
+        found = verify()
         if found.first_bad is None or found.first_bad.index not in where:
             wrong.append((change.__name__, found, where))
 
     bench.reset()
-    assert verify_log(what).problems == []
+    assert verify().problems == []
     assert not wrong, [(name, found.first_bad, where) for name, found, where in wrong]

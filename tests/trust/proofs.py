@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from keyturn.gateway.protocol.public_keys import PublicKey
 from keyturn.gateway.trust.checkpoints import (
     Checkpoint,
-    TreeHead,
+    MerkleTree,
     is_included,
     leaf_hash,
     verified_checkpoint,
@@ -32,7 +32,7 @@ def proven(
 
 def root_of(leaves: Sequence[bytes]) -> bytes:
     """Return the root over leaf hashes."""
-    head = TreeHead()
+    tree = MerkleTree()
     for leaf in leaves:
-        head.append(leaf)
-    return head.root()
+        tree.append(leaf)
+    return tree.root()

@@ -30,7 +30,7 @@ LEAVES = [leaf_hash(entry) for entry in ENTRIES]
 
 
 def log() -> MerkleTree:
-    tree = MerkleTree()
+    tree = MerkleTree(has_proofs=True)
     for entry in ENTRIES:
         tree.append(leaf_hash(entry))
     return tree
@@ -41,7 +41,7 @@ def note(*keys: SigningKey) -> str:
 
 
 def proof(index: int = 1) -> str:
-    return proof_text(index, log().inclusion_proof(index, 3), note())
+    return proof_text(index, log().inclusion_proof(index), note())
 
 
 def test_one_of_two_keys_is_enough_while_one_follows_the_other() -> None:
@@ -90,7 +90,7 @@ def test_more_lines_than_three_are_no_checkpoint() -> None:
 
 
 def tree_of(count: int) -> MerkleTree:
-    tree = MerkleTree()
+    tree = MerkleTree(has_proofs=True)
     for number in range(count):
         tree.append(leaf_hash(str(number).encode()))
     return tree
@@ -122,7 +122,7 @@ def test_each_leaf_is_proven_and_at_no_other_place(
     index = data.draw(st.integers(0, size - 1))
     other = data.draw(st.integers(0, size))
     leaf = leaf_hash(str(index).encode())
-    proof = tree.inclusion_proof(index, size)
+    proof = tree.inclusion_proof(index)
     root = root_of([leaf_hash(str(number).encode()) for number in range(size)])
 
     assert is_included(leaf, index, size, proof, root)
@@ -132,4 +132,4 @@ def test_each_leaf_is_proven_and_at_no_other_place(
 @pytest.mark.parametrize("index", [-1, 3, 10])
 def test_what_the_tree_does_not_have_is_not_proven(index: int) -> None:
     with pytest.raises(ValueError, match="no leaf"):
-        tree_of(3).inclusion_proof(index, 3)
+        tree_of(3).inclusion_proof(index)

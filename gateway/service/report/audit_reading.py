@@ -23,9 +23,9 @@ from keyturn.gateway.policy.rules import Policy
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.service.report.audit_writing import public_keys, required
 from keyturn.gateway.service.tenant_service import TenantService
-from keyturn.gateway.store.audit import verifying
-from keyturn.gateway.store.audit.files import Row, TreeFiles, problem_of
-from keyturn.gateway.store.audit.log import TreeNotes, event_of, place_text
+from keyturn.gateway.store.audit.files import Row, TreeFiles
+from keyturn.gateway.store.audit.log import TreeNote, event_of
+from keyturn.gateway.store.audit.verifying import Progress, Verified, verify_log
 from keyturn.gateway.store.connection.connection import number
 from keyturn.gateway.store.events.readers import Backlog, backlog, entry_id
 from keyturn.gateway.store.sealing.event_seals import read_seal
@@ -34,8 +34,8 @@ from keyturn.gateway.trust.audit_bundle import BundleWriter, LogRange, entry_lin
 from keyturn.gateway.trust.checkpoints import (
     Checkpoint,
     MerkleTree,
+    leaf_hash,
     proof_text,
-    verified_checkpoint,
 )
 from keyturn.gateway.trust.key_folder import Role
 
@@ -241,9 +241,18 @@ class _Log:
     checkpoint: Checkpoint
     tree: MerkleTree
 
-    def proof(self, index: int) -> list[bytes]:
-        """Return the inclusion proof of an entry."""
-        return self.tree.inclusion_proof(index, self.checkpoint.size)
+    def proof(self, index: int, leaf: bytes) -> list[bytes]:
+        """Return the inclusion proof of an entry.
+
+        Raises:
+            AuditUnreadable: when the tree has another entry there.
+        """
+        if self.tree.leaf(index) != leaf_hash(leaf):
+            raise AuditUnreadable(
+                f"Entry {index} of the audit log expired while it was read; run this "
+                "again."
+            )
+        return self.tree.inclusion_proof(index)
 
 
 class AuditBundler(TenantService):
@@ -262,11 +271,10 @@ class AuditBundler(TenantService):
                 if approval not in row.event:
                     continue
                 # Forged entries may name the approval; they are shown with their state.
-                proof = ""
+                leaf, proof = row.opened_leaf, ""
                 if index < log.checkpoint.size:
-                    proof = proof_text(index, log.proof(index), log.note)
-                event = event_of(row)
-                found.append(Proven(index, event, row.opened_leaf, proof))
+                    proof = proof_text(index, log.proof(index, leaf.text), log.note)
+                found.append(Proven(index, event_of(row), leaf, proof))
         return found
 
     async def export(
@@ -342,20 +350,15 @@ class AuditBundler(TenantService):
         files = TreeFiles(folder, self._tenant)
 
         def read() -> _Log:
-            origin, notes = files.origin(), files.notes()
+            notes, known = files.notes(), public_keys(keyring)
+            newest, tree, _ = files.checked(notes, known, has_proofs=True)
             if not notes:
                 raise AuditUnreadable(
                     f"There is no checkpoint in {str(folder)!r} yet: a gateway that "
                     "runs writes one after the first entry. Run this where the "
                     "gateway runs, with its settings."
                 )
-            known = public_keys(keyring)
-            newest, _, _ = files.checked(origin, known)
-            tree = MerkleTree()
-            for record in files.records(0, newest.size):
-                tree.append(record.leaf)
-            head = verified_checkpoint(notes[-1], origin=origin, keys=known)
-            return _Log(files, notes[-1], head, tree)
+            return _Log(files, notes[-1], newest, tree)
 
         return await asyncio.to_thread(read)
 
@@ -375,27 +378,17 @@ class AuditBundler(TenantService):
     async def _entries(
         self, log: _Log, since_ms: int, until_ms: int | None
     ) -> AsyncGenerator[tuple[int, Row]]:
-        """Yield kept entries with their index, each compared with the tree."""
-        rows = self._store.audit(self._keys).rows(since_ms=since_ms, until_ms=until_ms)
-        records, index = None, 0
+        """Yield kept entries with their index; those in files match the tree."""
+        conn, keys = self._store.conn, self._keys
+        rows = self._store.audit(keys).rows(since_ms=since_ms, until_ms=until_ms)
+        index = -1
         async with aclosing(rows):
             async for row in rows:
-                if records is None:
-                    index = log.files.index_of(entry_id(row.seq))
-                    records = log.files.records(index)
-                record = next(records, None)
-                if record is None:  # no checkpoint covers it yet
-                    state = read_seal(self._store.conn, self._keys, row.event, row.seal)
-                    yield index, row._replace(state=state)
-                    index += 1
-                    continue
-                if problem := problem_of(row, record, index):
-                    raise AuditUnreadable(
-                        f"The log {log.checkpoint.origin!r} is not what its tree has: "
-                        f"{problem}. Run: keyturn audit verify"
-                    )
-                yield index, row._replace(state=record.state)
-                index += 1
+                after = index + 1
+                index = after or log.files.index_of(entry_id(row.seq))
+                # Entries without a checkpoint have no state yet.
+                state = row.state or read_seal(conn, keys, row.event, row.seal)
+                yield index, row._replace(state=state)
 
     async def _sample(
         self, log: _Log, since_ms: int, until_ms: int | None, sample: int
@@ -422,28 +415,25 @@ class AuditBundler(TenantService):
 
 
 def _line(log: _Log, index: int, row: Row, *, is_opened: bool) -> JsonObject:
-    if row.leaf:
-        return entry_line(index, row.leaf.encode(), {}, log.proof(index))
     leaf = row.opened_leaf
     openings = dict(leaf.openings) if is_opened else {}
     openings.pop(SEAL, None)
-    return entry_line(index, leaf.text, openings, log.proof(index))
+    return entry_line(index, leaf.text, openings, log.proof(index, leaf.text))
 
 
 async def verify_log_of(
     store: Store,
     tenant: str,
     *,
-    checkpoints: tuple[str, ...] = (),
-    progress: Callable[[int, int], None] = lambda _done, _all: None,
-) -> verifying.Verified:
+    kept: Sequence[str] = (),
+    progress: Progress = lambda _done, _all: None,
+) -> Verified:
     """Verify the log of a tenant.
 
     Args:
         store: a store with the keys and the folder of the trees.
         tenant: the tenant of the log.
-        checkpoints: signed notes that were kept elsewhere; the first one of this log is
-            compared with it.
+        kept: checkpoints saved elsewhere, as signed notes.
         progress: called with the numbers of verified entries and of all entries.
 
     Raises:
@@ -451,24 +441,18 @@ async def verify_log_of(
     """
     keys, (keyring, folder) = store.keys_of_tenant(tenant), required(store)
     files, log = TreeFiles(folder, keys.tenant), store.audit(keys)
-    noted = await TreeNotes(store.conn, keys).read()
+    noted = await TreeNote.read(store.conn, keys)
     now_ms = await store.conn.now_ms(keys.audit)
-    origin = await asyncio.to_thread(files.origin)
-    mine = [one for one in checkpoints if origin and one.startswith(f"{origin}\n")]
-    what = verifying.Evidence(
-        files=files,
-        keys=public_keys(keyring),
-        noted=noted[:3],
+    found = await asyncio.to_thread(
+        verify_log,
+        files,
+        public_keys(keyring),
+        noted,
         oldest_ms=now_ms - int(store.audit_kept.total_seconds() * 1000),
-        outside=mine[0] if mine else "",
+        kept=kept,
+        progress=progress,
     )
-    found = await asyncio.to_thread(verifying.verify_log, what, progress=progress)
     found.unsigned = len([one async for one in log.live(files.last)])
-    end, at = noted.size, noted.last
-    own = place_text(files.place(end - 1)) if 0 < end <= files.size else ""
-    if end <= files.size and at != own:
-        text = f"the store has {at!r} as the end of {end} entries, which it is not"
-        found.problems.append(verifying.Problem(max(0, end - 1), text))
     return found
 
 

@@ -21,6 +21,7 @@ import secrets
 from collections.abc import Callable, Iterable
 from contextlib import aclosing, suppress
 from datetime import timedelta
+from itertools import chain
 from pathlib import Path
 
 from keyturn.gateway.approvals.audit_leaf import SealState
@@ -42,14 +43,18 @@ from keyturn.gateway.protocol.public_keys import PublicKey
 from keyturn.gateway.store.audit import files as audit_files
 from keyturn.gateway.store.audit import log
 from keyturn.gateway.store.audit.files import Row, TreeFiles, TreeRecord
-from keyturn.gateway.store.audit.index import facts_in
 from keyturn.gateway.store.connection.connection import fields, text
 from keyturn.gateway.store.events.readers import EntryId, entry_id
 from keyturn.gateway.store.keys import Keys
 from keyturn.gateway.store.scripts.fences import Lease, holding
 from keyturn.gateway.store.sealing.event_seals import read_seal
 from keyturn.gateway.store.store import Store
-from keyturn.gateway.trust import checkpoints
+from keyturn.gateway.trust.checkpoints import (
+    Checkpoint,
+    MerkleTree,
+    leaf_hash,
+    verified_checkpoint,
+)
 from keyturn.gateway.trust.key_folder import KeyFolder, Keyring, Role
 
 logger = logging.getLogger(__name__)
@@ -92,7 +97,8 @@ class AuditWriter:
         store.audit_index.folder = folder
         self._writer = secrets.token_hex(8)
         self._tree: GrowingTree | None = None
-        self._notes = log.TreeNotes(store.conn, keys)
+        # The note that this process last accepted or wrote.
+        self._noted = log.TreeNote()
         self._trimmed_s = 0.0
         self._problem = ""
 
@@ -159,9 +165,9 @@ class AuditWriter:
             logger.debug("audit.written_elsewhere tenant=%s", self._keys.tenant)
 
     async def _write_alone(self, lease: Lease, *, is_last: bool) -> None:
-        noted = await self._notes.read()
+        noted = await log.TreeNote.read(self._store.conn, self._keys)
         # Another process must not have changed the note.
-        if self._tree is None or noted != self._notes.last:
+        if self._tree is None or noted != self._noted:
             self._tree = await self._load(noted)
         await self._tell_keys()
         if self._tree.is_full:
@@ -172,6 +178,7 @@ class AuditWriter:
             await self._sign(self._tree, lease)
 
     async def _load(self, noted: log.TreeNote) -> GrowingTree:
+        keys = public_keys(self._keyring)
         origin = await asyncio.to_thread(self._files.origin)
         if noted.origin and origin != noted.origin:
             message = (
@@ -185,8 +192,7 @@ class AuditWriter:
                 self._store.conn, self._keys
             )
             raise AuditUnreadable(message) if is_late else _Elsewhere(message)
-        origin, keys = origin or self._files.new_origin(), public_keys(self._keyring)
-        found = await asyncio.to_thread(_load_files, self._files, origin, keys)
+        found = await asyncio.to_thread(_load_files, self._files, keys)
         if noted != log.TreeNote() and not self._is_known(origin, keys, noted):
             raise AuditUnreadable(
                 f"The audit tree in {str(self._files.folder)!r} has no checkpoint with "
@@ -195,21 +201,20 @@ class AuditWriter:
                 "both was changed. Bring the newest copy back; entries that another "
                 "one lacks may have left the store."
             )
-        self._notes.last = noted
-        if found.head.size:
-            if not noted.origin:
-                # Without the note another gateway could have begun another tree.
-                await self._report_tree(SecurityKind.SEAL_WRONG)
-            if noted != (own := self._note_of(found)):
-                await self._notes.write(own)
-        await self._index_again()
+        self._noted = noted
+        if origin and not noted.origin:
+            # Without the note another gateway could have begun another tree.
+            await self._report_tree(SecurityKind.SEAL_WRONG)
+        if origin:
+            await self._note(found)
+        await asyncio.to_thread(self._index_again)
         return found
 
     def _is_known(
         self, origin: str, keys: tuple[PublicKey, ...], noted: log.TreeNote
     ) -> bool:
         for note in reversed(self._files.notes()):
-            found = checkpoints.verified_checkpoint(note, origin=origin, keys=keys)
+            found = verified_checkpoint(note, origin=origin, keys=keys)
             if found.size <= noted.size:
                 last = log.place_text(self._files.place(found.size - 1))
                 own = (origin, found.size, found.root.hex(), last)
@@ -289,8 +294,9 @@ class AuditWriter:
                 await self._store.sealing.ensure_known(keys)
                 await self._report_entry(f"{one.seq} {one.state}")
         tree.add(found, self._clock())
-        # An entry that a failover loses has no harmful fact: it only refuses more.
-        self._store.audit_index.note(keys.tenant, facts_in(found))
+        # Before the checkpoint, and before a replica has these entries: facts of an
+        # entry that a failover loses only refuse more.
+        await asyncio.to_thread(self._store.audit_index.write, keys.tenant, found)
         if tree.is_full:
             await self._sign(tree, lease)
 
@@ -301,17 +307,13 @@ class AuditWriter:
         key, files = self._keyring.signing(Role.AUDIT), self._files
         lease.check()
 
-        def write() -> checkpoints.Checkpoint:
-            # Facts first: entries before the checkpoint are not read again.
-            self._store.audit_index.write(self._keys.tenant, facts_in(tree.rows))
+        def write() -> Checkpoint:
             records = [_record_of(one) for one in tree.rows]
             audit_files.append(files, tree.head.size, tree.rows, most=SEGMENT)
             files.append(records)
             for one in records:
                 tree.head.append(one.leaf)
-            checkpoint = checkpoints.Checkpoint(
-                tree.origin, tree.head.size, tree.head.root()
-            )
+            checkpoint = Checkpoint(tree.origin, tree.head.size, tree.head.root())
             files.write_checkpoint(checkpoint.signed(key))
             return checkpoint
 
@@ -323,37 +325,29 @@ class AuditWriter:
         tree.is_signed()
         # For other gateways. Written after the file, which is authoritative; a process
         # may end in between.
-        await self._notes.write(self._note_of(tree))
+        await self._note(tree)
         logger.info(
             "audit.checkpoint origin=%s size=%d root=%s",
             checkpoint.origin, checkpoint.size, checkpoint.root.hex(),
         )  # fmt: skip
 
-    def _note_of(self, tree: GrowingTree) -> log.TreeNote:
-        """Return the note about the folder with the log, and its size."""
-        size, root = tree.head.size, tree.head.root().hex()
-        last, moved = log.place_text(tree.signed_last), self._moved
-        return log.TreeNote(tree.origin, size, root, last, moved)
+    async def _note(self, tree: GrowingTree) -> None:
+        """Write the store's note about the log, unless it is up to date."""
+        last = log.place_text(tree.signed_last)
+        moved = "1" if self._store.audit_folder else ""
+        root = tree.head.root().hex()
+        note = log.TreeNote(tree.origin, tree.head.size, root, last, moved)
+        if note != self._noted:
+            await note.write(self._store.conn, self._keys)
+            self._noted = note
 
-    @property
-    def _moved(self) -> str:
-        return "1" if self._store.audit_folder else ""
-
-    async def _index_again(self) -> None:
+    def _index_again(self) -> None:
         """Rebuild a lost index from the files."""
-        index, tenant = self._store.audit_index, self._keys.tenant
-        if await asyncio.to_thread(index.exists, tenant):
-            return
-
-        def write() -> None:
-            rows = (
-                row
-                for one in audit_files.segments(self._files)
-                for row in audit_files.read_segment(self._files, one)
-            )
-            index.write(tenant, facts_in(rows))
-
-        await asyncio.to_thread(write)
+        index, tenant, files = self._store.audit_index, self._keys.tenant, self._files
+        if not index.exists(tenant):
+            listed = audit_files.segments(files)
+            parts = (audit_files.read_segment(files, one) for one in listed)
+            index.write(tenant, chain.from_iterable(parts))
 
     async def _drop(self) -> None:
         """Periodically drop entries that are in files, and expired files."""
@@ -374,13 +368,13 @@ class GrowingTree:
 
     Attributes:
         origin: name of the log.
-        head: tree head over the entries of the newest checkpoint.
+        head: tree over the entries of the newest checkpoint.
         signed_last: position of the last of them.
         rows: entries that follow, without a checkpoint.
         last: position of the newest entry.
     """
 
-    def __init__(self, origin: str, head: checkpoints.TreeHead, last: EntryId) -> None:
+    def __init__(self, origin: str, head: MerkleTree, last: EntryId) -> None:
         self.origin = origin
         self.head = head
         self.last = self.signed_last = last
@@ -409,20 +403,19 @@ class GrowingTree:
         return len(self.rows) >= CHECKPOINT_ENTRIES
 
 
-def _load_files(
-    files: TreeFiles, origin: str, keys: tuple[PublicKey, ...]
-) -> GrowingTree:
-    files.mend(files.notes())
-    newest, head, last = files.checked(origin, keys)
+def _load_files(files: TreeFiles, keys: tuple[PublicKey, ...]) -> GrowingTree:
+    notes = files.notes()
+    files.mend(notes)
+    newest, head, last = files.checked(notes, keys)
     # Unsigned entries are read again from the store.
     files.cut(newest.size)
     audit_files.cut(files, newest.size)
-    return GrowingTree(origin, head, last)
+    return GrowingTree(newest.origin or files.new_origin(), head, last)
 
 
 def _record_of(row: Row) -> TreeRecord:
     state = SealState(row.state)
-    return TreeRecord(entry_id(row.seq), state, checkpoints.leaf_hash(row.leaf_text))
+    return TreeRecord(entry_id(row.seq), state, leaf_hash(row.opened_leaf.text))
 
 
 def required(store: Store) -> tuple[Keyring, Path]:

@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import fcntl
 import gzip
-import hashlib
 import json
 import os
 import re
@@ -44,7 +43,7 @@ from keyturn.gateway.store.events.readers import EntryId, entry_id
 from keyturn.gateway.store.sealing.event_seals import nonce_of
 from keyturn.gateway.trust.checkpoints import (
     Checkpoint,
-    TreeHead,
+    MerkleTree,
     leaf_hash,
     verified_checkpoint,
 )
@@ -55,6 +54,24 @@ _STATES = (SealState.SEALED, SealState.UNSEALED, SealState.FORGED)
 _BLOCK = 10_000
 _MOST_CUT = 1_000
 _NOTE = re.compile(r"(.+?\n\n(?:\u2014 [^\n]+\n)+)\n", re.DOTALL)
+
+
+class Damaged(AuditUnreadable):
+    """A file of the audit log does not have the signed entries.
+
+    Attributes:
+        index: index of the first affected entry.
+        problem: the problem in words.
+    """
+
+    def __init__(self, path: Path, problem: str, index: int = 0) -> None:
+        self.index = index
+        self.problem = problem
+        super().__init__(
+            f"The file {str(path)!r} of the audit log cannot be used: {problem}. "
+            "Restore it from a copy, or set 'audit_folder' to the folder that has it; "
+            "'keyturn audit verify' names the first bad entry."
+        )
 
 
 class TreeRecord(NamedTuple):
@@ -88,7 +105,7 @@ class TreeFiles:
         """Return the log's name, which each checkpoint has; "" before the first one.
 
         Raises:
-            AuditUnreadable: when the checkpoints cannot be read.
+            Damaged: the checkpoints cannot be read.
         """
         notes = self.notes()
         return notes[0].partition("\n")[0] if notes else ""
@@ -141,18 +158,14 @@ class TreeFiles:
         except FileNotFoundError:
             return []
         except (OSError, UnicodeDecodeError) as error:
-            raise self.damaged(self.checkpoints_path, "it cannot be read") from error
-        found, end = list[str](), 0
-        while note := _NOTE.match(text, end):
-            found.append(note[1])
-            end = note.end()
-        return found
+            raise Damaged(self.checkpoints_path, "it cannot be read") from error
+        return notes_in(text)
 
     def records(self, start: int = 0, end: int | None = None) -> Iterator[TreeRecord]:
         """Yield the tree's records in order, in a range of indexes.
 
         Raises:
-            AuditUnreadable: when a record is malformed.
+            Damaged: a record is malformed.
         """
         index = start
         with suppress(FileNotFoundError), self.tree_path.open("rb") as file:
@@ -165,7 +178,8 @@ class TreeFiles:
                     block[: whole * RECORD_BYTES]
                 ):
                     if state >= len(_STATES):
-                        raise self.damaged(self.tree_path, f"entry {index} is no entry")
+                        why = f"entry {index} is no entry"
+                        raise Damaged(self.tree_path, why, index)
                     yield TreeRecord((ms, part), _STATES[state], leaf)
                     index += 1
                 if whole < count:
@@ -225,35 +239,43 @@ class TreeFiles:
             os.fsync(file.fileno())
 
     def checked(
-        self, origin: str, keys: Sequence[PublicKey]
-    ) -> tuple[Checkpoint, TreeHead, EntryId]:
-        """Return the newest checkpoint, its tree and the position of its last entry.
+        self,
+        notes: Sequence[str],
+        keys: Sequence[PublicKey],
+        *,
+        has_proofs: bool = False,
+    ) -> tuple[Checkpoint, MerkleTree, EntryId]:
+        """Return the newest of these checkpoints, its tree and its last position.
+
+        Without any checkpoint, the name of the log is empty.
 
         Raises:
-            AuditUnreadable: when the tree does not match the checkpoint.
+            Damaged: the tree does not match the checkpoint.
         """
-        notes, head, last = self.notes(), TreeHead(), (0, 0)
+        last, tree = (0, 0), MerkleTree(has_proofs=has_proofs)
         if not notes:
-            return Checkpoint(origin, 0, head.root()), head, last
+            return Checkpoint("", 0, tree.root()), tree, last
         try:
-            newest = verified_checkpoint(notes[-1], origin=origin, keys=keys)
-        except NotVerified as error:
-            raise self.damaged(self.checkpoints_path, error.problem) from error
-        for record in self.records(0, newest.size):
-            head.append(record.leaf)
-            last = record.place
-        if (head.size, head.root()) != (newest.size, newest.root):
-            raise self.damaged(
-                self.tree_path, "it is not what its newest checkpoint says"
+            newest = verified_checkpoint(
+                notes[-1], origin=notes[0].partition("\n")[0], keys=keys
             )
-        return newest, head, last
+        except NotVerified as error:
+            raise Damaged(self.checkpoints_path, error.problem) from error
+        for record in self.records(0, newest.size):
+            tree.append(record.leaf)
+            last = record.place
+        if (tree.size, tree.root()) != (newest.size, newest.root):
+            raise Damaged(self.tree_path, "it does not match its newest checkpoint")
+        return newest, tree, last
 
-    def damaged(self, path: Path, problem: str) -> AuditUnreadable:
-        """Return the error for a damaged file."""
-        return AuditUnreadable(
-            f"The file {str(path)!r} of the audit log cannot be used: {problem}. Bring "
-            "it back from a copy; 'keyturn audit verify' says more."
-        )
+
+def notes_in(text: str) -> list[str]:
+    """Return the signed notes in a file of checkpoints, without checking them."""
+    found, end = list[str](), 0
+    while note := _NOTE.match(text, end):
+        found.append(note[1])
+        end = note.end()
+    return found
 
 
 def write_file(path: Path, data: bytes, mode: str) -> None:
@@ -292,13 +314,10 @@ class Row(NamedTuple):
     leaf: str = ""
 
     @property
-    def leaf_text(self) -> bytes:
-        """Return the entry's leaf, whose hash is in the tree."""
-        return self.leaf.encode() or self.opened_leaf.text
-
-    @property
     def opened_leaf(self) -> Leaf:
-        """Return the leaf of an unerased entry, including the hidden parts."""
+        """Return the leaf, whose hash is in the tree, and its unerased values."""
+        if self.leaf:
+            return Leaf(self.leaf.encode(), {})
         return leaf_of(
             seq=self.seq,
             at=self.at,
@@ -363,15 +382,15 @@ def cut(files: TreeFiles, size: int) -> None:
     """Remove the entries after the first ``size`` ones, and incomplete writes.
 
     Raises:
-        AuditUnreadable: earlier entries are missing, or more follow than a writer adds
-            at once: the store may have dropped these.
+        Damaged: earlier entries are missing, or more follow than a writer adds at once:
+            the store may have dropped these.
     """
     starts = _starts(files)
     newest = max(starts, default=0)
-    rows, is_whole = _read(segment_path(files, newest)) if starts else ([], True)
+    rows, is_whole = _read(segment_path(files, newest), newest)
     end = newest + len(rows)
     if newest > size or end - size > _MOST_CUT:
-        raise files.damaged(files.tree_path, "segments have entries that it lacks")
+        raise Damaged(files.tree_path, "segments have entries that it lacks", size)
     if starts and newest == size:
         segment_path(files, newest).unlink()
         cut(files, size)
@@ -406,7 +425,7 @@ def erase(files: TreeFiles, segment: Segment, seqs: Collection[str]) -> None:
     The leaf of each erased entry remains, so segment and tree still verify.
 
     Raises:
-        AuditUnreadable: the segment does not match the tree.
+        Damaged: the segment does not match the tree.
         OSError: it cannot be written.
     """
     rows = [
@@ -422,32 +441,24 @@ def _erased(row: Row) -> Row:
 
 
 def read_segment(files: TreeFiles, segment: Segment) -> list[Row]:
-    """Return the entries of a segment.
+    """Return the entries of a segment, with their states according to the tree.
 
     Raises:
-        FileNotFoundError: the file is missing.
-        AuditUnreadable: it cannot be read, or does not match the tree.
+        Damaged: an entry is missing, cannot be read, or does not match the tree.
     """
-    path, size = segment_path(files, segment.start), segment.end - segment.start
-    rows = read_rows(path)[:size]
-    what = f"The segment {str(path)!r} of the audit log was changed or exchanged"
-    found = compared(files, segment.start, rows, what=what)
-    if len(found) < size:
-        raise missing(files, segment.start + len(found))
+    path, index = segment_path(files, segment.start), segment.start
+    rows, found = _read(path, index)[0], list[Row]()
+    for row, record in zip(rows, files.records(index, segment.end), strict=False):
+        if problem := problem_of(row, record, index):
+            raise Damaged(path, problem, index)
+        found.append(row._replace(state=record.state))
+        index += 1
+    if index < segment.end:
+        raise missing(files, index)
     return found
 
 
-def read_rows(path: Path) -> list[Row]:
-    """Return the entries of a segment file without comparing them with the tree.
-
-    Raises:
-        FileNotFoundError: the file is missing.
-        AuditUnreadable: it cannot be read.
-    """
-    return _read(path)[0]
-
-
-def _read(path: Path) -> tuple[list[Row], bool]:
+def _read(path: Path, start: int) -> tuple[list[Row], bool]:
     """Return the entries of a file; False if the last write is incomplete."""
     found = bytearray()
     try:
@@ -460,12 +471,10 @@ def _read(path: Path) -> tuple[list[Row], bool]:
             found += part
             left = member.unused_data
     except FileNotFoundError:
-        raise
+        return [], True
     except (OSError, zlib.error) as error:
-        raise AuditUnreadable(
-            f"The segment {str(path)!r} of the audit log cannot be read "
-            f"({type(error).__name__}); restore it from a copy."
-        ) from error
+        why = f"it cannot be read ({type(error).__name__})"
+        raise Damaged(path, why, start) from error
     return [_row(one) for one in bytes(found).splitlines()], not left
 
 
@@ -474,41 +483,14 @@ def _row(line: bytes) -> Row:
         return Row(*cast("list[str]", json.loads(line)))
     except (ValueError, TypeError):
         # This position precedes every entry of the tree, so it never matches.
-        return Row("0-0", "", hashlib.sha256(line).hexdigest())
-
-
-def compared(
-    files: TreeFiles, start: int, rows: Sequence[Row], *, what: str
-) -> list[Row]:
-    """Return entries with their states according to the tree.
-
-    Args:
-        files: files of the tree.
-        start: index of the first entry.
-        rows: the entries; those after the tree's end are dropped.
-        what: subject of the error message.
-
-    Raises:
-        AuditUnreadable: an entry does not match the tree.
-    """
-    found: list[Row] = []
-    records = files.records(start, start + len(rows))
-    # The tree may be shorter than the rows.
-    for index, (row, record) in enumerate(zip(rows, records, strict=False), start):
-        if problem := problem_of(row, record, index):
-            raise AuditUnreadable(
-                f"{what}: {problem}. Restore it from a copy; 'keyturn audit verify' "
-                "names the first bad entry."
-            )
-        found.append(row._replace(state=record.state))
-    return found
+        return Row("0-0", "", "")
 
 
 def problem_of(row: Row, record: TreeRecord, index: int) -> str:
     """Describe how an entry differs from the tree; empty if it matches."""
     try:
         place = entry_id(row.seq)
-        leaf = leaf_hash(row._replace(state=record.state).leaf_text)
+        leaf = leaf_hash(row._replace(state=record.state).opened_leaf.text)
     except (ValueError, TypeError, AttributeError):
         return f"entry {index} cannot be read"
     if place < record.place:
@@ -519,11 +501,7 @@ def problem_of(row: Row, record: TreeRecord, index: int) -> str:
     return "" if is_same else f"entry {index} was changed"
 
 
-def missing(files: TreeFiles, index: int) -> AuditUnreadable:
+def missing(files: TreeFiles, index: int) -> Damaged:
     """Return the error for a missing entry."""
-    name = segment_path(files, index).name
-    return AuditUnreadable(
-        f"Entry {index} of the audit log is missing in {str(files.folder)!r}: restore "
-        f"the segment {name!r}, or else the one before it, from a copy, or set "
-        "'audit_folder' to the folder that has it."
-    )
+    problem = f"entry {index} is missing, also at the end of the segment before it"
+    return Damaged(segment_path(files, index), problem, index)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -36,12 +36,12 @@ class AuditIndex:
     """The index of all tenants in one process.
 
     Attributes:
-        folder: folder of the files, next to the trees; None: memory only.
+        folder: folder of the files, next to the trees; None: there is no index.
     """
 
     def __init__(self) -> None:
         self.folder: Path | None = None
-        self._known: dict[tuple[str, str], int] = {}
+        self._known: dict[str, int] = {}
         self._sizes: dict[Path, int] = {}
         # Event loops in several threads share one store.
         self._lock = threading.Lock()
@@ -54,20 +54,14 @@ class AuditIndex:
         """Return the newest epoch of a tenant's list of freezes; 0 if unknown."""
         return self._newest(tenant, _freezes_name(tenant))
 
-    def note(self, tenant: str, facts: Mapping[str, int]) -> None:
-        """Remember facts from entries that are on disk."""
-        with self._lock:
-            for name, number in facts.items():
-                place = (tenant, name)
-                self._known[place] = max(self._known.get(place, 0), number)
-
-    def write(self, tenant: str, facts: Mapping[str, int]) -> None:
-        """Write facts from entries to the file; blocks, so call it in a thread."""
+    def write(self, tenant: str, rows: Iterable[Row]) -> None:
+        """Write the facts in entries to the file; blocks, so call it in a thread."""
         path = self._path(tenant)
+        facts = [fact for row in rows if (fact := _fact_in(row))]
         if path is None or (not facts and path.exists()):
             return
         # A newline before each line: an earlier process may have died in mid-line.
-        lines = "".join(f"\n{json.dumps(one)}\n" for one in facts.items())
+        lines = "".join(f"\n{json.dumps(one)}\n" for one in facts)
         write_file(path, lines.encode(), "ab")
 
     def exists(self, tenant: str) -> bool:
@@ -79,44 +73,35 @@ class AuditIndex:
         # Another process may have written to the file.
         if (path := self._path(tenant)) is not None:
             with suppress(OSError):
-                self._read(tenant, path)
-        return self._known.get((tenant, name), 0)
+                self._read(path)
+        return self._known.get(name, 0)
 
-    def _read(self, tenant: str, path: Path) -> None:
+    def _read(self, path: Path) -> None:
         size = path.stat().st_size
         if size == self._sizes.get(path):
             return
         for line in path.read_bytes().splitlines():
-            with suppress(ValueError):
+            with suppress(ValueError), self._lock:
                 name, number = json.loads(line)
-                self.note(tenant, {name: int(number)})
+                self._known[name] = max(self._known.get(name, 0), int(number))
         self._sizes[path] = size
 
     def _path(self, tenant: str) -> Path | None:
         return self.folder / f"{tenant}.facts.jsonl" if self.folder else None
 
 
-def _fact_in(row: Row) -> Mapping[str, int]:
-    """Return the fact in an entry about an API key or freezes; else nothing."""
+def _fact_in(row: Row) -> tuple[str, int] | None:
+    """Return the fact in an entry about an API key or freezes."""
     # The event's name may also occur in a person's text, so parse the event.
     is_sealed = row.state == SealState.SEALED
     if not is_sealed or not any(one in row.event for one in _FACTS):
-        return {}
+        return None
     event = JsonEvent.model_validate_json(row.event)
     if event.name == EventName.API_KEY_REVOKED:
-        return {_key_name(event.tenant, event.data.get("key", "")): 1}
+        return _key_name(event.tenant, event.data.get("key", "")), 1
     if event.name in _FREEZES and (epoch := event.data.get(EPOCH)):
-        return {_freezes_name(event.tenant): int(epoch)}
-    return {}
-
-
-def facts_in(rows: Iterable[Row]) -> dict[str, int]:
-    """Return the facts in entries, with the largest number of each."""
-    facts = dict[str, int]()
-    for row in rows:
-        for name, number in _fact_in(row).items():
-            facts[name] = max(facts.get(name, 0), number)
-    return facts
+        return _freezes_name(event.tenant), int(epoch)
+    return None
 
 
 def _key_name(tenant: str, key_id: str) -> str:

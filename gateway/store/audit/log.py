@@ -27,6 +27,7 @@ from keyturn.gateway.approvals.audit_leaf import opened
 from keyturn.gateway.approvals.events import Event
 from keyturn.gateway.errors import AuditUnreadable, NotVerified
 from keyturn.gateway.store.audit.files import (
+    Damaged,
     Row,
     Segment,
     TreeFiles,
@@ -54,13 +55,11 @@ _TRIMMED = 10_000
 
 _PAGE = 500
 
-_NUMBER = re.compile(rb"[0-9]{1,12}")
+_NUMBER = re.compile("[0-9]{1,12}", re.ASCII)
 
 OVERDUE_MS = 10 * 60 * 1000
 """Age of an unsigned entry from which a missing checkpoint is reported; checkpoints are
 made every minute if there are new entries."""
-
-_FIELDS = ("origin", "size", "root", "last", "moved")
 
 _PLACE = re.compile(r"[0-9]{1,20}-[0-9]{1,20}", re.ASCII)
 
@@ -233,11 +232,11 @@ class AuditLog:
     async def _of_segment(self, files: TreeFiles, segment: Segment) -> list[Row]:
         try:
             return await asyncio.to_thread(read_segment, files, segment)
-        except FileNotFoundError:
+        except Damaged:
             # The segment may have expired since it was listed.
             if (left := await self.segments()) and segment.start < left[0].start:
                 return []
-            raise missing(files, segment.start) from None
+            raise
 
     async def _snapshot(
         self, command: str, start: Argument, end: Argument, count: int
@@ -314,36 +313,22 @@ class TreeNote(NamedTuple):
     last: str = ""
     moved: str = ""
 
-
-class TreeNotes:
-    """A tenant's note about its audit tree.
-
-    Attributes:
-        last: the note that this process last accepted or wrote.
-    """
-
-    def __init__(self, conn: Connection, keys: Keys) -> None:
-        self._conn = conn
-        self._place = keys.audit_tree
-        self.last = TreeNote()
-
-    async def read(self) -> TreeNote:
-        """Return the store's note."""
-        stored = fields(await self._conn.command("HGETALL", self._place))
-        if not stored:
-            return TreeNote()
-        origin, size, *others = (stored.get(name, b"") for name in _FIELDS)
+    @classmethod
+    async def read(cls, conn: Connection, keys: Keys) -> TreeNote:
+        """Return the store's note of a tenant's tree."""
+        stored = fields(await conn.command("HGETALL", keys.audit_tree))
+        words = {name: one.decode(errors="replace") for name, one in stored.items()}
+        size = words.pop("size", "0")
+        known = {name: words[name] for name in cls._fields if name in words}
         number = int(size) if _NUMBER.fullmatch(size) else -1
-        root, last, moved = (one.decode(errors="replace") for one in others)
-        return TreeNote(origin.decode(errors="replace"), number, root, last, moved)
+        return cls(size=number, **known)
 
-    async def write(self, note: TreeNote) -> None:
-        """Write the tenant's tree and its signed size."""
+    async def write(self, conn: Connection, keys: Keys) -> None:
+        """Write the note of a tenant's tree."""
         words: list[Argument] = []
-        for name, value in zip(_FIELDS, note, strict=True):
-            words += [name, str(value)]
-        await self._conn.command("HSET", self._place, *words)
-        self.last = note
+        for name, value in self._asdict().items():
+            words += [name, value]
+        await conn.command("HSET", keys.audit_tree, *words)
 
 
 def place_text(place: EntryId) -> str:

@@ -146,11 +146,11 @@ def print_bundle(report: BundleReport, *, has_stories: bool, is_json: bool) -> N
         console.bad(f"The bundle is not verified{where} {problem}.")
         return
     sample = report.sample
-    if (log := report.log) is not None:
+    if (head := report.head) is not None:
         kind = "a part of the" if sample else "all"
         console.good(
-            f"{log.entries} entries match their signatures: {kind} entries "
-            f"{log.start} to {log.end - 1} of {log.checkpoint.size} of {log.origin}."
+            f"{report.entries} entries match their signatures: {kind} entries "
+            f"{report.start} to {report.end - 1} of {head.size} of {head.origin}."
         )
     console.good(
         f"It covers {len(stories)} approvals, with the arguments of {report.calls} "
@@ -192,14 +192,14 @@ def _bundle_row(report: BundleReport, *, has_stories: bool) -> JsonObject:
         "approvals": len(report.stories),
         "calls": report.calls,
     }
-    if (log := report.log) is not None:
+    if (head := report.head) is not None:
         found["log"] = {
-            "origin": log.origin,
-            "entries": log.entries,
-            "start": log.start,
-            "end": log.end,
-            "size": log.checkpoint.size,
-            "root": log.checkpoint.root.hex(),
+            "origin": head.origin,
+            "entries": report.entries,
+            "start": report.start,
+            "end": report.end,
+            "size": head.size,
+            "root": head.root.hex(),
         }
     if has_stories:
         found["stories"] = [story.row for story in report.stories.values()]

@@ -14,7 +14,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal, cast
 
@@ -57,7 +57,6 @@ _HANDED = frozenset({EventName.ITEM_HANDING_OVER, EventName.CALL_HANDED_OVER})
 """Entries that show that a call was, or may have been, handed to another program."""
 
 _CALLS = TypeAdapter(list[dict[str, str]])
-_LINE = TypeAdapter(dict[str, JsonValue])
 
 
 class LogRange(Record):
@@ -69,10 +68,10 @@ class LogRange(Record):
     end: int
 
 
-class _Header(Record):
+class Header(Record):
     """The first line of a bundle; ``sample`` is 0 if it has all entries."""
 
-    format: Literal["keyturn/audit-bundle/v1"] = FORMAT
+    format: Literal["keyturn/audit-bundle/v1"]
     tenant: str
     since_ms: int
     until_ms: int | None
@@ -80,17 +79,17 @@ class _Header(Record):
     log: LogRange
 
 
-class _Entry(Record):
+class Entry(Record):
     """The line of an entry; ``after`` is the index before it in a sample."""
 
     index: int
     leaf: dict[str, JsonValue]
-    open: dict[str, Hidden]
+    open: Mapping[str, Hidden]
     proof: tuple[str, ...]
     after: int | None = None
 
 
-class _Call(Record):
+class Call(Record):
     """The line of a stored call."""
 
     item: str
@@ -101,6 +100,11 @@ class _End(Record):
     """The last line: a signed note about all others."""
 
     end: str
+
+
+_LINE: TypeAdapter[Header | Entry | Call | _End] = TypeAdapter(
+    Header | Entry | Call | _End
+)
 
 
 def calls_of(event: Event) -> list[dict[str, str]]:
@@ -146,31 +150,14 @@ class Story:
 
 
 @dataclass
-class BundleLog:
-    """The log whose entries a bundle has.
-
-    Attributes:
-        origin: name of the log.
-        checkpoint: checkpoint for all proofs.
-        start: index of the first entry in the bundle.
-        end: index after the last entry.
-        entries: number of verified entries.
-    """
-
-    origin: str
-    checkpoint: Checkpoint
-    start: int
-    end: int
-    entries: int = 0
-    last: int = -1
-
-
-@dataclass
 class BundleReport:
     """Result of verifying a bundle.
 
     Attributes:
-        log: the log of its entries; None if it names none.
+        head: checkpoint for all proofs; None if the bundle has no valid one.
+        start: index of the first entry in the bundle.
+        end: index after the last entry.
+        entries: number of verified entries.
         stories: the history of each approval by its id, from verified entries.
         problem: the first problem; "" if everything is valid.
         bad_index: index of the first untrusted entry.
@@ -178,7 +165,10 @@ class BundleReport:
         calls: number of calls with their arguments.
     """
 
-    log: BundleLog | None = None
+    head: Checkpoint | None = None
+    start: int = 0
+    end: int = 0
+    entries: int = 0
     stories: dict[str, Story] = field(default_factory=dict[str, Story])
     problem: str = ""
     bad_index: int | None = None
@@ -191,18 +181,6 @@ class BundleReport:
         return not self.problem
 
 
-def entry_line(
-    index: int, leaf: bytes, openings: dict[str, Hidden], proof: Sequence[bytes]
-) -> JsonObject:
-    """Return the line of an entry."""
-    return {
-        "index": index,
-        "leaf": cast("JsonObject", json.loads(leaf)),
-        "open": {name: list(one) for name, one in openings.items()},
-        "proof": [base64.b64encode(one).decode() for one in proof],
-    }
-
-
 class BundleWriter:
     """Writes the lines of a bundle, and the signed last one."""
 
@@ -211,19 +189,10 @@ class BundleWriter:
         self._sum = hashlib.sha256()
         self._lines = 0
 
-    def begin(
-        self, log: LogRange, *, tenant: str, period: tuple[int, int | None], sample: int
-    ) -> None:
-        """Write the first line; ``sample`` is 0 for all entries of the period."""
-        since_ms, until_ms = period
-        header = _Header(
-            tenant=tenant, since_ms=since_ms, until_ms=until_ms, sample=sample, log=log
-        )
-        self.add(header.model_dump())
-
-    def add(self, line: JsonObject) -> None:
+    def add(self, line: Header | Entry | Call) -> None:
         """Write a line."""
-        data = json.dumps(line, separators=(",", ":")).encode() + b"\n"
+        row = line.model_dump(exclude_unset=True)
+        data = json.dumps(row, separators=(",", ":")).encode() + b"\n"
         self._sum.update(data)
         self._lines += 1
         self._write(data)
@@ -241,16 +210,16 @@ def verify_bundle(
     progress: Callable[[int], None] = lambda _lines: None,
 ) -> BundleReport:
     """Verify a bundle with public keys only; see `BundleReport`."""
-    report = BundleReport()
-    check = _Check(report, keys)
+    check = _Check(keys)
     try:
         for number, line in enumerate(lines):
             check.line(line)
             progress(number)
-        check.end()
+        if not check.is_ended:
+            raise check.here("it ends too early")
     except _Refused as error:
-        report.problem, report.bad_index = str(error), error.index
-    return report
+        check.report.problem, check.report.bad_index = str(error), error.index
+    return check.report
 
 
 class _Refused(Exception):
@@ -262,103 +231,101 @@ class _Refused(Exception):
 class _Check:
     """Verifies line after line."""
 
-    def __init__(self, report: BundleReport, keys: Sequence[PublicKey]) -> None:
-        self._report = report
+    def __init__(self, keys: Sequence[PublicKey]) -> None:
+        self.report = BundleReport()
+        self.is_ended = False
         self._keys = keys
         self._tenant = ""
+        self._last = -1
         self._sum = hashlib.sha256()
         self._lines = 0
-        self._is_ended = False
         self._hashes: dict[str, set[str]] = {}
 
+    def here(self, text: str) -> _Refused:
+        """Return a refusal at the index of the next expected entry."""
+        return _Refused(text, self._last + 1 if self.report.head else None)
+
     def line(self, data: bytes) -> None:
-        if self._is_ended:
-            raise self._here("it continues after its end")
+        if self.is_ended:
+            raise self.here("it continues after its end")
         try:
             line = _LINE.validate_json(data)
-            if "end" in line:
-                self._ends(_End.model_validate(line))
-                return
-            self._sum.update(data)
-            self._lines += 1
-            if self._report.log is None:
-                self._header(_Header.model_validate(line))
-            elif "index" in line:
-                self._entry(self._report.log, _Entry.model_validate(line))
-            else:
-                self._call(_Call.model_validate(line))
         except ValidationError:
-            raise self._here(f"a line is not one of {FORMAT}") from None
+            raise self.here(f"a line is not one of {FORMAT}") from None
+        if isinstance(line, _End):
+            self._end(line)
+            return
+        self._sum.update(data)
+        self._lines += 1
+        head = self.report.head
+        match line:
+            case Header() if head is None:
+                self._header(line)
+            case Entry() if head:
+                self._entry(head, line)
+            case Call() if head:
+                self._call(line)
+            case _:
+                raise self.here(f"a line is not one of {FORMAT}")
 
-    def end(self) -> None:
-        """Refuse a truncated bundle."""
-        if not self._is_ended:
-            raise self._here("it ends too early")
-
-    def _here(self, text: str) -> _Refused:
-        """Return a refusal at the index of the next expected entry."""
-        log = self._report.log
-        return _Refused(text, log.last + 1 if log else None)
-
-    def _header(self, line: _Header) -> None:
-        one, keys = line.log, self._keys
+    def _header(self, line: Header) -> None:
+        one, report = line.log, self.report
         try:
-            head = verified_checkpoint(one.checkpoint, origin=one.origin, keys=keys)
+            head = verified_checkpoint(
+                one.checkpoint, origin=one.origin, keys=self._keys
+            )
         except NotVerified as error:
             why = f"the checkpoint of {one.origin!r}: {error.problem}"
             raise _Refused(why) from None
         if not 0 <= one.start <= one.end <= head.size:
             raise _Refused("its entries are not those of its checkpoint", one.start)
-        self._tenant, self._report.sample = line.tenant, line.sample
-        self._report.log = BundleLog(
-            one.origin, head, one.start, one.end, last=one.start - 1
-        )
+        self._tenant, self._last = line.tenant, one.start - 1
+        report.head, report.sample = head, line.sample
+        report.start, report.end = one.start, one.end
 
-    def _entry(self, log: BundleLog, line: _Entry) -> None:
+    def _entry(self, head: Checkpoint, line: Entry) -> None:
         index = line.index
-        if index <= log.last:
-            raise self._here("an entry is out of order")
-        if (line.after if self._report.sample else index - 1) != log.last:
-            raise self._here("an entry is missing")
+        if index <= self._last:
+            raise self.here("an entry is out of order")
+        if (line.after if self.report.sample else index - 1) != self._last:
+            raise self.here("an entry is missing")
         try:
             proof = [base64.b64decode(one, validate=True) for one in line.proof]
             hashed = leaf_hash(digest.canonical(line.leaf))
         except (BadJson, ValueError):
             raise _Refused(f"entry {index} cannot be read", index) from None
-        head = log.checkpoint
         if not is_included(hashed, index, head.size, proof, head.root):
             raise _Refused(f"entry {index} is not in the signed log", index)
         try:
             event = opened(line.leaf, line.open)
         except NotVerified as error:
             raise _Refused(f"entry {index}: {error.problem}", index) from None
-        log.last, log.entries = index, log.entries + 1
+        self._last = index
+        self.report.entries += 1
         if event is None:
             return
         if event.action_hash:
             self._hashes.setdefault(event.item, set()).add(event.action_hash)
         if event.approval and event.tenant == self._tenant:
-            stories = self._report.stories
-            stories.setdefault(event.approval, Story(event.approval)).events.append(
-                event
-            )
+            story = Story(event.approval)
+            self.report.stories.setdefault(story.approval, story).events.append(event)
 
-    def _call(self, line: _Call) -> None:
+    def _call(self, line: Call) -> None:
         if digest.action_hash(line.action) not in self._hashes.get(line.item, set()):
-            raise self._here(f"the call of {line.item} is not the one in the log")
-        self._report.calls += 1
+            raise self.here(f"the call of {line.item} is not the one in the log")
+        self.report.calls += 1
 
-    def _ends(self, line: _End) -> None:
-        log = self._report.log
-        if log and not self._report.sample and log.last + 1 != log.end:
-            raise self._here("an entry is missing")
+    def _end(self, line: _End) -> None:
+        report = self.report
+        if report.head and not report.sample and self._last + 1 != report.end:
+            raise self.here("an entry is missing")
         try:
             text = verified_note(line.end, self._keys)
         except NotVerified as error:
-            raise self._here(f"its end is refused: {error.problem}") from None
-        if text != _whole(self._lines, self._sum.digest()) or log is None:
-            raise self._here("lines were added, removed or changed")
-        self._is_ended = True
+            raise self.here(f"its end is refused: {error.problem}") from None
+        if text != _whole(self._lines, self._sum.digest()) or report.head is None:
+            raise self.here("lines were added, removed or changed")
+        self.is_ended = True
 
 
 def _whole(lines: int, hashed: bytes) -> str:

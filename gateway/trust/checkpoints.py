@@ -153,7 +153,7 @@ class Checkpoint:
     @property
     def text(self) -> str:
         """Return the three lines that are signed."""
-        return f"{self.origin}\n{self.size}\n{_encoded(self.root)}\n"
+        return f"{self.origin}\n{self.size}\n{encoded(self.root)}\n"
 
     def signed(self, *keys: SigningKey) -> str:
         """Return the signed note."""
@@ -180,11 +180,12 @@ def verified_checkpoint(
 
 def proof_text(index: int, proof: Sequence[bytes], note: str) -> str:
     """Return the proof of an entry at its index in the tree of a signed checkpoint."""
-    hashes = "".join(f"{_encoded(one)}\n" for one in proof)
+    hashes = "".join(f"{encoded(one)}\n" for one in proof)
     return f"{_PROOF}\nindex {index}\n{hashes}\n{note}"
 
 
-def _encoded(value: bytes) -> str:
+def encoded(value: bytes) -> str:
+    """Return a hash as base64, the form in checkpoints and proofs."""
     return base64.b64encode(value).decode()
 
 

@@ -7,11 +7,13 @@ place, and exported as JSON or as a bundle that proves its entries.
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import UTC, tzinfo
+from typing import cast
 
 from keyturn.gateway.approvals.audit_leaf import SEAL, Leaf
 from keyturn.gateway.approvals.events import Event, EventName
@@ -23,17 +25,25 @@ from keyturn.gateway.policy.rules import Policy
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.service.report.audit_writing import public_keys, required
 from keyturn.gateway.service.tenant_service import TenantService
-from keyturn.gateway.store.audit.files import Row, TreeFiles
+from keyturn.gateway.store.audit.files import Row, TreeFiles, segments
 from keyturn.gateway.store.audit.log import TreeNote, event_of
 from keyturn.gateway.store.audit.verifying import Progress, Verified, verify_log
 from keyturn.gateway.store.connection.connection import number
 from keyturn.gateway.store.events.readers import Backlog, backlog, entry_id
 from keyturn.gateway.store.sealing.event_seals import read_seal
 from keyturn.gateway.store.store import Store
-from keyturn.gateway.trust.audit_bundle import BundleWriter, LogRange, entry_line
+from keyturn.gateway.trust.audit_bundle import (
+    FORMAT,
+    BundleWriter,
+    Call,
+    Entry,
+    Header,
+    LogRange,
+)
 from keyturn.gateway.trust.checkpoints import (
     Checkpoint,
     MerkleTree,
+    encoded,
     leaf_hash,
     proof_text,
 )
@@ -241,6 +251,14 @@ class _Log:
     checkpoint: Checkpoint
     tree: MerkleTree
 
+    def range(self, since_ms: int, until_ms: int | None) -> tuple[int, int]:
+        """Return the indexes of the entries that are in this period and still exist."""
+        end, kept = self.checkpoint.size, segments(self.files)
+        if until_ms is not None:
+            end = min(end, self.files.index_of((until_ms, 0)))
+        start = self.files.index_of((since_ms, 0))
+        return min(end, max(start, kept[0].start if kept else end)), end
+
     def proof(self, index: int, leaf: bytes) -> list[bytes]:
         """Return the inclusion proof of an entry.
 
@@ -308,15 +326,18 @@ class AuditBundler(TenantService):
         chosen = frozenset(approvals)
         if sample and not chosen:
             chosen = await self._sample(log, since_ms, until_ms, sample)
-        start, end = await self._range(log, since_ms, until_ms)
+        start, end = await asyncio.to_thread(log.range, since_ms, until_ms)
         writer, origin = BundleWriter(write), log.checkpoint.origin
         is_part = bool(sample or approvals)
-        writer.begin(
-            LogRange(origin=origin, checkpoint=log.note, start=start, end=end),
+        header = Header(
+            format=FORMAT,
             tenant=self._tenant,
-            period=(since_ms, until_ms),
+            since_ms=since_ms,
+            until_ms=until_ms,
             sample=len(chosen) if is_part else 0,
+            log=LogRange(origin=origin, checkpoint=log.note, start=start, end=end),
         )
+        writer.add(header)
         count, after = 0, start - 1
         found, items = set[str](), dict[str, None]()
         async with aclosing(self._entries(log, since_ms, until_ms)) as entries:
@@ -330,9 +351,7 @@ class AuditBundler(TenantService):
                 # The hidden values of another tenant stay hidden.
                 is_ours = event is not None and event.tenant == self._tenant
                 line = _line(log, index, row, is_opened=is_ours)
-                if is_part:
-                    line["after"] = after
-                writer.add(line)
+                writer.add(line.with_(after=after) if is_part else line)
                 after, count = index, count + 1
                 progress(count)
                 found.add(approval)
@@ -361,19 +380,6 @@ class AuditBundler(TenantService):
             return _Log(files, notes[-1], newest, tree)
 
         return await asyncio.to_thread(read)
-
-    async def _range(
-        self, log: _Log, since_ms: int, until_ms: int | None
-    ) -> tuple[int, int]:
-        """Return the indexes of the entries that are in this period and still exist."""
-        end = log.checkpoint.size
-        if until_ms is not None:
-            end = min(end, log.files.index_of((until_ms, 0)))
-        rows = self._store.audit(self._keys).rows(since_ms=since_ms, until_ms=until_ms)
-        async with aclosing(rows):
-            async for row in rows:
-                return min(end, log.files.index_of(entry_id(row.seq))), end
-        return end, end
 
     async def _entries(
         self, log: _Log, since_ms: int, until_ms: int | None
@@ -404,21 +410,25 @@ class AuditBundler(TenantService):
         chosen = random.SystemRandom().sample([*found], min(sample, len(found)))
         return frozenset(chosen)
 
-    async def _calls(self, items: Collection[str]) -> AsyncGenerator[JsonObject]:
+    async def _calls(self, items: Collection[str]) -> AsyncGenerator[Call]:
         """Yield the calls that still exist and are not redacted."""
         for approval_id in dict.fromkeys(approval_of(item)[0] for item in items):
             for loaded in await self._load_each([approval_id]):
                 for item in loaded.approval.items:
                     # Redacted arguments would have another hash than the entry names.
                     if item.id in items and not item.redact:
-                        yield {"item": item.id, "action": item.action}
+                        yield Call(item=item.id, action=item.action)
 
 
-def _line(log: _Log, index: int, row: Row, *, is_opened: bool) -> JsonObject:
+def _line(log: _Log, index: int, row: Row, *, is_opened: bool) -> Entry:
     leaf = row.opened_leaf
-    openings = dict(leaf.openings) if is_opened else {}
-    openings.pop(SEAL, None)
-    return entry_line(index, leaf.text, openings, log.proof(index, leaf.text))
+    openings = leaf.openings.items() if is_opened else ()
+    return Entry(
+        index=index,
+        leaf=cast("JsonObject", json.loads(leaf.text)),
+        open={name: hidden for name, hidden in openings if name != SEAL},
+        proof=tuple(map(encoded, log.proof(index, leaf.text))),
+    )
 
 
 async def verify_log_of(

@@ -6,6 +6,7 @@ import importlib
 import pkgutil
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -28,6 +29,7 @@ from keyturn.gateway.errors import (
 from keyturn.gateway.policy.load import BadPolicy
 from keyturn.gateway.protocol import http_problems
 from keyturn.gateway.service.run.agents import AgentService
+from keyturn.gateway.store.audit.files import Damaged
 from keyturn.gateway.store.store import Store
 from tests.api.api_stack import ApiStack, serving
 from tests.service.harness import ServiceHarness
@@ -74,6 +76,7 @@ OUTAGES = (
     *(BadDocument([Problem("no", "policy.yml")]), errors.ClockWrong("no")),
     *(errors.UnsafeStore("no"), errors.StateUnknown("no")),
     *(errors.ThreadUnavailable("no"), errors.ThreadUnknown("a", "t")),
+    Damaged(Path("default.tree"), "entry 1 was changed", 1),
 )
 UNANSWERED = errors.Unanswered("a", "b")
 ROWS = (

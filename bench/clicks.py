@@ -87,7 +87,7 @@ def bot_config(*, bot_token: str, signing_secret: str, api_url: str) -> BotConfi
         mode=SlackMode.HTTP,
         signing_secret=signing_secret,
         api_url=api_url,
-        seal_key=b"a key of the benchmark",
+        seal_keys=(b"a key of the benchmark",),
         port=0,
     )
 

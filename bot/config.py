@@ -2,100 +2,64 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from datetime import timedelta
+from typing import Annotated
 
-from keyturn.bot.ids import COMMAND
-from keyturn.gateway.config import SlackMode
-from keyturn.gateway.errors import SettingsError
+from pydantic import Field, model_validator
+
+from keyturn.gateway.config import SlackMode, SlackSettings
 from keyturn.gateway.service_settings import MetricsSettings
 from keyturn.gateway.setting_forms import MESSAGES_KEPT
 
-SLACK_API = "https://slack.com/api/"
 
-_LEAST_KEY_BYTES = 16
+class BotConfig(SlackSettings):
+    """The connection to Slack with its secrets, and the bot's other settings.
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BotConfig:
-    """The bot's settings; secrets never show in its repr.
+    `Settings` reports invalid secrets to people. Secrets never show in a repr.
 
     Attributes:
         bot_token: ``xoxb-…``, from "OAuth & Permissions".
-        mode: signed HTTP, or Socket Mode.
         signing_secret: needed in HTTP mode, from "Basic Information".
         app_token: ``xapp-…`` with ``connections:write``, needed in Socket Mode.
-        seal_key: seals button values.
-        old_seal_keys: earlier keys, whose seals are still accepted.
-        team: the only workspace to serve; empty means that of the bot token.
+        seal_keys: keys whose seals of button values are accepted; the first one seals.
         tenant: owner of the approvals.
-        agents: names that a person may put first in a message to the bot.
-        default_agent: the agent for messages without a name.
-        command: the app's slash command.
-        fallback_channel: for cards that their channel refuses; empty for none.
+        agents: names that a person may put first in a message to the bot; the first one
+            answers messages without a name.
         metrics: the posted digest and alerts.
         messages_kept: time after the end of an approval at which its messages are
             redacted; None: never.
-        api_url: of Slack's Web API.
-        host: interface to listen on.
-        port: 0 takes any free one. None is 3000 by HTTP, and no port in Socket Mode,
-            where it serves only the health endpoints.
         sockets: connections in Socket Mode; two, so that one can be replaced.
     """
 
-    bot_token: str = field(repr=False)
-    mode: SlackMode = SlackMode.SOCKET
-    signing_secret: str = field(default="", repr=False)
-    app_token: str = field(default="", repr=False)
-    seal_key: bytes = field(repr=False)
-    old_seal_keys: tuple[bytes, ...] = field(default=(), repr=False)
-    team: str = ""
+    bot_token: str = Field(pattern="^xoxb-", repr=False)
+    signing_secret: str = Field(default="", repr=False)
+    app_token: str = Field(default="", pattern="^(xapp-.+)?$", repr=False)
+    # A short key could be found offline from one button value, which every member of
+    # the channel can read.
+    seal_keys: tuple[Annotated[bytes, Field(min_length=16)], ...] = Field(
+        min_length=1, repr=False
+    )
     tenant: str = "default"
     agents: tuple[str, ...] = ()
-    default_agent: str = ""
-    command: str = COMMAND
-    fallback_channel: str = ""
-    metrics: MetricsSettings = field(default_factory=MetricsSettings)
+    metrics: MetricsSettings = MetricsSettings()
     messages_kept: timedelta | None = MESSAGES_KEPT
-    api_url: str = SLACK_API
-    host: str = "127.0.0.1"
-    port: int | None = None
     sockets: int = 2
 
-    def __post_init__(self) -> None:
-        """Refuse invalid settings.
-
-        Raises:
-            SettingsError: names the setting and where to find its value.
-        """
-        _need_token("bot_token", self.bot_token, "xoxb-", "OAuth & Permissions")
-        if self.mode is SlackMode.SOCKET:
-            _need_token("app_token", self.app_token, "xapp-", "Basic Information")
-        elif not self.signing_secret.strip():
-            raise SettingsError(
-                "signing_secret is empty, so nobody could tell Slack's requests from "
-                "forged ones; set SLACK_SIGNING_SECRET (api.slack.com/apps, "
-                "Basic Information), or use Socket Mode."
-            )
-        # A short key could be found offline from one button value, which every member
-        # of the channel can read.
-        if len(self.seal_key) < _LEAST_KEY_BYTES:
-            raise SettingsError(
-                f"seal_key has {len(self.seal_key)} bytes; use "
-                f"{_LEAST_KEY_BYTES} or more random ones."
-            )
+    @model_validator(mode="after")
+    def _complete(self) -> BotConfig:
+        # Without its secret, forged requests could not be told from Slack's.
+        is_socket = self.mode is SlackMode.SOCKET
+        name = "app_token" if is_socket else "signing_secret"
+        if not getattr(self, name).strip():
+            raise ValueError(f"{name} is empty.")
+        return self
 
     @property
-    def seal_keys(self) -> tuple[bytes, ...]:
-        """Return every key whose seals are accepted, the one that seals first."""
-        return (self.seal_key, *self.old_seal_keys)
+    def seal_key(self) -> bytes:
+        """Return the key that seals button values."""
+        return self.seal_keys[0]
 
-
-def _need_token(name: str, value: str, prefix: str, page: str) -> None:
-    if value.startswith(prefix):
-        return
-    found = "is empty" if not value else f"does not start with {prefix!r}"
-    raise SettingsError(
-        f"{name} {found}; set SLACK_{name.upper()} to the one on "
-        f"api.slack.com/apps, {page!r}."
-    )
+    @property
+    def default_agent(self) -> str:
+        """Return the agent for messages without a name; "" for none."""
+        return self.agents[0] if self.agents else ""

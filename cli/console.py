@@ -14,7 +14,7 @@ from typing import Annotated, BinaryIO
 import typer
 
 from keyturn.gateway import documents
-from keyturn.gateway.documents import BadDocument, as_text
+from keyturn.gateway.documents import as_text
 from keyturn.gateway.errors import SettingsError
 
 NO_LIMIT = -1
@@ -69,10 +69,7 @@ def read_text(path: Path, what: str, *, hint: str = "") -> str:
     """
     if str(path) != "-":
         return documents.read_text(path, what, hint=hint, at_most=NO_LIMIT)
-    try:
-        return as_text(sys.stdin.buffer.read(), "<stdin>")
-    except BadDocument as error:
-        raise SettingsError(str(error)) from error
+    return as_text(sys.stdin.buffer.read(), "<stdin>")
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from pydantic import JsonValue
 from keyturn.bot import manifest as slack_app
 from keyturn.cli import console
 from keyturn.cli.command_context import command_context
-from keyturn.gateway.documents import BadDocument, parse_yaml
+from keyturn.gateway.documents import parse_yaml
 from keyturn.gateway.errors import SettingsError
 from keyturn.gateway.protocol.strict_json import JsonObject
 
@@ -65,8 +65,5 @@ def _shown(data: JsonObject, *, as_json: bool, as_link: bool) -> str:
 
 def _parsed(file: Path) -> JsonValue:
     text = console.read_text(file, "the manifest")
-    try:
-        # JSON is a subset of YAML, so the YAML parser reads both.
-        return parse_yaml(text, str(file)).value
-    except BadDocument as error:
-        raise SettingsError(str(error)) from error
+    # JSON is a subset of YAML, so the YAML parser reads both.
+    return parse_yaml(text, str(file)).value

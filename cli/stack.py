@@ -97,26 +97,16 @@ def bot_config(settings: Settings) -> BotConfig:
     problems = settings.slack_problems()
     if problems:
         raise SettingsError(" ".join(problems))
-    keys = settings.secret_keys()
-    agents = tuple(settings.agents)
     return BotConfig(
+        **vars(settings.slack),
         bot_token=_text(settings.bot_token),
-        mode=settings.slack.mode,
         signing_secret=_text(settings.signing_secret),
         app_token=_text(settings.app_token),
-        seal_key=keys[0],
-        old_seal_keys=keys[1:],
+        seal_keys=settings.secret_keys(),
         tenant=settings.tenant,
-        agents=agents,
-        default_agent=agents[0] if agents else "",
-        api_url=settings.slack.api_url,
-        host=settings.slack.host,
-        port=settings.slack.port,
-        command=settings.slack.command,
-        fallback_channel=settings.slack.fallback_channel,
+        agents=tuple(settings.agents),
         metrics=settings.metrics,
         messages_kept=settings.retention.messages,
-        team=settings.slack.team,
     )
 
 

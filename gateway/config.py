@@ -319,13 +319,10 @@ class Settings(SettingsFile):
         is_there = path is not None or source.exists()
         hint = "Write it, or name another one with --config."
         text = read_text(source, "the settings", hint=hint) if is_there else ""
-        try:
-            document = parse_yaml(text, str(source))
-            # Before the model, which would only report an unknown key.
-            _refuse_secrets(document)
-            found = read_model(_overlaid(document, env), SettingsFile, context=source)
-        except BadDocument as error:
-            raise SettingsError(str(error)) from error
+        document = parse_yaml(text, str(source))
+        # Before the model, which would only report an unknown key.
+        _refuse_secrets(document)
+        found = read_model(_overlaid(document, env), SettingsFile, context=source)
         folder = source.parent.resolve()
         values: dict[str, Any] = {**vars(found), "folder": folder, **secrets_in(env)}
         return cls.model_construct(**values)

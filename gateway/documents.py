@@ -18,7 +18,7 @@ import yaml
 from pydantic import BaseModel, JsonValue, ValidationError
 from yaml.composer import ComposerError
 
-from keyturn.gateway.errors import KeyturnError, SettingsError
+from keyturn.gateway.errors import SettingsError
 from keyturn.gateway.validation_errors import Path, sentence, shortened
 
 MAX_DEPTH = 64
@@ -50,7 +50,7 @@ class Problem(NamedTuple):
         return f"{self.location}: {self.text}"
 
 
-class BadDocument(KeyturnError):
+class BadDocument(SettingsError):
     """A YAML document cannot be used.
 
     Attributes:
@@ -129,10 +129,7 @@ def read_text(
         ) from error
     if 0 <= at_most < len(found):
         raise SettingsError(f"{path}:1: This is longer than {at_most} bytes.")
-    try:
-        return as_text(found, str(path))
-    except BadDocument as error:
-        raise SettingsError(str(error)) from error
+    return as_text(found, str(path))
 
 
 def as_text(found: bytes, source: str) -> str:

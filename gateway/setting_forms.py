@@ -7,6 +7,7 @@ Error texts show a pattern's description after "write". A duration has the form
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated
@@ -24,11 +25,15 @@ from pydantic import (
 
 _OBJECT = re.compile(r"[^:\s][^:]*:[A-Za-z_][A-Za-z0-9_]*")
 
-_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-_DURATION = re.compile(r"(?P<count>[1-9][0-9]{0,6})(?P<unit>[smhd])", re.ASCII)
+_UNITS = {
+    "ms": timedelta(milliseconds=1),
+    "s": timedelta(seconds=1),
+    "m": timedelta(minutes=1),
+    "h": timedelta(hours=1),
+    "d": timedelta(days=1),
+}
+_DURATION = re.compile(r"(?P<count>[1-9][0-9]{0,6})(?P<unit>ms|s|m|h|d)", re.ASCII)
 _LONGEST = timedelta(days=30)
-
-_PAUSE = re.compile(r"(?P<count>[1-9][0-9]{0,6})ms", re.ASCII)
 
 AUDIT_KEPT = timedelta(days=400)
 """Default retention of audit entries."""
@@ -152,19 +157,9 @@ TenantName = Annotated[
 """The name of a tenant; it is a part of keys in the store."""
 
 
-def parse_pause(text: object) -> timedelta:
-    """Parse a duration that may be a part of a second, such as ``500ms``.
-
-    Raises:
-        ValueError: as `parse_duration`.
-    """
-    match = _PAUSE.fullmatch(text) if isinstance(text, str) else None
-    return (
-        timedelta(milliseconds=int(match["count"])) if match else parse_duration(text)
-    )
-
-
-def parse_duration(text: object, longest: timedelta = _LONGEST) -> timedelta:
+def parse_duration(
+    text: object, longest: timedelta = _LONGEST, units: Collection[str] = "smhd"
+) -> timedelta:
     """Parse a duration; a parsed one is returned unchanged.
 
     Raises:
@@ -173,12 +168,16 @@ def parse_duration(text: object, longest: timedelta = _LONGEST) -> timedelta:
     if isinstance(text, timedelta):
         return text
     match = _DURATION.fullmatch(text) if isinstance(text, str) else None
-    if match is None:
+    if match is None or match["unit"] not in units:
         raise ValueError(f"{text!r} is not a duration; write 90s, 30m, 1h or 2d.")
-    duration = timedelta(seconds=int(match["count"]) * _UNITS[match["unit"]])
+    duration = int(match["count"]) * _UNITS[match["unit"]]
     if duration > longest:
         raise ValueError(f"{text!r} is longer than {longest.days} days; shorten it.")
     return duration
+
+
+def _pause(value: object) -> timedelta:
+    return parse_duration(value, units=_UNITS)
 
 
 def _days(value: object, least: int = _SHORTEST, more: str = "") -> timedelta:
@@ -212,7 +211,8 @@ class RetentionSettings(SettingsModel):
 
 
 Time = Annotated[timedelta, BeforeValidator(parse_duration)]
-Pause = Annotated[timedelta, BeforeValidator(parse_pause)]
+Pause = Annotated[timedelta, BeforeValidator(_pause)]
+"""A duration that may be a part of a second, such as ``500ms``."""
 
 
 class RetrySettings(SettingsModel):

@@ -42,7 +42,7 @@ async def open_review(
         bot_token=sandbox.bot_token,
         app_token=sandbox.app_token,
         api_url=sandbox.api_url,
-        seal_key=b"the key of one local review",
+        seal_keys=(b"the key of one local review",),
     )
     async with (
         Keyturn(policy=policy, data_dir=data_dir) as keyturn,

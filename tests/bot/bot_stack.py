@@ -6,7 +6,7 @@ import asyncio
 import itertools
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, cast
 
 from keyturn.bot.app import SlackBot
@@ -108,20 +108,19 @@ class Stack:
             signing_secret=self.sandbox.signing_secret,
             app_token=self.sandbox.app_token,
             api_url=self.sandbox.api_url,
-            seal_key=SEAL_KEY,
+            seal_keys=(SEAL_KEY,),
             port=0,
             agents=("support", "ops"),
-            default_agent="support",
         )
 
     def config_with(self, **changes: Any) -> BotConfig:
         """Return the configuration with something else in it."""
-        return replace(self.config, **changes)
+        return self.config.model_copy(update=changes)
 
     @asynccontextmanager
     async def running(self, **changes: Any) -> AsyncGenerator[SlackBot]:
         """Run the bot by the sandbox's clock; the sandbox delivers to it."""
-        config = replace(self.config, **changes)
+        config = self.config_with(**changes)
         clock = self.sandbox.clock.now
         async with SlackBot(config, self.reviews, clock=clock) as bot:
             self.bot = bot

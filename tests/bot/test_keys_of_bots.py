@@ -21,8 +21,8 @@ async def test_a_bot_with_another_key_is_refused_and_readyz_of_the_first_tells_i
     stack: Stack,
 ) -> None:
     stack.store.processes.life_ms = 2000
-    async with stack.running(seal_key=ONE) as bot:
-        foreign = SlackBot(stack.config_with(seal_key=TWO), stack.reviews)
+    async with stack.running(seal_keys=(ONE,)) as bot:
+        foreign = SlackBot(stack.config_with(seal_keys=(TWO,)), stack.reviews)
         with pytest.raises(SettingsError, match="give both the same KEYTURN_SECRET"):
             await foreign.__aenter__()
 
@@ -45,7 +45,7 @@ async def is_authorized(stack: Stack, verdict: Verdict) -> bool:
 async def test_a_seal_of_before_the_rotation_counts_and_a_foreign_one_does_not(
     stack: Stack, key: bytes
 ) -> None:
-    async with stack.running(seal_key=TWO, old_seal_keys=(ONE,)):
+    async with stack.running(seal_keys=(TWO, ONE)):
         verdict = await stack.refund()
         card, approval = await stack.card(verdict), await stack.approval(verdict)
         value = seal(approval, 0, key=key, team="T0SANDBOX", purpose=Action.APPROVE)
@@ -62,11 +62,11 @@ async def test_a_seal_of_before_the_rotation_counts_and_a_foreign_one_does_not(
 async def test_a_card_whose_key_was_lost_is_drawn_again_and_decided(
     stack: Stack,
 ) -> None:
-    async with stack.running(seal_key=ONE):
+    async with stack.running(seal_keys=(ONE,)):
         verdict = await stack.refund()
         before = await stack.card(verdict)
 
-    async with stack.running(seal_key=TWO):
+    async with stack.running(seal_keys=(TWO,)):
         card = await stack.card(verdict, lambda m: m["blocks"] != before["blocks"])
         await stack.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.APPROVE)
         await eventually(lambda: is_authorized(stack, verdict))

@@ -23,7 +23,7 @@ from keyturn.bot.web import (
 from keyturn.gateway.errors import SettingsError
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-CONFIG = BotConfig(bot_token="xoxb-1", app_token="xapp-1", seal_key=b"k" * 16)
+CONFIG = BotConfig(bot_token="xoxb-1", app_token="xapp-1", seal_keys=(b"k" * 16,))
 
 
 @asynccontextmanager

@@ -62,10 +62,9 @@ async def _work(settings: Settings) -> None:
                 mode=SlackMode.HTTP,
                 signing_secret=settings.signing_secret,
                 api_url=settings.slack,
-                seal_key=SEAL_KEY,
+                seal_keys=(SEAL_KEY,),
                 port=settings.port,
                 agents=(AGENT,),
-                default_agent=AGENT,
             )
             async with SlackBot(config, ReviewService(store, policy)):
                 await stop.wait()

@@ -189,7 +189,7 @@ async def test_bolt_says_nothing_of_a_token_it_does_not_need(
 ) -> None:
     monkeypatch.setenv("SLACK_BOT_TOKEN", "xoxb-in-the-environment")
     me = Identity(team="T1", bot_id="B1", user="U1", enterprise="")
-    config = BotConfig(bot_token="xoxb-1", app_token="xapp-1", seal_key=b"k" * 32)
+    config = BotConfig(bot_token="xoxb-1", app_token="xapp-1", seal_keys=(b"k" * 32,))
 
     with caplog.at_level(logging.WARNING):
         bolt_app(config, me)

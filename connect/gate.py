@@ -8,7 +8,7 @@ after a restart. `keyturn.connect.local_gate` does the same in the gateway's pro
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from pydantic import TypeAdapter
 
@@ -30,6 +30,36 @@ Queue = Literal[
 
 _PAGE_OF_APPROVALS = TypeAdapter(ApprovalPage)
 _PAGE_OF_EVENTS = TypeAdapter(EventPage)
+
+
+class Listing(NamedTuple):
+    """A question for the approvals that have a call in a state.
+
+    Attributes:
+        agent: only approvals of this agent; "" for all.
+        state: state of at least one call.
+        cursor: ``next`` of the previous page.
+        limit: largest number of approvals in the page.
+    """
+
+    agent: str = ""
+    state: Queue = "open"
+    cursor: str = ""
+    limit: int = PAGE
+
+
+class Following(NamedTuple):
+    """A question for the changes of calls since a place.
+
+    Attributes:
+        agent: only events of this agent; "" for all.
+        after: ``next`` of the previous page; "" begins with new events.
+        wait_s: seconds to wait for the first event, 60 at most.
+    """
+
+    agent: str = ""
+    after: str = ""
+    wait_s: int = 0
 
 
 class Gate(HandingGateway, Protocol):
@@ -84,45 +114,24 @@ class Gate(HandingGateway, Protocol):
         """
         ...
 
-    async def listing(
-        self,
-        *,
-        agent: str = "",
-        state: Queue = "open",
-        cursor: str = "",
-        limit: int = PAGE,
-    ) -> ApprovalPage:
-        """Return a page of approvals that have a call in this state.
-
-        Args:
-            agent: only approvals of this agent; "" for all.
-            state: state of at least one call.
-            cursor: ``next`` of the previous page.
-            limit: largest number of approvals in the page.
-        """
+    async def listing(self, asked: Listing) -> ApprovalPage:
+        """Return a page of approvals."""
         ...
 
-    async def events(
-        self, *, agent: str = "", after: str = "", wait_s: int = 0
-    ) -> EventPage:
-        """Return the changes of calls since a place.
-
-        Args:
-            agent: only events of this agent; "" for all.
-            after: ``next`` of the previous page; "" begins with new events.
-            wait_s: seconds to wait for the first event, 60 at most.
-        """
+    async def events(self, asked: Following) -> EventPage:
+        """Return the changes of calls since a place."""
         ...
 
 
-async def open_approvals(gate: Gate, agent: str) -> AsyncGenerator[ApprovalView]:
-    """Yield the approvals of an agent with an open call."""
-    cursor, is_first = "", True
-    while cursor or is_first:
-        page = await gate.listing(agent=agent, cursor=cursor, limit=200)
+async def each_listed(gate: Gate, asked: Listing) -> AsyncGenerator[ApprovalView]:
+    """Yield the approvals of all pages of a listing."""
+    while True:
+        page = await gate.listing(asked)
         for approval in page.approvals:
             yield approval
-        cursor, is_first = page.next, False
+        if not page.next:
+            return
+        asked = asked._replace(cursor=page.next)
 
 
 class HttpGate(HttpGateway):
@@ -143,25 +152,16 @@ class HttpGate(HttpGateway):
         question = http_api.ClaimedCall(item_id=item_id, fence=fence)
         return await self.connection.ask(http_api.KEEP_DEFINITIONS, question)
 
-    async def listing(
-        self,
-        *,
-        agent: str = "",
-        state: Queue = "open",
-        cursor: str = "",
-        limit: int = PAGE,
-    ) -> ApprovalPage:
+    async def listing(self, asked: Listing) -> ApprovalPage:
         """Return a page of approvals; see `Gate.listing`."""
-        asked = {"agent": agent, "state": state, "cursor": cursor, "limit": str(limit)}
+        query = {name: str(value) for name, value in asked._asdict().items()}
         return await self.connection.read(
-            f"{http_api.BASE}/approvals", asked, _PAGE_OF_APPROVALS
+            f"{http_api.BASE}/approvals", query, _PAGE_OF_APPROVALS
         )
 
-    async def events(
-        self, *, agent: str = "", after: str = "", wait_s: int = 0
-    ) -> EventPage:
+    async def events(self, asked: Following) -> EventPage:
         """Return the changes of calls since a place; see `Gate.events`."""
-        asked = {"agent": agent, "after": after, "wait": str(wait_s)}
+        query = {"agent": asked.agent, "after": asked.after, "wait": str(asked.wait_s)}
         return await self.connection.read(
-            f"{http_api.BASE}/events", asked, _PAGE_OF_EVENTS, wait_s=wait_s
+            f"{http_api.BASE}/events", query, _PAGE_OF_EVENTS, wait_s=asked.wait_s
         )

@@ -24,7 +24,7 @@ from keyturn.connect.agent_server import (
     Sent,
     Waiting,
 )
-from keyturn.connect.gate import Gate, open_approvals
+from keyturn.connect.gate import Following, Gate, Listing, each_listed
 from keyturn.gateway.approvals.events import EventName
 from keyturn.gateway.clock import now_s
 from keyturn.gateway.dialects import dialects
@@ -183,7 +183,7 @@ class Connector:
         after, outage = "", Outage(logger, "the gateway")
         while True:
             try:
-                page = await self._gate.events(after=after, wait_s=FOLLOW_S)
+                page = await self._gate.events(Following(after=after, wait_s=FOLLOW_S))
                 outage.ends()
             except KeyturnError as error:
                 outage.goes_on(error)
@@ -202,7 +202,7 @@ class Connector:
         """Add the gateway's open calls; return threads that are new to this process."""
         found = set[str]()
         for agent in sorted({*self._host.agents}):
-            async for approval in open_approvals(self._gate, agent):
+            async for approval in each_listed(self._gate, Listing(agent, limit=200)):
                 await self._ask_again(approval)
                 listed = _listed(approval, self._host.name)
                 if listed is None or approval.thread in self._tasks:

@@ -7,11 +7,11 @@ from typing import Self
 
 from typing_extensions import override
 
-from keyturn.connect.gate import Queue
+from keyturn.connect.gate import Following, Listing
 from keyturn.gateway.api.reading_routes import QUEUES
 from keyturn.gateway.policy.rules import Policy
 from keyturn.gateway.protocol import http_api, wire
-from keyturn.gateway.protocol.approval_views import PAGE, ApprovalPage, EventPage
+from keyturn.gateway.protocol.approval_views import ApprovalPage, EventPage
 from keyturn.gateway.protocol.records import RunRef
 from keyturn.gateway.service.report.event_feed import EventFeed
 from keyturn.gateway.service.run.agents import AgentService, RemoteRunService
@@ -76,26 +76,20 @@ class LocalGate(AgentService):
         """Record the requester of a run; see `Gate.remember`."""
         await self._runs.remember(facts)
 
-    async def listing(
-        self,
-        *,
-        agent: str = "",
-        state: Queue = "open",
-        cursor: str = "",
-        limit: int = PAGE,
-    ) -> ApprovalPage:
+    async def listing(self, asked: Listing) -> ApprovalPage:
         """Return a page of approvals; see `Gate.listing`."""
+        agent, state, cursor, limit = asked
         return await self._readings.page(
             _any_agent, states=QUEUES[state], agent=agent, cursor=cursor, limit=limit
         )
 
-    async def events(
-        self, *, agent: str = "", after: str = "", wait_s: int = 0
-    ) -> EventPage:
+    async def events(self, asked: Following) -> EventPage:
         """Return the changes of calls since a place; see `Gate.events`."""
-        following = self._feed.following_calls(_any_agent, agent=agent, after=after)
+        following = self._feed.following_calls(
+            _any_agent, agent=asked.agent, after=asked.after
+        )
         async with following as follower:
-            return await follower.next(float(wait_s))
+            return await follower.next(float(asked.wait_s))
 
     async def aclose(self) -> None:
         """End all waits and stop reading events."""

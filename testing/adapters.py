@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from keyturn.connect.gate import Listing
 from keyturn.connect.local_gate import LocalGate
 from keyturn.gateway.approvals.decisions import (
     AccountKind,
@@ -173,7 +174,7 @@ class Desk:
     async def asked(self, calls: int = 1, agent: str = AGENT) -> list[str]:
         """Wait until ``calls`` calls are pending; return their ids in order."""
         while True:
-            page = await self.gate.listing(agent=agent, state="pending")
+            page = await self.gate.listing(Listing(agent, "pending"))
             found = [call for one in page.approvals for call in one.calls]
             waiting = [call for call in found if call.state is ItemState.PENDING]
             if len(waiting) >= calls:

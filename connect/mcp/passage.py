@@ -19,7 +19,7 @@ from typing import Any, assert_never
 from mcp_types import CallToolResult
 from typing_extensions import override
 
-from keyturn.connect.gate import Gate, open_approvals
+from keyturn.connect.gate import Following, Gate, Listing, each_listed
 from keyturn.connect.mcp.calls import Call, Calls, call_id_of, turn_of
 from keyturn.connect.mcp.definitions import Definitions
 from keyturn.connect.mcp.results import (
@@ -123,8 +123,10 @@ class Passage:
             if self._is_recovered:
                 return
             if not self._place:
-                self._place = (await self.gate.events(agent=self.agent)).next
-            async for approval in open_approvals(self.gate, self.agent):
+                self._place = (await self.gate.events(Following(self.agent))).next
+            async for approval in each_listed(
+                self.gate, Listing(self.agent, limit=200)
+            ):
                 if name := call_id_of(approval.thread):
                     item = approval.calls[0]
                     same = self.calls.left_open.setdefault(item.tool_call_id, {})
@@ -165,9 +167,8 @@ class Passage:
             try:
                 await self.recover()
                 wait_s = 0 if is_away else POLL_S
-                page = await self.gate.events(
-                    agent=self.agent, after=self._place, wait_s=wait_s
-                )
+                asked = Following(self.agent, self._place, wait_s)
+                page = await self.gate.events(asked)
             except KeyturnError as error:
                 log_failure(logger, error, "mcp.events_unread")
                 is_away = True

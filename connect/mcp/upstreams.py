@@ -293,31 +293,38 @@ class Upstream:
                 name=tool, arguments=args, _meta=cast("Any", dict(meta) or None)
             )
         )
-        for is_last in (False, True):
-            line, delivery = await self._connected(), Delivery()
-            try:
-                with Inside(_sending, delivery):
-                    result = await line.session.send_request(
-                        request, _RESULT, CALL_S, progress_callback=progress
-                    )
-            except any_failure() as error:
-                why = self._why(line, delivery, error)
-                # The connection had ended unnoticed, such as after an update.
-                if isinstance(why, NotSent) and not is_last:
-                    await self._drop(line)
-                    continue
-                raise why from error
-            if isinstance(result, types.InputRequiredResult):
-                raise ServerRefused(
-                    f"The server {self.name!r} asks its client for input, which this "
-                    "gate does not pass on."
-                )
-            return result
-        raise AssertionError("The last attempt returns or raises.")  # pragma: no cover
+        line = await self._connected()
+        try:
+            return await self._sent(line, request, progress)
+        except NotSent:
+            # The connection had ended unnoticed, such as after an update.
+            await self._drop(line)
+            return await self._sent(await self._connected(), request, progress)
 
     async def aclose(self) -> None:
         """Close the connection; a local server is stopped."""
         await self._drop(self._line)
+
+    async def _sent(
+        self,
+        line: _Line,
+        request: types.CallToolRequest,
+        progress: ProgressFnT | None,
+    ) -> types.CallToolResult:
+        delivery = Delivery()
+        try:
+            with Inside(_sending, delivery):
+                result = await line.session.send_request(
+                    request, _RESULT, CALL_S, progress_callback=progress
+                )
+        except any_failure() as error:
+            raise self._why(line, delivery, error) from error
+        if isinstance(result, types.InputRequiredResult):
+            raise ServerRefused(
+                f"The server {self.name!r} asks its client for input, which this gate "
+                "does not pass on."
+            )
+        return result
 
     async def _drop(self, line: _Line | None) -> None:
         if line is not None:

@@ -16,7 +16,7 @@ from typing import Any
 from temporalio import client as temporal
 from temporalio.service import RPCError, RPCStatusCode
 
-from keyturn.connect.gate import Gate
+from keyturn.connect.gate import Following, Gate, Listing, each_listed
 from keyturn.connect.temporal.gated import DECISION
 from keyturn.gateway.errors import KeyturnError
 from keyturn.gateway.failures import Outage, log_failure
@@ -78,23 +78,21 @@ class Waker:
 
     async def _decided(self, place: str) -> tuple[str, list[_Knock]]:
         """Return the position after the next events, and the decided calls in them."""
-        page = await self._gate.events(after=place, wait_s=WAIT_S if place else 0)
+        asked = Following(after=place, wait_s=WAIT_S if place else 0)
+        page = await self._gate.events(asked)
         found = [
             (event.run, event.item, event.state, event.id)
             for event in page.events
             if event.state and self._wakes(event.item, event.state)
         ]
-        cursor = "" if page.missed or not place else None
-        while cursor is not None:
+        if page.missed or not place:
             # Events were missed: list the approved calls; polls find the others.
-            listed = await self._gate.listing(state="authorized", cursor=cursor)
             found += [
                 (one.run, call.id, call.state, page.next)
-                for one in listed.approvals
+                async for one in each_listed(self._gate, Listing(state="authorized"))
                 for call in one.calls
                 if call.state is ItemState.AUTHORIZED
             ]
-            cursor = listed.next or None
         return page.next, found
 
     def _wakes(self, item_id: str, state: ItemState) -> bool:

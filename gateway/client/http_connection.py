@@ -303,8 +303,9 @@ class HttpConnection:
         timeout = aiohttp.ClientTimeout(
             connect=TIMEOUT_S, sock_connect=TIMEOUT_S, sock_read=TIMEOUT_S + wait_s
         )
-        may_be_kept = False
-        for left in reversed(range(TRIES)):
+        may_be_kept, left = False, TRIES
+        while True:
+            left -= 1
             asked_s = self.clock.asking()
             try:
                 reply, answer = await self._sent(path, body, headers, timeout)
@@ -321,7 +322,6 @@ class HttpConnection:
             if not left or wanted_s is None or wanted_s > LONGEST_PAUSE_S:
                 return reply, answer
             await asyncio.sleep(wanted_s)
-        raise AssertionError("The last attempt returns or raises.")  # pragma: no cover
 
     async def _sent(
         self,

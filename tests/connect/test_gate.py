@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
-from keyturn.connect.gate import Gate
+from keyturn.connect.gate import Following, Gate, Listing, each_listed
 from keyturn.gateway.approvals.decisions import Approve
 from keyturn.gateway.protocol.http_api import AnswersQuestion, OpenQuestion, RunFacts
 from keyturn.gateway.protocol.records import ItemState
@@ -85,15 +86,10 @@ async def test_a_listing_has_the_open_calls_of_an_agent_by_pages(
     await asked(gate, agent="billing & co")
     await people.decide(mine[0], Approve())
 
-    async def listed(**query: object) -> list[str]:
-        found: list[str] = []
-        cursor = ""
-        while True:
-            page = await gate.listing(cursor=cursor, limit=1, **query)  # type: ignore[arg-type]
-            found += [call.id for one in page.approvals for call in one.calls]
-            cursor = page.next
-            if not cursor:
-                return found
+    async def listed(**query: Any) -> list[str]:
+        question = Listing(limit=1, **query)
+        found = [one async for one in each_listed(gate, question)]
+        return [call.id for one in found for call in one.calls]
 
     assert sorted(await listed(agent="support")) == sorted(v.item_id for v in mine)
     assert await listed(state="authorized") == [mine[0].item_id]
@@ -105,13 +101,14 @@ async def test_events_are_followed_from_a_place(
     gate: Gate, people: ServiceHarness
 ) -> None:
     _, verdict = await asked(gate)
-    begun = await gate.events()
+    begun = await gate.events(Following())
     assert begun.events == ()
 
-    waiting = asyncio.create_task(gate.events(after=begun.next, wait_s=30))
+    waiting = asyncio.create_task(gate.events(Following(after=begun.next, wait_s=30)))
     await people.decide(verdict, Approve())
 
     [decided] = (await waiting).events
     assert decided.item == verdict.item_id
     assert decided.state is ItemState.AUTHORIZED
-    assert (await gate.events(agent="billing", after=begun.next)).events == ()
+    others = await gate.events(Following("billing", begun.next))
+    assert others.events == ()

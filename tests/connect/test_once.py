@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from keyturn.connect import once as once_module
-from keyturn.connect.gate import Gate
+from keyturn.connect.gate import Following, Gate
 from keyturn.connect.kept_values import kept, recalled
 from keyturn.connect.once import (
     CallReport,
@@ -84,9 +84,9 @@ async def reaches(
     gate: Gate, people: ServiceHarness, call: HeldCall, state: ItemState
 ) -> None:
     """Wait until a call has a state."""
-    place = (await gate.events()).next
+    place = (await gate.events(Following())).next
     while (await people.item(call.item_id)).state is not state:
-        place = (await gate.events(after=place, wait_s=30)).next
+        place = (await gate.events(Following(after=place, wait_s=30))).next
 
 
 async def test_an_approved_call_runs_with_its_permit(

@@ -15,7 +15,7 @@ from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
 from temporalio.client import WorkflowFailureError
 from temporalio.exceptions import CancelledError
 
-from keyturn.connect.gate import HttpGate
+from keyturn.connect.gate import HttpGate, Listing
 from keyturn.connect.temporal import gated
 from keyturn.gateway.approvals.decisions import Approve, Reconcile
 from keyturn.gateway.protocol.records import Finding, ItemState
@@ -130,7 +130,7 @@ async def test_a_workflow_cancelled_while_it_asks_leaves_no_card(world: World) -
     async with world.holding("/submit") as is_held, world.worker():
         handle = await world.start(Refund.run, TOOL, {"amount": 7})
         await asyncio.wait_for(is_held.wait(), 30)
-        [listed] = (await world.gate.listing()).approvals
+        [listed] = (await world.gate.listing(Listing())).approvals
         await handle.cancel()
         world.go_on.set()
         await cancelled(handle)
@@ -253,7 +253,7 @@ class Reviewer:
         people = self.world.people
         while True:
             has_died = self.has_died()
-            listed = (await self.world.gate.listing(state="open")).approvals
+            listed = (await self.world.gate.listing(Listing())).approvals
             calls = [call for one in listed for call in one.calls]
             for call in calls:
                 if call.state is ItemState.PENDING:

@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from keyturn.connect.gate import Listing, each_listed
 from keyturn.gateway.api.rate_limits import RateLimits
 from keyturn.gateway.approvals.decisions import Approve
 from tests.conftest import eventually
@@ -25,12 +26,8 @@ async def test_many_workflows_wait_on_one_connection(world: World) -> None:
         )
 
         async def all_wait() -> bool:
-            found, cursor = 0, ""
-            while True:
-                page = await world.gate.listing(cursor=cursor, limit=200)
-                found, cursor = found + len(page.approvals), page.next
-                if not cursor:
-                    return found == count
+            found = [one async for one in each_listed(world.gate, Listing(limit=200))]
+            return len(found) == count
 
         async def holds_none() -> bool:
             described = await handles[-1].describe()

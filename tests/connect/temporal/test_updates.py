@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from temporalio.client import WorkflowUpdateFailedError
 
+from keyturn.connect.gate import Listing
 from keyturn.connect.temporal.gated import DECISION
 from keyturn.connect.temporal.waker import Waker
 from keyturn.gateway.approvals.decisions import Approve, Reject
@@ -100,7 +101,7 @@ async def test_a_decision_before_the_workflow_knows_its_call_wakes_it(
         handle = await world.start(Refund.run, TOOL, {"amount": 7})
         # The gateway answered that people have not decided.
         await asyncio.wait_for(is_held.wait(), 30)
-        [listed] = (await world.gate.listing()).approvals
+        [listed] = (await world.gate.listing(Listing())).approvals
         await world.people.decide(listed.calls[0].id, Approve())
         await world.was_updated(handle)
         world.go_on.set()

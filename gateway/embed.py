@@ -50,7 +50,7 @@ from keyturn.gateway.resume.program_runs import (
     next_change,
 )
 from keyturn.gateway.resume.retries import Retries
-from keyturn.gateway.resume.store_threads import StoreThreads, ThreadRef
+from keyturn.gateway.resume.store_threads import StoreThreads
 from keyturn.gateway.resume.thread_state import (
     Answers,
     ThreadChange,
@@ -257,7 +257,7 @@ class ThreadRuns(ProgramRuns):
         self._tenant = tenant
         self._runners = runners
         self._feed = EventFeed(store, tenant=tenant)
-        self._stalled = Retries(store)
+        self._stalled = Retries(store, tenant=tenant)
 
     @override
     @asynccontextmanager
@@ -276,7 +276,7 @@ class ThreadRuns(ProgramRuns):
 
     @override
     async def _parked(self, run: RunRef) -> str | None:
-        found = await self._stalled.find_parked(self._at(run))
+        found = await self._stalled.find_parked(run)
         return None if found is None else found.reason
 
     @override
@@ -301,7 +301,7 @@ class ThreadRuns(ProgramRuns):
 
     @override
     async def _forget(self, run: RunRef) -> None:
-        keys = self._at(run).keys
+        keys = self._store.keys_of_tenant(self._tenant)
         await self._store.threads.end_run(keys, run.agent, run.thread)
         self._runners.release(run.agent, run.thread)
 
@@ -310,9 +310,6 @@ class ThreadRuns(ProgramRuns):
         """See `ProgramRuns.close`."""
         await super().close()
         await self._feed.close()
-
-    def _at(self, run: RunRef) -> ThreadRef:
-        return ThreadRef.of(self._store, self._tenant, run)
 
     @override
     async def _advance(self, drive: Drive) -> ThreadState | None:
@@ -325,7 +322,7 @@ class ThreadRuns(ProgramRuns):
         except any_failure() as error:  # raised again, unless it can pass
             await self._failed(drive, error)
             return None
-        await self._stalled.record_resumed(self._at(run), None, drive.runner)
+        await self._stalled.record_resumed(run, None, drive.runner)
         if state is not None and (state.is_finished or not state.exists):
             self._runners.release(run.agent, run.thread)
         return state
@@ -348,9 +345,9 @@ class ThreadRuns(ProgramRuns):
             if can_pass:
                 raise InputNotGiven from error
             raise error
-        at = self._at(drive.run)
-        left = Job.to_resume(at.tenant, at.agent, at.thread)
-        kept = await self._stalled.failed(at, error, left=left, is_last=not can_pass)
+        run = drive.run
+        left = Job.to_resume(self._tenant, run.agent, run.thread)
+        kept = await self._stalled.failed(run, error, left=left, is_last=not can_pass)
         if kept is not None and kept.state is RunState.PARKED and is_limit(error):
             # The same error as when a worker reaches the limit after a decision.
             raise GivenUp(drive.run, kept.reason) from error

@@ -163,7 +163,7 @@ async def running(
     # In containers host and process id are often those of the previous process: with
     # the same name, this process would take over the other's deliveries.
     consumer = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
-    retried = Retries(store)
+    retried = Retries(store, tenant=tenant)
     worker = Worker(
         store,
         gateway,
@@ -188,7 +188,7 @@ async def running(
         (recovery.tick, TICK_S),
         (freezes.mend, MEND_S),
         (sweeper.sweep, SWEEP_S),
-        (partial(retried.forget_old, keys), FORGET_S),
+        (retried.forget_old, FORGET_S),
         (partial(forget_consumers, store.conn, keys), FORGET_S),
         *((writer.tick, AUDIT_S) for writer in writers),
     ]

@@ -52,7 +52,7 @@ from keyturn.gateway.failures import any_failure, log_failure
 from keyturn.gateway.protocol.records import ItemState, RunRef
 from keyturn.gateway.resume.langgraph_local import AGENT_KEY, Runners
 from keyturn.gateway.resume.own_gates import names_of
-from keyturn.gateway.resume.store_threads import ThreadRef, under_lease
+from keyturn.gateway.resume.store_threads import under_lease
 from keyturn.gateway.resume.thread_state import (
     Answers,
     ThreadState,
@@ -388,18 +388,18 @@ class Recovery(TenantService):
     async def _end(self, mismatch: Mismatch) -> None:
         """End a thread's calls, if it is still missing under its lease."""
         runner = self._runners.of(mismatch.agent, mismatch.thread)
-        at = ThreadRef(self._keys, mismatch.agent, mismatch.thread)
+        run = RunRef(agent=mismatch.agent, thread=mismatch.thread)
 
         async def work() -> None:
             # Read again, now under the lease: the thread may have been started since.
-            if runner is None or (await runner.probe(at.thread)).exists:
+            if runner is None or (await runner.probe(run.thread)).exists:
                 return
-            ids = await self._store.approvals.unfinished_of_run(self._keys, at.run_ref)
+            ids = await self._store.approvals.unfinished_of_run(self._keys, run)
             for loaded in await self._store.approvals.load_each(ids):
                 await self._change(loaded.approval, end_with_thread)
 
         try:
-            await under_lease(self._store, at, work)
+            await under_lease(self._store, self._keys, run, work)
         except ThreadUnavailable:
             return  # another process runs it, so it exists
 

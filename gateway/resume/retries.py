@@ -16,7 +16,7 @@ from datetime import timedelta
 from keyturn.gateway.approvals.events import Event, EventName
 from keyturn.gateway.errors import StoreUnavailable
 from keyturn.gateway.failures import any_failure, described, log_failure
-from keyturn.gateway.protocol.records import ItemState
+from keyturn.gateway.protocol.records import ItemState, RunRef
 from keyturn.gateway.resume.diagnosis import (
     Diagnosis,
     ErrorKind,
@@ -25,8 +25,8 @@ from keyturn.gateway.resume.diagnosis import (
     unserved,
 )
 from keyturn.gateway.resume.langgraph_local import Runner
-from keyturn.gateway.resume.store_threads import ThreadRef
 from keyturn.gateway.service.people.freezing import stalled_event
+from keyturn.gateway.service.tenant_service import TenantService
 from keyturn.gateway.setting_forms import RetrySettings
 from keyturn.gateway.store.keys import KEEP_MS, Keys
 from keyturn.gateway.store.runs.jobs import Delivery, Job, JobKind
@@ -54,20 +54,21 @@ _ATTEMPTS = 32
 _LONGEST_DETAIL = 2000
 
 
-class Retries:
+class Retries(TenantService):
     """Retries, parks or ends the failed runs of a store.
 
     Args:
         store: jobs, events and failed runs, and the retry settings.
+        tenant: owner of the runs.
     """
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    def __init__(self, store: Store, *, tenant: str = "default") -> None:
+        super().__init__(store, tenant=tenant)
         self._stalled = store.stalled
 
     async def failed(
         self,
-        at: ThreadRef,
+        run: RunRef,
         error: BaseException,
         *,
         left: Job | None,
@@ -77,7 +78,7 @@ class Retries:
         """Plan the next attempt of a failed run, or park it.
 
         Args:
-            at: the thread; the caller has its lease.
+            run: the run; the caller has the lease of its thread.
             error: the error that ended the attempt.
             left: the remaining job; None if it is unknown.
             delivery: the failed job, which is acknowledged in the same step.
@@ -90,11 +91,11 @@ class Retries:
             StoreUnavailable: nothing was written; the job is delivered again.
         """
         diagnosis = diagnose(error)
-        approved_until_ms = await self._approved_until(at)
+        approved_until_ms = await self._approved_until(run)
         # Without a replacement job the delivery is not acknowledged, so it is repeated.
         done = delivery.id if delivery and left else ""
         for _ in range(_ATTEMPTS):
-            before = await self._stalled.find(at.keys, at.run)
+            before = await self._stalled.find(self._keys, self._id(run))
             # This halt was announced. Another record would announce it again with each
             # job.
             if (
@@ -103,14 +104,14 @@ class Retries:
                 and error.is_announced
             ):
                 if await self._stalled.change(
-                    at.keys, at.run, None, None, delivery=done
+                    self._keys, self._id(run), None, None, delivery=done
                 ):
                     return None
                 continue
             # The store's clock: other processes compare these times with theirs.
-            now_ms = await self._store.conn.now_ms(at.keys.retry)
+            now_ms = await self._store.conn.now_ms(self._keys.retry)
             after = failed_again(
-                before or _first_failure(at, now_ms),
+                before or _first_failure(self._keys, run, now_ms),
                 diagnosis,
                 self._store.retries,
                 now_ms=now_ms,
@@ -121,47 +122,49 @@ class Retries:
                 detail=described(error)[:_LONGEST_DETAIL],
                 jobs=_still_to_do(before, delivery, left),
             )
-            if await self._keep(at, before, after, now_ms, left, delivery=done):
+            if await self._keep(run, before, after, now_ms, left, delivery=done):
                 log_failure(
                     logger,
                     error,
                     "run.%s agent=%s thread=%s trouble=%s attempts=%d next_in_ms=%d",
                     after.state,
-                    at.agent,
-                    at.thread,
+                    run.agent,
+                    run.thread,
                     after.trouble,
                     after.attempts,
                     max(0, after.next_ms - now_ms),
                 )
                 return after
-        raise _too_many_changes(at)
+        raise _too_many_changes(run)
 
     async def record_resumed(
         self,
-        at: ThreadRef,
+        run: RunRef,
         delivery: Delivery | None,
         runner: Runner | None = None,
     ) -> None:
         """Record that a run has resumed, and acknowledge the job that resumed it.
 
         Args:
-            at: the thread; the caller has its lease.
+            run: the run; the caller has the lease of its thread.
             delivery: the job; None if there was none.
             runner: the runner of the thread, to check for taken messages; None if
                 unavailable.
         """
         done = delivery.id if delivery else ""
         # The usual case in one step: it succeeds only without a record.
-        if await self._stalled.change(at.keys, at.run, None, None, delivery=done):
+        if await self._stalled.change(
+            self._keys, self._id(run), None, None, delivery=done
+        ):
             return
         for _ in range(_ATTEMPTS):
-            before = await self._stalled.find(at.keys, at.run)
+            before = await self._stalled.find(self._keys, self._id(run))
             left = [
                 job
                 for job in (before.jobs if before else ())
                 if job.kind is JobKind.START
                 and not (delivery and job == delivery.job)
-                and not await _was_given(at, runner, job)
+                and not await _was_given(run, runner, job)
             ]
             after, events = None, list[Event]()
             if before is not None and left:
@@ -172,53 +175,54 @@ class Retries:
                 after = before.with_(state=RunState.WAITING, jobs=tuple(left))
             elif before is not None and before.is_announced:
                 name = EventName.RUN_RESUMED
-                events = [await stalled_event(self._store, at.keys, before, name)]
+                events = [await stalled_event(self._store, self._keys, before, name)]
             if await self._stalled.change(
-                at.keys, at.run, before, after,
+                self._keys, self._id(run), before, after,
                 delivery=done, again=left, events=events,
             ):  # fmt: skip
                 if before is not None:
-                    logger.info("run.resumed agent=%s thread=%s", at.agent, at.thread)
+                    logger.info("run.resumed agent=%s thread=%s", run.agent, run.thread)
                 return
-        raise _too_many_changes(at)
+        raise _too_many_changes(run)
 
-    async def find_parked(self, at: ThreadRef) -> StalledRun | None:
+    async def find_parked(self, run: RunRef) -> StalledRun | None:
         """Return the thread's run if it is parked."""
-        found = await self._stalled.find(at.keys, at.run)
+        found = await self._stalled.find(self._keys, self._id(run))
         is_parked = found is not None and found.state is RunState.PARKED
         return found if is_parked else None
 
     async def requeue_unserved(
-        self, at: ThreadRef, delivery: Delivery, why: str = ""
+        self, run: RunRef, delivery: Delivery, why: str = ""
     ) -> None:
         """Requeue a job that this process does not serve, with growing delay.
 
         ``why`` is a sentence with another reason than that no process serves it.
         """
         for _ in range(_ATTEMPTS):
-            before = await self._stalled.find(at.keys, at.run)
+            before = await self._stalled.find(self._keys, self._id(run))
             if before is not None and before.state is RunState.PARKED:
-                queue = self._store.queue(at.keys)
+                queue = self._store.queue(self._keys)
                 await queue.later(delivery, delay_ms=jittered(_UNSERVED_PARKED_MS))
                 return
-            now_ms = await self._store.conn.now_ms(at.keys.retry)
-            after = _unserved(before or _first_failure(at, now_ms), now_ms, why).with_(
-                jobs=_still_to_do(before, delivery, delivery.job)
-            )
+            now_ms = await self._store.conn.now_ms(self._keys.retry)
+            after = _unserved(
+                before or _first_failure(self._keys, run, now_ms), now_ms, why
+            ).with_(jobs=_still_to_do(before, delivery, delivery.job))
             is_late = now_ms - after.unserved_since_ms >= UNSERVED_S * 1000
             after = after.with_(is_listed=after.attempts > 0 or is_late)
             if await self._keep(
-                at, before, after, now_ms, delivery.job,
+                run, before, after, now_ms, delivery.job,
                 delivery=delivery.id,
             ):  # fmt: skip
                 return
-        raise _too_many_changes(at)
+        raise _too_many_changes(run)
 
-    async def retry_now(self, keys: Keys, serves: Callable[[str], bool]) -> None:
+    async def retry_now(self, serves: Callable[[str], bool]) -> None:
         """Retry failed runs at once, because a process that serves them has started.
 
         A parked run gets one attempt; only a new result is announced.
         """
+        keys = self._keys
         for before in await self._stalled.all(keys):
             is_ours = before.tenant == keys.tenant and serves(before.agent)
             is_waiting = before.state is RunState.WAITING
@@ -231,31 +235,31 @@ class Retries:
             # False: another process changed the run first, and queued its jobs.
             await self._stalled.change(keys, before.id, before, after, again=after.jobs)
 
-    async def forget_old(self, keys: Keys) -> None:
+    async def forget_old(self) -> None:
         """Forget runs without progress for as long as approvals are kept."""
-        before_ms = await self._store.conn.now_ms(keys.retry) - KEEP_MS
-        for run in await self._stalled.all(keys):
-            await self._forget(keys, run, before_ms)
+        before_ms = await self._store.conn.now_ms(self._keys.retry) - KEEP_MS
+        for stalled in await self._stalled.all(self._keys):
+            await self._forget(stalled, before_ms)
 
-    async def _forget(self, keys: Keys, before: StalledRun, before_ms: int) -> None:
+    async def _forget(self, before: StalledRun, before_ms: int) -> None:
         is_parked = before.state is RunState.PARKED
         since_ms = before.at_ms if is_parked else before.unserved_since_ms
         # 0: a process serves the run and retries it.
         if not 0 < since_ms <= before_ms:
             return
-        at = ThreadRef(keys, before.agent, before.thread)
-        if await self._store.approvals.has_open(keys, at.run_ref):
+        keys, run = self._keys, RunRef(agent=before.agent, thread=before.thread)
+        if await self._store.approvals.has_open(keys, run):
             return  # a decision may still advance it
         event = await stalled_event(self._store, keys, before, EventName.RUN_DROPPED)
         if await self._stalled.change(
             keys, before.id, before, None,
             undone=before.jobs, is_dropped=True, events=[event],
         ):  # fmt: skip
-            await self._store.threads.end_run(keys, at.agent, at.thread)
+            await self._store.threads.end_run(keys, run.agent, run.thread)
 
     async def _keep(
         self,
-        at: ThreadRef,
+        run: RunRef,
         before: StalledRun | None,
         after: StalledRun,
         now_ms: int,
@@ -274,14 +278,14 @@ class Retries:
             # Announce only a changed text, or each attempt would write a message.
             after = after.with_(announced=report_text(after))
             name = EventName.RUN_PARKED if is_parked else EventName.RUN_WAITING
-            events = [await stalled_event(self._store, at.keys, after, name)]
+            events = [await stalled_event(self._store, self._keys, after, name)]
         was_parked = before is not None and before.state is RunState.PARKED
         # The jobs of a parked run are in no queue, so all are queued; those of a
         # waiting run are queued already, except the delivered job.
         again: Sequence[Job] = after.jobs if was_parked else (left,) if left else ()
         return await self._stalled.change(
-            at.keys,
-            at.run,
+            self._keys,
+            self._id(run),
             before,
             after,
             delivery=delivery,
@@ -291,10 +295,13 @@ class Retries:
             events=events,
         )
 
-    async def _approved_until(self, at: ThreadRef) -> int:
+    def _id(self, run: RunRef) -> str:
+        return self._keys.stalled_run(run.agent, run.thread)
+
+    async def _approved_until(self, run: RunRef) -> int:
         """Return the end of the last approval by people; 0 if the run has none."""
         approvals = self._store.approvals
-        ids = await approvals.unfinished_of_run(at.keys, at.run_ref)
+        ids = await approvals.unfinished_of_run(self._keys, run)
         return max(
             (
                 item.lapses_at_ms
@@ -306,13 +313,14 @@ class Retries:
         )
 
 
-def _first_failure(at: ThreadRef, now_ms: int) -> StalledRun:
+def _first_failure(keys: Keys, run: RunRef, now_ms: int) -> StalledRun:
+    id_ = keys.stalled_run(run.agent, run.thread)
     return StalledRun(
-        id=at.run,
-        outage=f"{at.run}.{secrets.token_hex(4)}",
-        tenant=at.tenant,
-        agent=at.agent,
-        thread=at.thread,
+        id=id_,
+        outage=f"{id_}.{secrets.token_hex(4)}",
+        tenant=keys.tenant,
+        agent=run.agent,
+        thread=run.thread,
         state=RunState.WAITING,
         trouble="",
         reason="",
@@ -322,12 +330,12 @@ def _first_failure(at: ThreadRef, now_ms: int) -> StalledRun:
     )
 
 
-async def _was_given(at: ThreadRef, runner: Runner | None, job: Job) -> bool:
+async def _was_given(run: RunRef, runner: Runner | None, job: Job) -> bool:
     """Return True if a thread was given a message; False if unknown."""
     if runner is None:
         return False
     try:
-        return await runner.has_taken(at.thread, job.id)
+        return await runner.has_taken(run.thread, job.id)
     except any_failure() as error:  # the checkpoints cannot be read
         # Record that the run continued. The message is queued again, and checked again
         # before it is given.
@@ -377,9 +385,9 @@ def _spread() -> float:
     return random.uniform(0.5, 1.0)  # noqa: S311 - spreads load only
 
 
-def _too_many_changes(at: ThreadRef) -> StoreUnavailable:
+def _too_many_changes(run: RunRef) -> StoreUnavailable:
     return StoreUnavailable(
-        f"What is kept of the run of {at.thread!r} changed {_ATTEMPTS} times while it "
+        f"What is kept of the run of {run.thread!r} changed {_ATTEMPTS} times while it "
         "was written; nothing was kept, and its job is delivered again."
     )
 

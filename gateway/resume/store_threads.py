@@ -12,8 +12,7 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass
-from typing import Self, TypeVar
+from typing import TypeVar
 
 from typing_extensions import override
 
@@ -40,38 +39,8 @@ MAX_CHARS = 12_000
 """Longest final message: the limit of one Slack message."""
 
 
-@dataclass(frozen=True)
-class ThreadRef:
-    """One thread of one agent, and the keys of its tenant."""
-
-    keys: Keys
-    agent: str
-    thread: str
-
-    @classmethod
-    def of(cls, store: Store, tenant: str, run: RunRef) -> Self:
-        """Return the thread of a tenant's run."""
-        keys = store.keys_of_tenant(tenant)
-        return cls(keys, run.agent, run.thread)
-
-    @property
-    def tenant(self) -> str:
-        """Return the tenant of this thread."""
-        return self.keys.tenant
-
-    @property
-    def run_ref(self) -> RunRef:
-        """Return the run of this thread."""
-        return RunRef(agent=self.agent, thread=self.thread)
-
-    @property
-    def run(self) -> str:
-        """Return the id of that run among the failed runs."""
-        return self.keys.stalled_run(self.agent, self.thread)
-
-
 async def announce_end(
-    store: Store, at: ThreadRef, checkpoint: str, words: str
+    store: Store, keys: Keys, run: RunRef, checkpoint: str, words: str
 ) -> bool:
     """Announce a run's final message, once for this checkpoint; False on a repeat.
 
@@ -81,12 +50,12 @@ async def announce_end(
     Raises:
         LeaseLost: another process runs the thread now; nothing was announced.
     """
-    event = await run_event(store, at.keys, at.run_ref, EventName.RUN_FINISHED)
+    event = await run_event(store, keys, run, EventName.RUN_FINISHED)
     outbox_event = event.with_(data={**event.data, "text": _bounded(words)})
     return await store.threads.announce(
-        at.keys,
-        at.agent,
-        at.thread,
+        keys,
+        run.agent,
+        run.thread,
         what="ended",
         mark=checkpoint,
         outbox_event=outbox_event.model_dump_json(),
@@ -116,7 +85,7 @@ class StoreThreads(RunCalls, Threads):
     @override
     def lease(self, run: RunRef) -> AbstractAsyncContextManager[Lease]:
         """See `Threads.lease`."""
-        return thread_lease(self._store, self._at(run))
+        return thread_lease(self._store, self._keys, run)
 
     @property
     @override
@@ -198,8 +167,8 @@ class StoreThreads(RunCalls, Threads):
     @override
     async def finishes(self, run: RunRef, state: ThreadState) -> None:
         """See `Threads.finishes`."""
-        words = state.final_message
-        await announce_end(self._store, self._at(run), state.checkpoint, words)
+        place, words = state.checkpoint, state.final_message
+        await announce_end(self._store, self._keys, run, place, words)
 
     @override
     async def rests(self, run: RunRef, state: ThreadState) -> None:
@@ -246,19 +215,16 @@ class StoreThreads(RunCalls, Threads):
             for item in one.approval.items
         )
 
-    def _at(self, run: RunRef) -> ThreadRef:
-        return ThreadRef.of(self._store, self._tenant, run)
-
 
 @asynccontextmanager
-async def thread_lease(store: Store, at: ThreadRef) -> AsyncGenerator[Lease]:
+async def thread_lease(store: Store, keys: Keys, run: RunRef) -> AsyncGenerator[Lease]:
     """Acquire the right to run a thread; it may end inside the block at any time.
 
     Raises:
         ThreadUnavailable: another process runs it.
     """
-    threads, name = store.threads, (at.agent, at.thread)
-    async with threads.lease(at.keys, *name) as lease:
+    threads, name = store.threads, (run.agent, run.thread)
+    async with threads.lease(keys, *name) as lease:
         threads.at_work.add(name)
         try:
             yield lease
@@ -267,7 +233,7 @@ async def thread_lease(store: Store, at: ThreadRef) -> AsyncGenerator[Lease]:
 
 
 async def under_lease(
-    store: Store, at: ThreadRef, work: Callable[[], Awaitable[T]]
+    store: Store, keys: Keys, run: RunRef, work: Callable[[], Awaitable[T]]
 ) -> T:
     """Run ``work`` under the thread's lease; see `while_held`.
 
@@ -278,4 +244,4 @@ async def under_lease(
         ThreadUnavailable: another process runs it.
         LeaseLost: the lease was lost and the work was stopped.
     """
-    return await while_held(thread_lease(store, at), work)
+    return await while_held(thread_lease(store, keys, run), work)

@@ -18,8 +18,8 @@ from keyturn.gateway.approvals.events import EventName
 from keyturn.gateway.dialects.asked import Question
 from keyturn.gateway.errors import GraphError
 from keyturn.gateway.policy.rules import Policy
+from keyturn.gateway.protocol.records import RunRef
 from keyturn.gateway.resume.advancer import Advancer
-from keyturn.gateway.resume.store_threads import ThreadRef
 from keyturn.gateway.resume.thread_state import (
     ThreadState,
     is_known,
@@ -27,6 +27,7 @@ from keyturn.gateway.resume.thread_state import (
 )
 from keyturn.gateway.service.people.freezing import run_event
 from keyturn.gateway.service.run.agents import AgentService
+from keyturn.gateway.service.tenant_service import TenantService
 from keyturn.gateway.store.runs.jobs import Job
 from keyturn.gateway.store.store import Store
 
@@ -39,7 +40,7 @@ MAX_CHARS = 3000
 """Longest text of a question."""
 
 
-class UnknownQuestions:
+class UnknownQuestions(TenantService):
     """The questions of threads that no answer can come for.
 
     Args:
@@ -47,6 +48,7 @@ class UnknownQuestions:
         policy: returns the policy in force now; its ``expires_in`` applies.
         agents: ends the open calls of a run that ends.
         advancer: of these threads.
+        tenant: owner of the threads.
     """
 
     def __init__(
@@ -55,22 +57,24 @@ class UnknownQuestions:
         policy: Callable[[], Policy],
         agents: AgentService,
         advancer: Advancer,
+        *,
+        tenant: str,
     ) -> None:
-        self._store = store
+        super().__init__(store, tenant=tenant)
         self._interrupts = store.interrupts
         self._policy = policy
         self._agents = agents
         self._advancer = advancer
 
-    async def announce_or_end(self, at: ThreadRef, state: ThreadState) -> None:
+    async def announce_or_end(self, run: RunRef, state: ThreadState) -> None:
         """Announce or end such questions of a resting thread, under its lease."""
         if all(question_of(one) for one in state.pending):
             return
-        left = await self._advancer.unanswerable(at.run_ref, state)
+        left = await self._advancer.unanswerable(run, state)
         # A separate job id: other jobs of the thread advance it.
-        job = Job.to_resume(at.tenant, at.agent, at.thread).with_(id="question")
-        announced = await self._interrupts.all(at.keys, job) if left else {}
-        now_ms = await self._store.conn.now_ms(at.keys.retry)
+        job = Job.to_resume(self._tenant, run.agent, run.thread).with_(id="question")
+        announced = await self._interrupts.all(self._keys, job) if left else {}
+        now_ms = await self._store.conn.now_ms(self._keys.retry)
         due: list[str] = []
         for one in left.values():
             until_ms = announced.get(one.id)
@@ -79,13 +83,13 @@ class UnknownQuestions:
             if is_known(one) or (until_ms is not None and until_ms <= now_ms):
                 due.append(one.id)
             elif until_ms is None:
-                await self._ask(at, job, one, now_ms)
+                await self._ask(run, job, one, now_ms)
             else:
-                await self._interrupts.arm(at.keys, job, until_ms)
+                await self._interrupts.arm(self._keys, job, until_ms)
         if due:
-            await self._end(at, state, due, job)
+            await self._end(run, state, due, job)
 
-    async def check_answerable(self, at: ThreadRef, state: ThreadState) -> None:
+    async def check_answerable(self, run: RunRef, state: ThreadState) -> None:
         """Check that a program's thread has no question that ended without a word.
 
         Raises:
@@ -93,42 +97,42 @@ class UnknownQuestions:
         """
         if not state.hands_over or all(question_of(one) for one in state.pending):
             return
-        left = await self._advancer.unanswerable(at.run_ref, state)
+        left = await self._advancer.unanswerable(run, state)
         if any(is_known(one) for one in left.values()):
             raise GraphError(
-                f"People did not answer a question of the thread {at.thread!r}, and "
+                f"People did not answer a question of the thread {run.thread!r}, and "
                 "it takes no other answer. Resume the thread yourself, or give it a "
                 "new message."
             )
 
-    async def _ask(self, at: ThreadRef, job: Job, one: Question, now_ms: int) -> None:
+    async def _ask(self, run: RunRef, job: Job, one: Question, now_ms: int) -> None:
         policy = self._policy()
         until_ms = now_ms + int(policy.defaults.expires_in.total_seconds() * 1000)
         event = await run_event(
             self._store,
-            at.keys,
-            at.run_ref,
+            self._keys,
+            run,
             EventName.RUN_ASKED,
             until_ms=str(until_ms),
         )
-        logger.info("question.unknown agent=%s thread=%s", at.agent, at.thread)
+        logger.info("question.unknown agent=%s thread=%s", run.agent, run.thread)
         words = question_text(one, is_hidden=_redacts(policy))
-        await self._interrupts.ask(at.keys, job, one.id, until_ms, event, words)
+        await self._interrupts.ask(self._keys, job, one.id, until_ms, event, words)
 
     async def _end(
-        self, at: ThreadRef, state: ThreadState, due: Collection[str], job: Job
+        self, run: RunRef, state: ThreadState, due: Collection[str], job: Job
     ) -> None:
         """End the run, unless another of its questions can still be answered."""
         if len(due) < len(state.pending):
-            now_ms = await self._store.conn.now_ms(at.keys.retry)
-            await self._interrupts.arm(at.keys, job, now_ms + AGAIN_MS)
+            now_ms = await self._store.conn.now_ms(self._keys.retry)
+            await self._interrupts.arm(self._keys, job, now_ms + AGAIN_MS)
             return
         # Before the question is marked as ended: after a crash in between, it is due
         # again.
-        await self._agents.supersede_run(at.run_ref)
+        await self._agents.supersede_run(run)
         name = EventName.RUN_UNANSWERED
-        event = await run_event(self._store, at.keys, at.run_ref, name)
-        await self._interrupts.end(at.keys, job, [*due], event)
+        event = await run_event(self._store, self._keys, run, name)
+        await self._interrupts.end(self._keys, job, [*due], event)
 
 
 def _redacts(policy: Policy) -> bool:

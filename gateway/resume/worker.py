@@ -16,14 +16,11 @@ from keyturn.gateway.errors import (
 from keyturn.gateway.failures import any_failure, log_failure
 from keyturn.gateway.policy.rules import Policy
 from keyturn.gateway.protocol.port import connected
+from keyturn.gateway.protocol.records import RunRef
 from keyturn.gateway.resume.advancer import Advancer
 from keyturn.gateway.resume.langgraph_local import Runner, Runners
 from keyturn.gateway.resume.retries import Retries, jittered
-from keyturn.gateway.resume.store_threads import (
-    StoreThreads,
-    ThreadRef,
-    under_lease,
-)
+from keyturn.gateway.resume.store_threads import StoreThreads
 from keyturn.gateway.resume.thread_state import (
     ThreadChange,
 )
@@ -31,6 +28,7 @@ from keyturn.gateway.resume.transient_retry import drain_tasks, wait_or_timeout
 from keyturn.gateway.resume.unknown_questions import UnknownQuestions
 from keyturn.gateway.service.run.agents import AgentService
 from keyturn.gateway.store.runs.jobs import Delivery, Job, JobKind, input_of
+from keyturn.gateway.store.runs.leases import while_held
 from keyturn.gateway.store.runs.stalled import RunState
 from keyturn.gateway.store.scripts.fences import current
 from keyturn.gateway.store.store import Store
@@ -82,7 +80,9 @@ class Worker:
         self._tenant = tenant
         self._threads = StoreThreads(store, gateway, tenant=tenant)
         self._advancer = Advancer(self._threads)
-        self._unknown = UnknownQuestions(store, policy, gateway, self._advancer)
+        self._unknown = UnknownQuestions(
+            store, policy, gateway, self._advancer, tenant=tenant
+        )
         self._retries = retries
         self._slots = asyncio.Semaphore(slots)
         self._on_change = on_change
@@ -115,7 +115,7 @@ class Worker:
                     await self._queue.prepare()
                     is_prepared = True
                 if not has_retried:
-                    await self._retries.retry_now(self._keys, self._runners.serves)
+                    await self._retries.retry_now(self._runners.serves)
                     has_retried = True
                 delivery = await self._queue.take(self._consumer, block_ms=BLOCK_MS)
                 pause = FIRST_PAUSE_S
@@ -149,116 +149,116 @@ class Worker:
     async def _do(self, delivery: Delivery) -> None:
         """Carry out one job: acknowledge it, put it back or park its run."""
         job = delivery.job
-        at = ThreadRef(self._keys, job.agent, job.thread)
+        run = RunRef(agent=job.agent, thread=job.thread)
         runner = self._runners.of(job.agent, job.thread)
         # A job of another tenant was not written by this gateway.
         is_ours = job.tenant == self._tenant
         is_resume = job.kind is JobKind.RESUME
         try:
-            if is_ours and is_resume and await self._is_of_no_use(at):
-                await self._retries.record_resumed(at, delivery)
+            if is_ours and is_resume and await self._is_of_no_use(run):
+                await self._retries.record_resumed(run, delivery)
                 return
             if runner is None or not is_ours:
-                await self._leave(at, delivery)
+                await self._leave(run, delivery)
                 return
-            await self._attempt(at, runner, delivery)
+            await self._attempt(run, runner, delivery)
         except StoreUnavailable as error:
             # The delivery stays pending; the next reader takes it over.
             logger.warning("job.unacknowledged job=%s error=%s", delivery.id, error)
         except any_failure() as error:  # the worker survives
             log_failure(logger, error, "job.failed job=%s", delivery.id)
 
-    async def _is_of_no_use(self, at: ThreadRef) -> bool:
+    async def _is_of_no_use(self, run: RunRef) -> bool:
         """Return True if a thread's job has nothing left to do in any process."""
-        has_ended = self._runners.has_ended(at.agent, at.thread)
+        has_ended = self._runners.has_ended(run.agent, run.thread)
         if not has_ended:
             return has_ended is False  # the program resumes it itself
-        if await self._threads.unfinished(at.run_ref):
+        if await self._threads.unfinished(run):
             return False
         # Another process may run it by now: a rejected call is not unfinished.
-        place = (at.keys, at.agent, at.thread)
+        place = (self._keys, run.agent, run.thread)
         return not await self._store.threads.is_run_open(*place)
 
-    async def _attempt(self, at: ThreadRef, runner: Runner, delivery: Delivery) -> None:
+    async def _attempt(self, run: RunRef, runner: Runner, delivery: Delivery) -> None:
         """Try a job; put it back if its thread cannot run now."""
         try:
-            with connected(self._gateway, at.run_ref):
-                once = partial(self._once, at, runner, delivery)
-                await under_lease(self._store, at, once)
+            with connected(self._gateway, run):
+                once = partial(self._once, run, runner, delivery)
+                await while_held(self._threads.lease(run), once)
         except asyncio.CancelledError:
             # The grace period is over: put the rest of the job back now instead of at
             # the end of the delivery's lease.
-            fresh = await self._as_far_as_it_got(at, runner, delivery)
+            fresh = await self._as_far_as_it_got(run, runner, delivery)
             await self._queue.later(fresh, delay_ms=0)
             raise
         except ThreadUnknown as error:
             logger.info("job.later job=%s reason=%s", delivery.id, error)
-            await self._leave(at, delivery, why=str(error))
+            await self._leave(run, delivery, why=str(error))
         except ThreadUnavailable as error:
             logger.info("job.later job=%s reason=%s", delivery.id, error)
-            fresh = await self._as_far_as_it_got(at, runner, delivery)
+            fresh = await self._as_far_as_it_got(run, runner, delivery)
             await self._queue.later(fresh, delay_ms=jittered(BUSY_MS))
 
-    async def _once(self, at: ThreadRef, runner: Runner, delivery: Delivery) -> None:
+    async def _once(self, run: RunRef, runner: Runner, delivery: Delivery) -> None:
         """Try a job, and record its result under the thread's lease."""
         if lease := current():
             # Otherwise another process takes the job over during a long run.
             beat = partial(self._queue.renew, self._consumer, delivery)
             lease.beats.append(beat)
         try:
-            await self._advance(at, runner, delivery)
+            await self._advance(run, runner, delivery)
         except ThreadUnavailable:
             raise
         except any_failure() as error:  # the worker survives
-            await self._failed(at, runner, delivery, error)
+            await self._failed(run, runner, delivery, error)
             return
-        await self._retries.record_resumed(at, delivery, runner)
-        self._on_change(ThreadChange(at.agent, at.thread))
+        await self._retries.record_resumed(run, delivery, runner)
+        self._on_change(ThreadChange(run.agent, run.thread))
 
     async def _failed(
         self,
-        at: ThreadRef,
+        run: RunRef,
         runner: Runner,
         delivery: Delivery,
         error: BaseException,
     ) -> None:
-        left = await self._left(at, runner, delivery)
-        run = await self._retries.failed(at, error, left=left, delivery=delivery)
-        if run is None or run.state is RunState.PARKED:
-            self._on_change(ThreadChange(at.agent, at.thread, error))
+        left = await self._left(run, runner, delivery)
+        kept = await self._retries.failed(run, error, left=left, delivery=delivery)
+        if kept is None or kept.state is RunState.PARKED:
+            self._on_change(ThreadChange(run.agent, run.thread, error))
 
-    async def _advance(self, at: ThreadRef, runner: Runner, delivery: Delivery) -> None:
+    async def _advance(self, run: RunRef, runner: Runner, delivery: Delivery) -> None:
         job, key, sealing = delivery.job, _key(delivery), self._store.sealing
         is_start = job.kind is JobKind.START
         # Jobs are delivered at least once; each message is given once.
-        is_new = is_start and not await runner.has_taken(at.thread, key)
+        is_new = is_start and not await runner.has_taken(run.thread, key)
         if is_new:
             state = await self._advancer.begin(
-                at.run_ref,
+                run,
                 runner,
-                lambda: runner.start(at.thread, input_of(sealing, job), key=key),
+                lambda: runner.start(run.thread, input_of(sealing, job), key=key),
                 key=key,
             )
         elif is_start:
-            state = await self._advancer.forward(at.run_ref, runner)
+            state = await self._advancer.forward(run, runner)
         else:
             # The run may have been dropped while this job was queued; only a new
             # message starts it again.
             is_dropped, is_open = await self._store.threads.state_of_run(
-                at.keys, at.agent, at.thread
+                self._keys, run.agent, run.thread
             )
             if is_dropped:
                 return
-            state = await self._advancer.forward(at.run_ref, runner, is_open=is_open)
-        if self._runners.is_of_a_program(at.agent, at.thread):
-            await self._unknown.check_answerable(at, state)
+            state = await self._advancer.forward(run, runner, is_open=is_open)
+        if self._runners.is_of_a_program(run.agent, run.thread):
+            await self._unknown.check_answerable(run, state)
         else:
-            await self._unknown.announce_or_end(at, state)
+            await self._unknown.announce_or_end(run, state)
         if state.is_finished:
-            self._runners.release(at.agent, at.thread)
+            self._runners.release(run.agent, run.thread)
 
     async def _left(
-        self, at: ThreadRef, runner: Runner, delivery: Delivery
+        self, run: RunRef, runner: Runner, delivery: Delivery
     ) -> Job | None:
         """Return the rest of a failed job; None if it is unknown.
 
@@ -266,31 +266,31 @@ class Worker:
         replaced.
         """
         try:
-            return (await self._as_far_as_it_got(at, runner, delivery)).job
+            return (await self._as_far_as_it_got(run, runner, delivery)).job
         except any_failure() as error:  # the checkpoints cannot be read
             log_failure(logger, error, "thread.unread job=%s", delivery.id)
             return delivery.job if delivery.job.id else None
 
     async def _as_far_as_it_got(
-        self, at: ThreadRef, runner: Runner, delivery: Delivery
+        self, run: RunRef, runner: Runner, delivery: Delivery
     ) -> Delivery:
         """Return the rest of a job: a message that was taken is not given again."""
         if delivery.job.kind is not JobKind.START:
             return delivery
-        if not await runner.has_taken(at.thread, _key(delivery)):
+        if not await runner.has_taken(run.thread, _key(delivery)):
             return delivery
         rest = delivery.job.with_(kind=JobKind.RESUME, input="", id="", seal="")
         return Delivery(delivery.id, rest)
 
-    async def _leave(self, at: ThreadRef, delivery: Delivery, why: str = "") -> None:
+    async def _leave(self, run: RunRef, delivery: Delivery, why: str = "") -> None:
         """Leave a job to a process that runs its thread; never acknowledge it here.
 
         A restarted program serves a thread once it runs it again. A gateway with other
         checkpoints may have threads that are missing here.
         """
         # Offered again and again, less and less often; the log drops repeated lines.
-        logger.warning("thread.not_run_here agent=%s thread=%s", at.agent, at.thread)
-        await self._retries.requeue_unserved(at, delivery, why)
+        logger.warning("thread.not_run_here agent=%s thread=%s", run.agent, run.thread)
+        await self._retries.requeue_unserved(run, delivery, why)
 
 
 def _key(delivery: Delivery) -> str:

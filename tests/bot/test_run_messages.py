@@ -12,9 +12,8 @@ from keyturn.bot.ids import Action, seal_outage
 from keyturn.gateway.approvals.decisions import Gesture
 from keyturn.gateway.approvals.events import EventName
 from keyturn.gateway.approvals.record import Origin
-from keyturn.gateway.protocol.records import Person
+from keyturn.gateway.protocol.records import Person, RunRef
 from keyturn.gateway.resume.retries import Retries
-from keyturn.gateway.resume.store_threads import ThreadRef
 from keyturn.gateway.setting_forms import RetrySettings
 from keyturn.gateway.store.runs.jobs import Job, JobKind
 from keyturn.gateway.store.runs.stalled import RunState
@@ -38,7 +37,8 @@ class Run:
         self.stack = stack
         stack.store.retries = AT_ONCE
         self.retries = Retries(stack.store)
-        self.at = ThreadRef(stack.keys, "support", "t1")
+        self.id = stack.keys.stalled_run("support", "t1")
+        self.at = RunRef(agent="support", thread="t1")
         self.ts = ""
 
     async def asked(self, *others: Person) -> None:
@@ -206,7 +206,7 @@ async def test_a_seal_of_another_outage_or_team_tries_nothing(run: Run) -> None:
         await run.asked()
         await run.fails(KeyError())
         parked = await run.message("The run has stopped")
-        kept = await run.stack.store.stalled.find(run.stack.keys, run.at.run)
+        kept = await run.stack.store.stalled.find(run.stack.keys, run.id)
         assert kept
         foreign = seal_outage(
             kept.outage, key=key, team="T0OTHER", purpose=Action.TRY_AGAIN
@@ -216,7 +216,7 @@ async def test_a_seal_of_another_outage_or_team_tries_nothing(run: Run) -> None:
             await run.click_with(parked, value)
             await run.stack.told("U0ANA", "does not belong", "#general")
 
-        found = await run.stack.store.stalled.find(run.stack.keys, run.at.run)
+        found = await run.stack.store.stalled.find(run.stack.keys, run.id)
 
     assert found
     assert found.state is RunState.PARKED

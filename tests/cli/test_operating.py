@@ -12,8 +12,8 @@ import pytest
 from keyturn.gateway.approvals.decisions import Reject
 from keyturn.gateway.approvals.events import Event, EventName
 from keyturn.gateway.errors import ThreadUnavailable
+from keyturn.gateway.protocol.records import RunRef
 from keyturn.gateway.resume.retries import Retries
-from keyturn.gateway.resume.store_threads import ThreadRef
 from keyturn.gateway.service.people.erasing import Eraser
 from keyturn.gateway.store.events import readers
 from keyturn.gateway.store.runs.jobs import Job, JobKind
@@ -163,8 +163,8 @@ def test_a_reader_that_is_gone_is_dropped_and_one_in_use_is_not(
 RESUME = Job(kind=JobKind.RESUME, tenant="default", agent="shop", thread="t1")
 
 
-def thread(store: Store, name: str = "t1") -> ThreadRef:
-    return ThreadRef(store.keys_of_tenant("default"), "shop", name)
+def thread(name: str = "t1") -> RunRef:
+    return RunRef(agent="shop", thread=name)
 
 
 def fails(error: Exception, *names: str) -> Callable[[Store], Awaitable[object]]:
@@ -172,7 +172,7 @@ def fails(error: Exception, *names: str) -> Callable[[Store], Awaitable[object]]
 
     async def work(store: Store) -> None:
         for name in names or ("t1",):
-            await Retries(store).failed(thread(store, name), error, left=RESUME)
+            await Retries(store).failed(thread(name), error, left=RESUME)
 
     return work
 
@@ -194,7 +194,7 @@ def test_a_parked_run_is_listed_shown_and_tried_again(operator: Shell) -> None:
     assert tried["state"] == "waiting"
 
     async def is_queued_once(store: Store) -> None:
-        keys = thread(store).keys
+        keys = store.keys_of_tenant("default")
         assert await store.queue(keys).depth() == 1
         events = await announced(store.conn, keys)
         [event] = [one for one in events if one.name is EventName.RUN_RETRIED]
@@ -208,7 +208,7 @@ def test_a_waiting_run_is_tried_at_once_and_has_one_job(operator: Shell) -> None
     operator("jobs", "retry", "--all")
 
     async def is_due(store: Store) -> None:
-        keys = thread(store).keys
+        keys = store.keys_of_tenant("default")
         assert await store.conn.command("ZCARD", keys.retry) == 0
         assert await store.conn.command("XLEN", keys.jobs) == 1
 
@@ -224,12 +224,12 @@ def test_a_dropped_run_is_gone_and_brought_forward_by_nobody(operator: Shell) ->
     assert "No run" in operator.refused("jobs", "retry", str(row["id"]))
 
     async def is_dropped(store: Store) -> None:
-        at = thread(store)
-        events = await announced(store.conn, at.keys)
+        at, keys = thread(), store.keys_of_tenant("default")
+        events = await announced(store.conn, keys)
         [event] = [one for one in events if one.name is EventName.RUN_DROPPED]
         assert event.data["gesture"] == "cli"
-        assert await store.queue(at.keys).depth() == 0
-        is_dropped, _ = await store.threads.state_of_run(at.keys, at.agent, at.thread)
+        assert await store.queue(keys).depth() == 0
+        is_dropped, _ = await store.threads.state_of_run(keys, at.agent, at.thread)
         assert is_dropped
 
     operator.do(is_dropped)

@@ -17,7 +17,7 @@ from keyturn.gateway.approvals.events import EventName
 from keyturn.gateway.approvals.record import approval_of
 from keyturn.gateway.dialects.asked import Question
 from keyturn.gateway.errors import LeaseLost
-from keyturn.gateway.protocol.records import ItemState
+from keyturn.gateway.protocol.records import ItemState, RunRef
 from keyturn.gateway.protocol.wire import APPROVAL_INTERRUPT, Verdict
 from keyturn.gateway.resume.advancer import MAX_STALE, Advancer, ThreadStuck
 from keyturn.gateway.resume.diagnosis import AtBreakpoint, ThreadHalted
@@ -25,7 +25,6 @@ from keyturn.gateway.resume.langgraph_local import Runner
 from keyturn.gateway.resume.store_threads import (
     MAX_CHARS,
     StoreThreads,
-    ThreadRef,
     announce_end,
     under_lease,
 )
@@ -33,12 +32,14 @@ from keyturn.gateway.resume.thread_state import (
     AnswerRefused,
     ThreadState,
 )
-from keyturn.gateway.store.keys import KEEP_MS
+from keyturn.gateway.store.keys import KEEP_MS, keys_of_tenant
 from keyturn.gateway.store.runs.threads import ThreadFacts
 from keyturn.gateway.store.store import Store
 from tests.resume.resume_stack import Stack
 from tests.service.harness import ANA, DAN, ServiceHarness
 from tests.streams import announced, audit_entries
+
+KEYS = keys_of_tenant("default")
 
 FINISHED = ThreadState(exists=True, checkpoint="c1", final_message="done")
 CUT_OFF = ThreadState(exists=True, has_tasks=True, is_cut_off=True, checkpoint="c0")
@@ -89,9 +90,9 @@ class Scripted(Runner):
 
 
 @pytest.fixture
-def at(store: Store) -> ThreadRef:
+def at() -> RunRef:
     """Give the thread of the tests."""
-    return ThreadRef(store.keys_of_tenant("default"), "support", "t1")
+    return RunRef(agent="support", thread="t1")
 
 
 @pytest.fixture
@@ -117,25 +118,25 @@ def asking(verdicts: Sequence[Verdict]) -> ThreadState:
 
 
 async def test_a_thread_that_does_not_exist_is_never_resumed(
-    advancer: Advancer, at: ThreadRef
+    advancer: Advancer, at: RunRef
 ) -> None:
     runner = Scripted(ThreadState(exists=False))
 
-    await advancer.forward(at.run_ref, runner)
+    await advancer.forward(at, runner)
 
     assert runner.asked == []
 
 
 async def test_a_thread_that_stops_without_an_error_is_never_nudged_again(
-    advancer: Advancer, at: ThreadRef
+    advancer: Advancer, at: RunRef
 ) -> None:
     runner = Scripted(CUT_OFF)
 
     with pytest.raises(AtBreakpoint, match="stands at a breakpoint"):
-        await advancer.forward(at.run_ref, runner)
+        await advancer.forward(at, runner)
     for past_limits in (False, True):
         with pytest.raises(AtBreakpoint):
-            await advancer.forward(at.run_ref, runner, past_limits=past_limits)
+            await advancer.forward(at, runner, past_limits=past_limits)
 
     assert runner.asked == ["nudge"]
 
@@ -149,7 +150,7 @@ async def test_a_thread_that_stops_without_an_error_is_never_nudged_again(
     ],
 )
 async def test_a_limit_is_tried_again_only_by_its_program(
-    advancer: Advancer, at: ThreadRef, error: Exception
+    advancer: Advancer, at: RunRef, error: Exception
 ) -> None:
     def fail(runner: Scripted) -> None:
         raise error
@@ -158,22 +159,22 @@ async def test_a_limit_is_tried_again_only_by_its_program(
 
     for past_limits in (False, True):
         with pytest.raises(type(error)):
-            await advancer.forward(at.run_ref, runner, past_limits=past_limits)
+            await advancer.forward(at, runner, past_limits=past_limits)
         with pytest.raises(ThreadHalted, match=type(error).__name__):
-            await advancer.forward(at.run_ref, runner)
+            await advancer.forward(at, runner)
 
     assert runner.asked == ["nudge"] * 2
 
 
 async def test_an_answer_that_comes_back_as_a_question_is_not_sent_twice(
-    harness: ServiceHarness, advancer: Advancer, at: ThreadRef
+    harness: ServiceHarness, advancer: Advancer, at: RunRef
 ) -> None:
     _, verdicts = await harness.submit(("process_refund", {"amount": 1}))
     await harness.reviews.decide(await harness.click(verdicts[0]), Approve(), ANA)
     runner = Scripted(asking(verdicts))
 
     with pytest.raises(ThreadStuck, match="does not take the answer"):
-        await advancer.forward(at.run_ref, runner)
+        await advancer.forward(at, runner)
 
     assert runner.asked == ["resume 1"]
 
@@ -182,7 +183,7 @@ async def test_an_answer_that_comes_back_as_a_question_is_not_sent_twice(
 async def test_a_refused_answer_is_read_again_before_it_is_given_up(
     harness: ServiceHarness,
     advancer: Advancer,
-    at: ThreadRef,
+    at: RunRef,
     *,
     is_stale: bool,
     times: int,
@@ -196,37 +197,37 @@ async def test_a_refused_answer_is_read_again_before_it_is_given_up(
     runner = Scripted(asking(verdicts), react=refuse)
 
     with pytest.raises(ThreadStuck):
-        await advancer.forward(at.run_ref, runner)
+        await advancer.forward(at, runner)
 
     assert runner.asked == ["resume 1"] * times
 
 
 async def test_an_item_that_the_agent_dropped_is_withdrawn(
-    harness: ServiceHarness, advancer: Advancer, at: ThreadRef
+    harness: ServiceHarness, advancer: Advancer, at: RunRef
 ) -> None:
     _, verdicts = await harness.submit(
         ("process_refund", {"amount": 1}), ("process_refund", {"amount": 2})
     )
 
-    await advancer.forward(at.run_ref, Scripted(asking(verdicts[:1])))
+    await advancer.forward(at, Scripted(asking(verdicts[:1])))
 
     states = [(await harness.item(one.item_id)).state for one in verdicts]
     assert states == [ItemState.PENDING, ItemState.WITHDRAWN]
 
 
 async def test_an_authorization_that_a_finished_thread_never_used_is_withdrawn(
-    harness: ServiceHarness, advancer: Advancer, at: ThreadRef
+    harness: ServiceHarness, advancer: Advancer, at: RunRef
 ) -> None:
     _, verdicts = await harness.submit(("process_refund", {"amount": 1}))
     await harness.reviews.decide(await harness.click(verdicts[0]), Approve(), ANA)
 
-    await advancer.forward(at.run_ref, Scripted(FINISHED))
+    await advancer.forward(at, Scripted(FINISHED))
 
     assert (await harness.item(verdicts[0].item_id)).state is ItemState.WITHDRAWN
 
 
 async def test_a_new_message_supersedes_even_where_the_middleware_is_missing(
-    harness: ServiceHarness, advancer: Advancer, at: ThreadRef
+    harness: ServiceHarness, advancer: Advancer, at: RunRef
 ) -> None:
     _, verdicts = await harness.submit(("process_refund", {"amount": 1}))
 
@@ -234,16 +235,14 @@ async def test_a_new_message_supersedes_even_where_the_middleware_is_missing(
         runner.state = FINISHED
 
     runner = Scripted(asking(verdicts), react=finish)
-    await advancer.begin(
-        at.run_ref, runner, lambda: runner.start("t1", "hi", key="k"), key="k"
-    )
+    await advancer.begin(at, runner, lambda: runner.start("t1", "hi", key="k"), key="k")
 
     assert (await harness.item(verdicts[0].item_id)).state is ItemState.SUPERSEDED
 
 
 @pytest.mark.parametrize("is_broken", [False, True])
 async def test_a_stuck_thread_still_takes_a_new_message(
-    advancer: Advancer, at: ThreadRef, *, is_broken: bool
+    advancer: Advancer, at: RunRef, *, is_broken: bool
 ) -> None:
     def finish(runner: Scripted) -> None:
         if runner.asked[-1] == "start":
@@ -252,83 +251,81 @@ async def test_a_stuck_thread_still_takes_a_new_message(
             raise RuntimeError("the model is down")
 
     runner = Scripted(CUT_OFF, react=finish)
-    await advancer.begin(
-        at.run_ref, runner, lambda: runner.start("t1", "hi", key="k"), key="k"
-    )
+    await advancer.begin(at, runner, lambda: runner.start("t1", "hi", key="k"), key="k")
 
     assert runner.asked == ["nudge", "start"]
 
 
 async def test_last_words_are_told_once_a_checkpoint_and_never_cut_silently(
-    store: Store, at: ThreadRef
+    store: Store, at: RunRef
 ) -> None:
-    assert await announce_end(store, at, "c1", "x" * (MAX_CHARS + 5))
-    assert not await announce_end(store, at, "c1", "again")
-    assert await announce_end(store, at, "c2", "more")
+    assert await announce_end(store, KEYS, at, "c1", "x" * (MAX_CHARS + 5))
+    assert not await announce_end(store, KEYS, at, "c1", "again")
+    assert await announce_end(store, KEYS, at, "c2", "more")
 
-    first, second = await announced(store.conn, at.keys)
+    first, second = await announced(store.conn, KEYS)
     assert len(first.data["text"]) == MAX_CHARS
     assert first.data["text"].endswith("more characters)")
     assert second.data["text"] == "more"
-    kept = await audit_entries(store.conn, at.keys)
+    kept = await audit_entries(store.conn, KEYS)
     assert ["text" in one.data for one in kept] == [False, False]
 
 
 async def test_a_thread_that_asks_something_else_now_gets_no_answer_read_before(
-    harness: ServiceHarness, advancer: Advancer, at: ThreadRef
+    harness: ServiceHarness, advancer: Advancer, at: RunRef
 ) -> None:
     _, [old] = await harness.submit(("process_refund", {"amount": 7}))
     runner = Scripted(asking([old]))
-    await advancer.forward(at.run_ref, runner)
+    await advancer.forward(at, runner)
     await harness.reviews.decide(await harness.click(old), Approve(), ANA)
     # Another process brought it forward.
     _, [new] = await harness.submit(("process_refund", {"amount": 8}))
     runner.state = asking([new])
 
-    await advancer.forward(at.run_ref, runner)
+    await advancer.forward(at, runner)
 
     assert runner.asked == []
 
 
 async def test_a_thread_goes_on_without_a_record_that_is_damaged_while_it_waits(
-    harness: ServiceHarness, advancer: Advancer, at: ThreadRef
+    harness: ServiceHarness, advancer: Advancer, at: RunRef
 ) -> None:
     def answered(one: Scripted) -> None:
         one.state = FINISHED
 
     _, [verdict] = await harness.submit(("process_refund", {"amount": 7}))
     runner = Scripted(asking([verdict]), answered)
-    await advancer.forward(at.run_ref, runner)
+    await advancer.forward(at, runner)
     approval, _ = approval_of(verdict.item_id)
-    await harness.store.conn.command("SET", at.keys.document(approval), "{}")
+    await harness.store.conn.command("SET", KEYS.document(approval), "{}")
 
-    state = await advancer.forward(at.run_ref, runner)
+    state = await advancer.forward(at, runner)
 
     assert (state, runner.asked) == (FINISHED, ["resume 1"])
 
 
 async def test_who_lost_the_lease_tells_no_end_over_what_came_after(
-    stack: Stack, at: ThreadRef
+    stack: Stack, at: RunRef
 ) -> None:
     async def late() -> None:
-        await stack.store.conn.command("DEL", at.keys.lease(at.agent, at.thread))
-        await under_lease(stack.store, at, newer)
-        await announce_end(stack.store, at, "c1", "old words")
+        await stack.store.conn.command("DEL", KEYS.lease(at.agent, at.thread))
+        await under_lease(stack.store, KEYS, at, newer)
+        await announce_end(stack.store, KEYS, at, "c1", "old words")
 
     async def newer() -> None:
-        await announce_end(stack.store, at, "c2", "new words")
+        await announce_end(stack.store, KEYS, at, "c2", "new words")
 
     with pytest.raises(LeaseLost):
-        await under_lease(stack.store, at, late)
+        await under_lease(stack.store, KEYS, at, late)
     [event] = await stack.events(EventName.RUN_FINISHED)
     assert event.data["text"] == "new words"
 
 
 async def test_a_run_that_begins_right_after_the_end_was_told_keeps_its_people(
-    stack: Stack, at: ThreadRef, monkeypatch: pytest.MonkeyPatch
+    stack: Stack, at: RunRef, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     threads = stack.store.threads
-    where = (at.keys, at.agent, at.thread)
+    where = (KEYS, at.agent, at.thread)
     await threads.change(*where, lambda _: ThreadFacts(requester=DAN), why="aside")
     announce = threads.announce
 
@@ -338,21 +335,21 @@ async def test_a_run_that_begins_right_after_the_end_was_told_keeps_its_people(
         return is_new
 
     monkeypatch.setattr(threads, "announce", then_another_begins)
-    await announce_end(stack.store, at, "c1", "done")
+    await announce_end(stack.store, KEYS, at, "c1", "done")
 
-    facts = at.keys.thread_facts(at.agent, at.thread)
+    facts = KEYS.thread_facts(at.agent, at.thread)
     assert await stack.store.conn.command("PTTL", facts) == -1, "it is kept for the run"
 
 
 async def test_the_people_of_a_run_that_ended_are_kept_for_a_time(
-    stack: Stack, at: ThreadRef
+    stack: Stack, at: RunRef
 ) -> None:
     threads = stack.store.threads
-    where = (at.keys, at.agent, at.thread)
+    where = (KEYS, at.agent, at.thread)
     await threads.open_run(*where, has_past=False)
 
-    await announce_end(stack.store, at, "c1", "done")
+    await announce_end(stack.store, KEYS, at, "c1", "done")
 
-    facts = at.keys.thread_facts(at.agent, at.thread)
+    facts = KEYS.thread_facts(at.agent, at.thread)
     left_ms = await stack.store.conn.command("PTTL", facts)
     assert 0 < cast("int", left_ms) <= KEEP_MS

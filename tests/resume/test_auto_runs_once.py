@@ -18,10 +18,11 @@ from keyturn.gateway.errors import LeaseLost
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol import texts
 from keyturn.gateway.protocol.port import connected
+from keyturn.gateway.protocol.records import RunRef
 from keyturn.gateway.resume.checkpoints import open_checkpoints
 from keyturn.gateway.resume.graphs import attached
 from keyturn.gateway.resume.langgraph_local import Runner
-from keyturn.gateway.resume.store_threads import ThreadRef, under_lease
+from keyturn.gateway.resume.store_threads import under_lease
 from keyturn.gateway.service.run.agents import AgentService
 from keyturn.gateway.store.store import Store
 from tests.resume import sample_tools
@@ -50,7 +51,8 @@ class Stage:
         self.store = store
         self.saver = saver
         self.gateway = gateway
-        self.at = ThreadRef(store.keys_of_tenant("default"), "shop", "t1")
+        self.keys = store.keys_of_tenant("default")
+        self.at = RunRef(agent="shop", thread="t1")
         self.holds = asyncio.Event()
         self.has_begun = asyncio.Event()
 
@@ -106,8 +108,8 @@ class Stage:
 
     async def under(self, work: Any) -> Any:
         """Do something as the holder of the thread's lease."""
-        with connected(self.gateway, self.at.run_ref):
-            return await under_lease(self.store, self.at, work)
+        with connected(self.gateway, self.at):
+            return await under_lease(self.store, self.keys, self.at, work)
 
     async def start(self, name: str) -> Runner:
         """One process begins a call, and another one takes its thread over."""
@@ -121,7 +123,7 @@ class Stage:
         self.late = asyncio.create_task(self.under(work))
         await self.has_begun.wait()
         at = self.at
-        lease = at.keys.lease(at.agent, at.thread)
+        lease = self.keys.lease(at.agent, at.thread)
         await self.store.conn.command("DEL", lease)
         return self.runner()
 

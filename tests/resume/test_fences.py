@@ -15,13 +15,14 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.memory import InMemorySaver
 
 from keyturn.gateway.errors import LeaseLost, StoreUnavailable
-from keyturn.gateway.protocol.records import ItemState
+from keyturn.gateway.protocol.records import ItemState, RunRef
 from keyturn.gateway.resume import fence_tables
 from keyturn.gateway.resume.checkpoints import open_checkpoints
 from keyturn.gateway.resume.fence_tables import Put
 from keyturn.gateway.resume.graphs import attached
 from keyturn.gateway.resume.langgraph_local import Runner
-from keyturn.gateway.resume.store_threads import ThreadRef, under_lease
+from keyturn.gateway.resume.store_threads import under_lease
+from keyturn.gateway.store.keys import keys_of_tenant
 from keyturn.gateway.store.scripts.fences import Lease
 from keyturn.gateway.store.store import Store
 from tests.conftest import eventually
@@ -29,6 +30,8 @@ from tests.resume import postgres_server, sample_tools
 from tests.resume.resume_stack import Stack, open_stack
 from tests.store_secrets import SECRETS
 from tests.tcp_proxy import Proxy
+
+KEYS = keys_of_tenant("default")
 
 CHECKPOINT: RunnableConfig = {
     "configurable": {"thread_id": "paused", "checkpoint_ns": "", "checkpoint_id": "c1"}
@@ -61,9 +64,9 @@ async def savers(
         yield first, second
 
 
-def place(store: Store, thread: str = "t1") -> ThreadRef:
+def place(thread: str = "t1") -> RunRef:
     """Return a thread of the shop's agent."""
-    return ThreadRef(store.keys_of_tenant("default"), "shop", thread)
+    return RunRef(agent="shop", thread=thread)
 
 
 def runner(saver: Saver, wait: Callable[[], Awaitable[object]] | None = None) -> Runner:
@@ -71,9 +74,9 @@ def runner(saver: Saver, wait: Callable[[], Awaitable[object]] | None = None) ->
     return Runner(attached(sample_tools.graph(wait=wait), saver))
 
 
-async def take_away(store: Store, at: ThreadRef) -> None:
+async def take_away(store: Store, at: RunRef) -> None:
     """End a lease in the store, as if its owner had been paused for long."""
-    await store.conn.command("DEL", at.keys.lease(at.agent, at.thread))
+    await store.conn.command("DEL", KEYS.lease(at.agent, at.thread))
 
 
 async def history(one: Runner, thread: str = "t1") -> list[str]:
@@ -99,7 +102,7 @@ async def history(one: Runner, thread: str = "t1") -> list[str]:
 async def test_a_late_model_answer_changes_nothing_of_a_thread_that_went_on(
     store: Store, savers: tuple[Saver, Saver]
 ) -> None:
-    at, asked, think = place(store), asyncio.Event(), asyncio.Event()
+    at, asked, think = place(), asyncio.Event(), asyncio.Event()
 
     async def wait() -> None:
         asked.set()
@@ -107,11 +110,11 @@ async def test_a_late_model_answer_changes_nothing_of_a_thread_that_went_on(
 
     slow, quick = runner(savers[0], wait), runner(savers[1])
     late = asyncio.create_task(
-        under_lease(store, at, lambda: slow.start("t1", "hello", key="k"))
+        under_lease(store, KEYS, at, lambda: slow.start("t1", "hello", key="k"))
     )
     await asked.wait()
     await take_away(store, at)
-    await under_lease(store, at, lambda: quick.nudge("t1", key="k"))
+    await under_lease(store, KEYS, at, lambda: quick.nudge("t1", key="k"))
     ids = await history(quick)
     think.set()
 
@@ -124,12 +127,12 @@ async def test_a_late_model_answer_changes_nothing_of_a_thread_that_went_on(
 async def test_a_thread_goes_on_after_the_store_was_put_back_to_an_older_copy(
     store: Store, savers: tuple[Saver, Saver]
 ) -> None:
-    at, one = place(store), runner(savers[0])
+    at, one = place(), runner(savers[0])
     for key in ("a", "b", "c"):
-        await under_lease(store, at, partial(one.start, "t1", "hello", key=key))
+        await under_lease(store, KEYS, at, partial(one.start, "t1", "hello", key=key))
     await store.conn.command("FLUSHALL")
 
-    await under_lease(store, at, lambda: one.start("t1", "again", key="k"))
+    await under_lease(store, KEYS, at, lambda: one.start("t1", "again", key="k"))
 
     assert (await one.probe("t1")).final_message == "You said again"
     await history(one)
@@ -138,9 +141,9 @@ async def test_a_thread_goes_on_after_the_store_was_put_back_to_an_older_copy(
 async def test_a_program_may_write_to_its_threads_outside_of_any_lease(
     store: Store, savers: tuple[Saver, Saver]
 ) -> None:
-    at, one = place(store), runner(savers[0])
+    at, one = place(), runner(savers[0])
     await one.start("t1", "hello", key="k")
-    await under_lease(store, at, lambda: one.start("t1", "again", key="k2"))
+    await under_lease(store, KEYS, at, lambda: one.start("t1", "again", key="k2"))
     await one.start("t1", "and again", key="k3")
 
     assert (await one.probe("t1")).final_message == "You said and again"
@@ -149,17 +152,17 @@ async def test_a_program_may_write_to_its_threads_outside_of_any_lease(
 async def test_nothing_is_deleted_by_a_holder_that_lost_the_lease(
     store: Store, savers: tuple[Saver, Saver]
 ) -> None:
-    at, one, other = place(store), runner(savers[0]), runner(savers[1])
-    await under_lease(store, at, lambda: one.start("t1", "hello", key="k"))
+    at, one, other = place(), runner(savers[0]), runner(savers[1])
+    await under_lease(store, KEYS, at, lambda: one.start("t1", "hello", key="k"))
 
     async def delete() -> None:
         await one.probe("t1")
         await take_away(store, at)
-        await under_lease(store, at, lambda: other.start("t1", "again", key="k2"))
+        await under_lease(store, KEYS, at, lambda: other.start("t1", "again", key="k2"))
         await one.delete("t1")
 
     with pytest.raises(LeaseLost):
-        await under_lease(store, at, delete)
+        await under_lease(store, KEYS, at, delete)
     assert (await other.probe("t1")).final_message == "You said again"
 
 
@@ -170,11 +173,11 @@ async def test_under_a_lost_lease_nothing_is_asked_claimed_or_ended(
         await stack.ask(("refund", {"order": "1", "amount": 5.0}))
         [item] = await stack.asked()
         await stack.idle()
-        at = place(stack.store)
+        at = place()
 
         # A job is done before the lease of its thread is given back.
         async def is_free() -> bool:
-            lease = at.keys.lease(at.agent, at.thread)
+            lease = KEYS.lease(at.agent, at.thread)
             return not await stack.store.conn.command("EXISTS", lease)
 
         await eventually(is_free)
@@ -184,7 +187,7 @@ async def test_under_a_lost_lease_nothing_is_asked_claimed_or_ended(
             await gateway.withdraw_items(frozenset({item.id}))
 
         with pytest.raises(LeaseLost):
-            await under_lease(stack.store, at, late)
+            await under_lease(stack.store, KEYS, at, late)
 
     assert await stack.states() == [ItemState.PENDING]
 
@@ -205,7 +208,7 @@ async def test_a_holder_that_is_cut_off_from_the_store_stops_by_its_own_clock(
 
         with pytest.raises(LeaseLost):
             async with asyncio.timeout(5):
-                await under_lease(away, place(away), work)
+                await under_lease(away, KEYS, place(), work)
         assert ended.is_set()
         cut.open()
         await away.close()
@@ -244,16 +247,16 @@ async def test_a_writer_that_is_paused_in_a_transaction_holds_up_nobody_for_long
     writes: list[tuple[str, int]],
 ) -> None:
     monkeypatch.setattr(fence_tables, "_PAUSE_MS", 300)
-    at = place(store, "paused")
+    at = place("paused")
     async with (
-        store.threads.lease(at.keys, "shop", "paused") as lease,
+        store.threads.lease(KEYS, "shop", "paused") as lease,
         paused_in_a_write(postgres_url, lease, writes),
         open_checkpoints(postgres_url) as saver,
     ):
         await take_away(store, at)
         async with asyncio.timeout(10):
             await under_lease(
-                store, at, lambda: runner(saver).start("paused", "hello", key="k")
+                store, KEYS, at, lambda: runner(saver).start("paused", "hello", key="k")
             )
 
 

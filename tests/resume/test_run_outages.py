@@ -14,9 +14,8 @@ from keyturn.gateway.approvals.record import Item
 from keyturn.gateway.client import bridge
 from keyturn.gateway.errors import StoreUnavailable, ThreadUnavailable
 from keyturn.gateway.policy.load import load_policy
-from keyturn.gateway.protocol.records import ItemState
+from keyturn.gateway.protocol.records import ItemState, RunRef
 from keyturn.gateway.resume.retries import Retries
-from keyturn.gateway.resume.store_threads import ThreadRef
 from keyturn.gateway.service.people.freezing import RunService
 from keyturn.gateway.service.run.agents import AgentService
 from keyturn.gateway.setting_forms import RetrySettings
@@ -193,7 +192,7 @@ async def test_no_run_waits_for_a_message_whose_job_was_put_back_as_what_was_lef
         stack.store.sealing,
         RESUME.with_(kind=JobKind.START, input="hello", id="m1"),
     )
-    at = ThreadRef(stack.keys, "shop", "t1")
+    at = RunRef(agent="shop", thread="t1")
     retries, queue = Retries(stack.store), stack.store.queue(stack.keys)
     stack.store.retries = AT_ONCE
     await queue.prepare()
@@ -326,13 +325,13 @@ RESUME = Job(kind=JobKind.RESUME, tenant="default", agent="shop", thread="t1")
 OLD_MS = int(RETENTION.total_seconds() * 1000) + 60_000
 
 
-def place(stack: Stack) -> ThreadRef:
-    return ThreadRef(stack.keys, "shop", "t1")
+def place() -> RunRef:
+    return RunRef(agent="shop", thread="t1")
 
 
 async def aged(stack: Stack) -> None:
     """Move all times of the run into the distant past."""
-    keys, conn, run = stack.keys, stack.store.conn, place(stack).run
+    keys, conn, run = stack.keys, stack.store.conn, stack.keys.stalled_run("shop", "t1")
     row = json.loads(text(await conn.command("HGET", keys.stalled, run)))
     moments = {name: row[name] - OLD_MS for name in row if name.endswith("_ms")}
     old = {name: max(0, at_ms) for name, at_ms in moments.items()}
@@ -342,13 +341,15 @@ async def aged(stack: Stack) -> None:
 
 async def parked(stack: Stack) -> None:
     """Make the run fail with a permanent error."""
-    await Retries(stack.store).failed(place(stack), KeyError(), left=RESUME)
+    await Retries(stack.store).failed(place(), KeyError(), left=RESUME)
 
 
 async def is_kept(stack: Stack) -> bool:
     """Remove old runs in another process; return whether the run still exists."""
-    await Retries(stack.store).forget_old(stack.keys)
-    found = await stack.store.stalled.find(stack.keys, place(stack).run)
+    await Retries(stack.store).forget_old()
+    found = await stack.store.stalled.find(
+        stack.keys, stack.keys.stalled_run("shop", "t1")
+    )
     return found is not None
 
 
@@ -392,10 +393,10 @@ async def kept_of(stack: Stack, run: str) -> str:
 
 async def failed(stack: Stack, thread: str = "t2") -> str:
     """Make the run of a thread fail; return its id."""
-    at = ThreadRef(stack.keys, "shop", thread)
+    at = RunRef(agent="shop", thread=thread)
     left = RESUME.with_(thread=thread)
     await Retries(stack.store).failed(at, KeyError(), left=left)
-    return at.run
+    return stack.keys.stalled_run("shop", thread)
 
 
 async def changed(stack: Stack, run: str, **fields: object) -> None:

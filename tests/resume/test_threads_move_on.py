@@ -20,7 +20,6 @@ from keyturn.gateway.protocol.port import connected
 from keyturn.gateway.protocol.records import Finding, ItemState
 from keyturn.gateway.resume.graphs import attached
 from keyturn.gateway.resume.langgraph_local import Runner
-from keyturn.gateway.resume.store_threads import ThreadRef
 from keyturn.gateway.service.run.agents import AgentService
 from keyturn.gateway.store.runs.jobs import Delivery, JobQueue
 from keyturn.gateway.store.store import Store
@@ -171,10 +170,10 @@ async def _is_in_doubt(stack: Stack) -> bool:
 async def test_a_run_that_panics_is_recorded_and_retried(
     stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    at = ThreadRef(stack.keys, "shop", "t1")
+    failed = stack.keys.stalled_run("shop", "t1")
 
     async def has_failed() -> bool:
-        run = await stack.store.stalled.find(at.keys, at.run)
+        run = await stack.store.stalled.find(stack.keys, failed)
         return run is not None and "Panic" in run.detail
 
     with monkeypatch.context() as patch:

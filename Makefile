@@ -23,7 +23,7 @@ timed = @began=$$(date +%s); $(1); ended=$$?; \
 	echo "make $@ took $$(($$(date +%s) - began)) s"; exit $$ended
 
 .PHONY: help install demo demo-apart test test-fast test-deep test-store coverage check format lock dist \
-	bench chaos mutants screenshots clean
+	bench chaos mutants screenshots docs clean
 
 help:
 	@echo "make demo         start everything locally and print a link to the page (PORT=)"
@@ -37,6 +37,7 @@ help:
 	@echo "make chaos        kill, pause and cut off processes for ten minutes (MINUTES=, SEED=)"
 	@echo "make mutants      change the core in thousands of ways and list what no test notices"
 	@echo "make screenshots  take the pictures of docs/img again"
+	@echo "make docs         build the site of the documentation into build/site"
 	@echo "make format       format the code"
 	@echo "make lock         fix the newest allowed versions in requirements/"
 
@@ -131,6 +132,7 @@ lock: $(VENV)/.dev
 	@$(COMPILE) --extra agent -o requirements/agent-server.txt \
 		pyproject.toml requirements/agent-server.in
 	@$(COMPILE) -o requirements/mutants.txt -c requirements/dev.txt requirements/mutants.in
+	@$(COMPILE) -o requirements/docs.txt requirements/docs.in
 	@$(COMPILE) -o requirements/mcp1.txt requirements/mcp1.in
 	@$(COMPILE) --python-version 3.11 -o requirements/release.txt -c requirements/dev.txt \
 		requirements/build.in requirements/release.in
@@ -158,6 +160,16 @@ mutants: $(VENV)/.dev requirements/mutants.txt
 	@$(PIP) --require-hashes --requirement requirements/mutants.txt
 	@rm -rf mutants
 	$(call timed,$(BIN)/mutmut run $(if $(MUTANTS),"$(MUTANTS)") && $(BIN)/mutmut results)
+
+# The site's generator has an environment of its own: it shares no package with the product.
+docs: $(VENV)/.run requirements/docs.txt
+	@test -x $(VENV)/docs/bin/zensical || $(PYTHON) -m venv $(VENV)/docs
+	@$(VENV)/docs/bin/python -m pip install --quiet --disable-pip-version-check \
+		--require-hashes --requirement requirements/docs.txt
+	@$(BIN)/python docs/site/pages.py collect
+	@$(VENV)/docs/bin/zensical build --clean --strict --config-file build/zensical.toml
+	@$(BIN)/python docs/site/pages.py finish
+	@echo "The site is at build/site/index.html."
 
 clean:
 	rm -rf $(VENV) mutants .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache

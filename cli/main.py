@@ -110,9 +110,9 @@ def run(
         env=dict(os.environ if env is None else env), debug="--debug" in given
     )
     try:
-        commands = _commands(given)
+        found = commands(given)
         loaded()
-        commands(given, prog_name="keyturn", obj=options)
+        found(given, prog_name="keyturn", obj=options)
     except SystemExit as ended:
         # `sys.exit` takes any object; a string means failure.
         return ended.code if isinstance(ended.code, int) else int(bool(ended.code))
@@ -143,7 +143,7 @@ def run(
     return 0
 
 
-def _commands(words: Sequence[str]) -> typer.Typer:
+def commands(words: Sequence[str]) -> typer.Typer:
     """Return the commands; only modules of commands on the command line are imported.
 
     Importing the agent runtime takes seconds, too long for the help page or a freeze.

@@ -348,7 +348,7 @@ def test_debug_shows_also_what_keeps_a_command_from_being_loaded(
     def broken(_: object) -> None:
         raise RuntimeError("a module that cannot be imported")
 
-    monkeypatch.setattr(main, "_commands", broken)
+    monkeypatch.setattr(main, "commands", broken)
 
     assert run(["frozen"], {}) == UNEXPECTED
     with pytest.raises(RuntimeError, match="cannot be imported"):

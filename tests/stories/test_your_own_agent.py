@@ -7,8 +7,11 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -29,6 +32,48 @@ PATIENCE_S = 60
 STOP_S = 30
 
 
+class Output:
+    """The output of a running command, read by a thread."""
+
+    def __init__(self, stream: IO[str]) -> None:
+        self._lines: list[str] = []
+        self._news = threading.Condition()
+        threading.Thread(target=self._read, args=(stream,), daemon=True).start()
+
+    def until(self, words: str, *, times: int = 1) -> str:
+        """Wait until so many lines contain words; return all output."""
+        with self._news:
+            found = self._news.wait_for(
+                lambda: sum(words in one for one in self._lines) >= times, PATIENCE_S
+            )
+            assert found, "".join(self._lines)
+            return "".join(self._lines)
+
+    def _read(self, stream: IO[str]) -> None:
+        for line in stream:
+            with self._news:
+                self._lines.append(line)
+                self._news.notify_all()
+
+
+@contextmanager
+def in_sandbox(folder: Path) -> Generator[tuple[str, Output]]:
+    """Run ``keyturn run --sandbox`` in a folder; yield the link and the output."""
+    words = [sys.executable, "-m", "keyturn", "run", "--sandbox", "--port", "0"]
+    paths = {"PYTHONPATH": f"{ROOT}:{folder}", "PYTHONUNBUFFERED": "1"}
+    with subprocess.Popen(
+        words, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        text=True, env={**os.environ, **paths},
+    ) as process:  # fmt: skip
+        assert process.stdout
+        output = Output(process.stdout)
+        found = re.search(r"http://[\d.]+:\d+", output.until("Switch to one"))
+        assert found
+        yield found[0], output
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=STOP_S) == 0
+
+
 @pytest.fixture
 def page(tmp_path: Path) -> Iterator[str]:
     """Write the README's example, run it, and return the printed link."""
@@ -37,25 +82,9 @@ def page(tmp_path: Path) -> Iterator[str]:
     agent = f"from model import model\n{code}"
     (tmp_path / "billing.py").write_text(agent, encoding="utf-8")
     (tmp_path / "keyturn.yml").write_text(blocks("yaml")[0], encoding="utf-8")
-    words = [sys.executable, "-m", "keyturn", "run", "--sandbox", "--port", "0"]
-    paths = {"PYTHONPATH": f"{ROOT}:{tmp_path}", "PYTHONUNBUFFERED": "1"}
-    with subprocess.Popen(
-        words, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        text=True, env={**os.environ, **paths},
-    ) as process:  # fmt: skip
-        assert process.stdout
-        said: list[str] = []
-        for line in process.stdout:
-            said.append(line)
-            if "Switch to one" in line:
-                break
-        found = re.search(r"http://[\d.]+:\d+", "".join(said))
-        assert found, "".join(said)
-        assert "finance: Ana Alves, Ben Boer" in "".join(said)
-        yield found[0]
-        process.send_signal(signal.SIGINT)
-        process.communicate(timeout=STOP_S)
-        assert process.returncode == 0
+    with in_sandbox(tmp_path) as (link, output):
+        output.until("finance: Ana Alves, Ben Boer")
+        yield link
 
 
 @pytest.mark.slow

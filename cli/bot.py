@@ -45,7 +45,7 @@ async def _bot(command: CommandContext, *, insecure_dev: bool) -> None:
     async with (
         opened as store,
         # People may end approved calls: no gateway runs them from an older record.
-        ledger_of(store, settings.checkpoint_place, settings.data_dir),
+        ledger_of(store, settings.checkpoint_place),
     ):
         reviews = ReviewService(store, policy, tenant=tenant)
         async with (

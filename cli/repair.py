@@ -120,7 +120,7 @@ async def _repair(
         open_configured(settings, insecure_dev=True) as store,
         # Each end is also written there, so that no gateway runs a call from an older
         # record.
-        ledger_of(store, place, settings.data_dir),
+        ledger_of(store, place),
         open_checkpoints(place) as saver,
     ):
         runners = Runners(await load_runners(settings, saver, None), saver)

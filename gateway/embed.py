@@ -190,7 +190,7 @@ class Keyturn(Program):
             )
             self.store.retries = settings.retries
             self._saver = await enter(open_checkpoints(place))
-            await enter(ledger_of(self.store, place, settings.data_dir))
+            await enter(ledger_of(self.store, place))
             self.store.keep_audit(*settings.audit)
             agents = await load_runners(settings, self._saver, self._policy())
             triage = self._triage or await load_triage(settings)

@@ -9,24 +9,20 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-import logging
 import sqlite3
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Final
 
 from keyturn.gateway.approvals.executing import Attempt
 from keyturn.gateway.errors import AlreadySpent, LeaseLost, StoreUnavailable
-from keyturn.gateway.resume.fence_tables import CREATE_LOCK, MAY_NOT, TABLE
+from keyturn.gateway.resume.fence_tables import CREATE_LOCK, TABLE
 from keyturn.gateway.setting_forms import is_postgres
 from keyturn.gateway.store.scripts.fences import Lease, current
 from keyturn.gateway.store.store import Store
-
-logger = logging.getLogger(__name__)
 
 _LOCK_WAIT_S = 30.0
 KEPT_MS: Final = 100 * 24 * 60 * 60 * 1000
@@ -185,8 +181,9 @@ class DatabaseLedger:
             except Exception as error:  # noqa: BLE001 - each caller gets it
                 failure = StoreUnavailable(
                     "The ledger beside the checkpoints cannot be written, so nothing "
-                    f"was started: {type(error).__name__}. See that its disk has room "
-                    "and its server answers, and try again."
+                    f"was started: {type(error).__name__}. See that its disk has room, "
+                    "its server answers, and its user may create tables (at the first "
+                    "start), and try again."
                 )
                 failure.__cause__ = error
                 self._disconnect()
@@ -284,31 +281,19 @@ def postgres_ledger(url: str) -> DatabaseLedger:
 
 
 @asynccontextmanager
-async def ledger_of(
-    store: Store, place: str, folder: Path
-) -> AsyncGenerator[DatabaseLedger]:
-    """Make a store spend attempts in the database of its open checkpoints.
+async def ledger_of(store: Store, place: str) -> AsyncGenerator[DatabaseLedger]:
+    """Make a store spend attempts in the database of its checkpoints.
 
     Args:
         store: the store of the calls.
-        place: a SQLite file or a Postgres URL: the checkpoints' database.
-        folder: place of the ledger if this user may not create tables in Postgres.
+        place: a SQLite file or a Postgres URL.
 
     Raises:
         StoreUnavailable: the ledger cannot be written.
     """
     ledger = (postgres_ledger if is_postgres(place) else sqlite_ledger)(place)
     try:
-        try:
-            await ledger.open()
-        except StoreUnavailable as error:
-            if getattr(error.__cause__, "sqlstate", "") != MAY_NOT:
-                raise
-            await ledger.close()
-            path = folder / "ledger.sqlite"
-            logger.warning("ledger.in_folder path=%s why=%s", path, error.__cause__)
-            ledger = sqlite_ledger(str(path))
-            await ledger.open()
+        await ledger.open()
         store.conn.ledger = ledger
         yield ledger
     finally:

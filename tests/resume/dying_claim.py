@@ -12,7 +12,6 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from keyturn.gateway.approvals.executing import Attempt
 from keyturn.gateway.protocol.wire import ClaimRequest
@@ -38,9 +37,9 @@ class Dying(DatabaseLedger):
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-async def main(url: str, place: str, folder: str, claim: str) -> None:
+async def main(url: str, place: str, claim: str) -> None:
     store = Store(url, secrets=SECRETS, lease_ms=LEASE_MS)
-    async with ledger_of(store, place, Path(folder)) as ledger:
+    async with ledger_of(store, place) as ledger:
         ledger.__class__ = Dying
         await ServiceHarness(store).agents.claim(
             ClaimRequest.model_validate_json(claim)

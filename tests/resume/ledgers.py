@@ -40,14 +40,14 @@ def rows(place: str, statement: str, *values: object) -> list[tuple[object, ...]
         return file.execute(statement, values).fetchall()
 
 
-def processes_of(first: Store, place: str, folder: Path) -> Started:
+def processes_of(first: Store, place: str) -> Started:
     """Return a function that starts processes on one store and one ledger."""
 
     @asynccontextmanager
     async def started(lease_ms: int = LEASE_MS) -> AsyncGenerator[Store]:
         store = Store(first.conn.url, secrets=SECRETS, lease_ms=lease_ms)
         store.keyring = first.keyring
-        async with ledger_of(store, place, folder):
+        async with ledger_of(store, place):
             yield store
         await store.close()
 

@@ -67,8 +67,8 @@ def place(request: pytest.FixtureRequest, tmp_path: Path, postgres: str) -> str:
 
 
 @pytest.fixture
-def started(store: Store, tmp_path: Path, place: str) -> Started:
-    return processes_of(store, place, tmp_path)
+def started(store: Store, place: str) -> Started:
+    return processes_of(store, place)
 
 
 Copy = list[tuple[bytes, int, bytes]]

@@ -43,11 +43,9 @@ from keyturn.bot.cards.call_rows import (
     listings,
     result_title,
 )
-from keyturn.bot.cards.fallbacks import card_fallback
 from keyturn.bot.cards.frame import Frame, is_table
 from keyturn.bot.cards.listing import call_title, edit_text, editor, one_line
 from keyturn.bot.cards.mentions import mentions_for, reached
-from keyturn.bot.cards.quality_checks import spot_checks
 from keyturn.bot.cards.refs import (
     calls_named,
     join_list,
@@ -56,6 +54,12 @@ from keyturn.bot.cards.refs import (
     place,
     when,
     who,
+)
+from keyturn.bot.cards.special_cards import (
+    notification,
+    questions,
+    spot_checks,
+    standing_approval,
 )
 from keyturn.bot.cards.states import (
     FINDINGS,
@@ -66,6 +70,7 @@ from keyturn.bot.cards.states import (
     approvers,
     batch_state,
     caller_gone,
+    card_fallback,
     counted,
     expires_each,
     frozen,
@@ -202,17 +207,34 @@ _MANY = 10
 def card(frame: Frame) -> Message:
     """Return the current card of an approval; after its expiry without buttons."""
     approval = frame.approval
-    blocks = _finished(frame) if _is_finished(approval) else _waiting(frame)
+    blocks = _blocks(frame)
     if text_length(blocks) > TEXT_BUDGET and not frame.is_crowded:
         return card(replace(frame, is_crowded=True))
-    return Message(tuple(blocks), card_fallback(approval), metadata(approval))
+    payload: Block = {
+        "approval": approval.id,
+        "version": approval.version,
+        "rev": approval.rev,
+    }
+    shown: Block = {"event_type": CARD_EVENT, "event_payload": payload}
+    return Message(tuple(blocks), card_fallback(approval), metadata=shown)
+
+
+def _blocks(frame: Frame) -> list[Block]:
+    approval = frame.approval
+    if approval.is_question:
+        return [*_top(frame), *questions(frame)]
+    if approval.is_standing:
+        return [*_top(frame), *standing_approval(frame)]
+    if approval.is_auto_approved:
+        return [*_top(frame), *notification(frame)]
+    return _finished(frame) if _is_finished(approval) else _waiting(frame)
 
 
 def _waiting(frame: Frame) -> list[Block]:
     approval = frame.approval
     is_row = is_table(approval)
     blocks = [
-        *card_top(frame, *_unusual(frame)),
+        *_top(frame, *_unusual(frame)),
         *precedents(frame),
     ]
     if approval.is_batch and not is_row:
@@ -234,7 +256,7 @@ def _waiting(frame: Frame) -> list[Block]:
     return [*blocks, *([divider()] if has_rule else []), *footer, *checks]
 
 
-def card_top(frame: Frame, *small: Template | Plain) -> list[Block]:
+def _top(frame: Frame, *small: Template | Plain) -> list[Block]:
     """Return the first lines of a card: the act, who asked, until when, and of whom.
 
     Args:
@@ -272,18 +294,6 @@ def _header(frame: Frame) -> Block:
     number = f"{count} ×" if len(tools) == 1 else f"{counted(count)}:"
     text = f"{sign} {number} {fit(', '.join(tools), room)}"
     return header(untrusted(f"{text} · {total}" if total else text))
-
-
-def metadata(approval: Approval) -> Block:
-    """Return a card's message metadata: ids only."""
-    return {
-        "event_type": CARD_EVENT,
-        "event_payload": {
-            "approval": approval.id,
-            "version": approval.version,
-            "rev": approval.rev,
-        },
-    }
 
 
 def _unusual(frame: Frame) -> list[Template | Plain]:

@@ -19,12 +19,12 @@ from keyturn.bot.blocks import (
     said,
     section,
 )
-from keyturn.bot.cards.fallbacks import about
 from keyturn.bot.cards.frame import is_table
 from keyturn.bot.cards.listing import diff
 from keyturn.bot.cards.refs import calls_named, when, who
 from keyturn.bot.cards.states import (
     FINDINGS,
+    about,
     approvals,
     approvers,
     counted_votes,

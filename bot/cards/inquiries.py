@@ -7,9 +7,9 @@ details of a call have everything.
 from __future__ import annotations
 
 from keyturn.bot.blocks import Block, Message, context, notes, quote, said, section
-from keyturn.bot.cards.fallbacks import card_fallback
 from keyturn.bot.cards.frame import Frame
 from keyturn.bot.cards.refs import when, with_author
+from keyturn.bot.cards.states import card_fallback
 from keyturn.bot.ids import Action
 from keyturn.bot.text import (
     Ref,

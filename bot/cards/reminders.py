@@ -12,7 +12,6 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import LiteralString
 
 from keyturn.bot.blocks import Block, Message, context, notes, section
-from keyturn.bot.cards.fallbacks import about, card_fallback
 from keyturn.bot.cards.mentions import (
     Mentions,
     escalation_mentions,
@@ -20,7 +19,7 @@ from keyturn.bot.cards.mentions import (
     unreachable,
 )
 from keyturn.bot.cards.refs import place, places, short_ref, when
-from keyturn.bot.cards.states import STATE_NAMES, expiry
+from keyturn.bot.cards.states import STATE_NAMES, about, card_fallback, expiry
 from keyturn.bot.text import (
     Template,
     channel,

@@ -1,4 +1,4 @@
-"""Render the cards of questions, of standing approvals, and of calls without review.
+"""Render the cards of questions, standing approvals, calls without review, and checks.
 
 A question is the agent's words: in plain text or boxes, with visible marks for hidden
 characters. The card has all questions; the form behind Answer repeats them.
@@ -8,6 +8,9 @@ for a call whose worker stopped while it ran.
 
 On the card of calls that run without review (tier ``notify``), people need to act only
 on a call in doubt. Its buttons freeze a tool and report the calls.
+
+Reviews are measured by spot checks on the card, and by seeded defects that the card
+reveals. The plain card replaces one that cannot be displayed.
 """
 
 from __future__ import annotations
@@ -25,13 +28,13 @@ from keyturn.bot.blocks import (
     button_row,
     confirm,
     context,
+    header,
     notes,
     quote,
     rich_text,
     said,
     section,
 )
-from keyturn.bot.cards.approval import card_top, metadata
 from keyturn.bot.cards.buttons import ask_again, question_buttons
 from keyturn.bot.cards.call_rows import (
     HIDDEN_CHARACTERS,
@@ -40,29 +43,45 @@ from keyturn.bot.cards.call_rows import (
     listings,
 )
 from keyturn.bot.cards.channel_messages import actor_ref
-from keyturn.bot.cards.fallbacks import card_fallback
 from keyturn.bot.cards.frame import Frame, rows_of
-from keyturn.bot.cards.listing import Listing, boxes, fitted, is_misleading
-from keyturn.bot.cards.quality_checks import spot_checks
-from keyturn.bot.cards.refs import when, who
-from keyturn.bot.cards.states import MAX_ACT, counted
-from keyturn.bot.ids import COMMAND, Action
+from keyturn.bot.cards.listing import (
+    Listing,
+    boxes,
+    call_title,
+    fitted,
+    is_misleading,
+)
+from keyturn.bot.cards.mentions import of_roles
+from keyturn.bot.cards.refs import short_ref, when, who
+from keyturn.bot.cards.states import MAX_ACT, card_fallback, counted
+from keyturn.bot.ids import CARD_EVENT, COMMAND, Action
 from keyturn.bot.text import (
     Plain,
     Template,
     excerpt,
     fit,
+    joined,
     label,
     reveal,
+    spoken,
     template,
     untrusted,
 )
 from keyturn.gateway.approvals.events import Event, EventName
+from keyturn.gateway.approvals.quality_checks import (
+    APPROVED,
+    NOTICED,
+    WRONG,
+    SeededCard,
+    took_part,
+)
 from keyturn.gateway.approvals.record import Approval, Item
+from keyturn.gateway.approvals.requirement import SpotCheck
 from keyturn.gateway.approvals.similar import Bounds, micro_text
 from keyturn.gateway.approvals.standing import bounds_of, left_of
 from keyturn.gateway.protocol.questions import NO_ANSWER, Question, QuestionType
-from keyturn.gateway.protocol.records import ItemState, Tier
+from keyturn.gateway.protocol.records import ItemState, Tier, Verb
+from keyturn.sandbox.blockkit.limits import BLOCKS_IN_MESSAGE
 
 _S = ItemState
 _AROUND = 2_700
@@ -79,11 +98,10 @@ _HINTS: dict[QuestionType, LiteralString] = {
 }
 
 
-def question_card(frame: Frame) -> Message:
-    """Return the current card of the questions of a call."""
-    approval, item = frame.approval, frame.approval.items[0]
-    blocks = [
-        *card_top(frame),
+def questions(frame: Frame) -> list[Block]:
+    """Return the questions of a call with their answers or buttons."""
+    item = frame.approval.items[0]
+    return [
         *(agent_statement(frame) if item.is_pending else []),
         *(
             block
@@ -93,7 +111,6 @@ def question_card(frame: Frame) -> Message:
         *([context(HIDDEN_CHARACTERS)] if is_misleading(item) else []),
         *button_row(question_buttons(frame, item)),
     ]
-    return Message(tuple(blocks), card_fallback(approval), metadata(approval))
 
 
 def _question(item: Item, number: int, question: Question) -> list[Block]:
@@ -124,20 +141,18 @@ _EQUAL = 2_000
 _PATHS = 300
 
 
-def standing_card(frame: Frame) -> Message:
-    """Return the current card of a standing approval."""
+def standing_approval(frame: Frame) -> list[Block]:
+    """Return the bounds of a standing approval, its uses and its buttons."""
     approval = frame.approval
     item, bounds = approval.items[0], bounds_of(approval)
     equal = fitted(boxes(bounds.tool, bounds.equal, ()), budget=_EQUAL)
     # An ended one shows its end instead of its bounds.
     is_over = not (item.is_pending or item.state is _S.AUTHORIZED)
-    blocks = [
-        *card_top(frame),
+    return [
         *([] if is_over else [*exactly(equal), context(*_limits(bounds))]),
         *_uses_so_far(approval, item),
         *button_row(_standing_buttons(frame, item, is_whole=equal.is_complete)),
     ]
-    return Message(tuple(blocks), card_fallback(approval), metadata(approval))
 
 
 def exactly(equal: Listing) -> list[Block]:
@@ -222,11 +237,10 @@ _NOTE = 80
 _MANY = 2_000
 
 
-def notification(frame: Frame) -> Message:
-    """Return the current message about calls that run without review."""
+def notification(frame: Frame) -> list[Block]:
+    """Return calls that run without review, and the reports about them."""
     approval = frame.approval
-    blocks = [
-        *card_top(frame),
+    return [
         *(
             block
             for index, shown in listings(approval).items()
@@ -238,7 +252,6 @@ def notification(frame: Frame) -> Message:
         *ask_again(frame),
         *_notification_buttons(frame),
     ]
-    return Message(tuple(blocks), card_fallback(approval), metadata(approval))
 
 
 def report_line(event: Event) -> Message:
@@ -327,3 +340,145 @@ def _freeze(frame: Frame, item: Item, *, is_only: bool) -> Block:
             yes=label("Freeze"),
         ),
     )
+
+
+_SEEDED_TITLE = 200
+
+TOLD_APPROVED = template(
+    "🧪 This was a seeded defect, and you approved it. No agent asked for it, and "
+    "nothing ran. The card says what was wrong."
+)
+TOLD_NOTICED = template(
+    "🧪 Well seen: this was a seeded defect. No agent asked for it, and nothing could "
+    "run. The card says what was wrong."
+)
+NOT_HERE = template(
+    "This button does nothing on this card. Please decide: approve, edit, reject or "
+    "respond."
+)
+ENDED = template("This was a seeded defect, and it has ended; nothing was counted.")
+
+_WHAT = template(
+    "No agent asked for this call, and nothing could run it. Your policy shows such "
+    "cards now and then, to find out whether a mistake is noticed."
+)
+_HOW = {
+    APPROVED: template("A reviewer approved it."),
+    NOTICED: template("A reviewer did not approve it."),
+}
+_NOBODY = template("Nobody answered it in time.")
+
+
+def ended_card(card: SeededCard, answer: str) -> Message:
+    """Return the card after its answer, or after its time is over."""
+    return Message(
+        (
+            header(label("🧪 Seeded defect")),
+            context(_HOW.get(answer, _NOBODY)),
+            rich_text(box(fit(call_title(card.shown.items[0]), _SEEDED_TITLE))),
+            section(_WHAT),
+            section(label(f"What was wrong: {card.defect}")),
+        ),
+        "This card was a seeded defect.",
+    )
+
+
+_AT_ONCE = 2
+"""Maximum questions on one card; the next one follows an answer."""
+
+_BLOCKS_OF_CHECK = 2
+
+_WHAT_FOR = template(
+    "Asked of people who took no part in it. Your answer is counted and kept in the "
+    "audit log; it undoes nothing."
+)
+
+_TITLE = 100
+_ASKED = template("🔍 *Spot check:* was this right?")
+
+
+def spot_checks(frame: Frame, room: int = BLOCKS_IN_MESSAGE) -> list[Block]:
+    """Return the pending questions, and for a single call also the answer.
+
+    Args:
+        frame: of the card.
+        room: blocks left on the card. A question without room appears once the pending
+            calls take fewer blocks.
+    """
+    approval = frame.approval
+    most = min(_AT_ONCE, (room - 1) // _BLOCKS_OF_CHECK)
+    waiting = [item for item in approval.items if item.is_to_be_checked][: max(most, 0)]
+    blocks = [block for item in waiting for block in _check(frame, item)]
+    if waiting:
+        blocks.append(context(_WHAT_FOR))
+    check = approval.items[0].spot_check
+    if not approval.is_batch and check is not None and check.by is not None:
+        blocks.append(context(_answer(check)))
+    return blocks
+
+
+def check_asked_note(approval: Approval, item: Item) -> Message:
+    """Return the reply under a card that mentions the people who are asked."""
+    roles = item.spot_check.of if item.spot_check else ()
+    whom = of_roles(roles, but=took_part(approval, item))
+    sentence = joined(" ", [_ASKED, template("Please answer on the card.")])
+    blocks = (section(whom.before(sentence)), *_title_of(approval, item))
+    return Message(blocks, spoken(sentence))
+
+
+def check_answered_note(approval: Approval, item: Item, check: SpotCheck) -> Message:
+    """Return the reply with a person's answer."""
+    return said(_answer(check), *_title_of(approval, item))
+
+
+def _title_of(approval: Approval, item: Item) -> list[Block]:
+    """Return the title of one of several calls; a single call needs none."""
+    if not approval.is_batch:
+        return []
+    return [rich_text(box(fit(call_title(item), _TITLE)))]
+
+
+def _answer(check: SpotCheck) -> Template:
+    found: LiteralString = "*wrong*" if check.answer == WRONG else "right"
+    by = template("")
+    if check.by is not None:
+        by = template(" ({who}, {at})", who=who(check.by), at=when(check.at_ms))
+    return template("🔍 *Spot check:* it was " + found + "{by}.", by=by)
+
+
+def _check(frame: Frame, item: Item) -> list[Block]:
+    n = item.index + 1
+    asked = _ASKED
+    if frame.approval.is_batch:
+        asked = template("🔍 *Spot check of call {n}:* was it right?", n=n)
+    return [
+        section(asked),
+        actions(
+            frame.button(item.index, Action.CHECK_RIGHT),
+            frame.button(item.index, Action.CHECK_WRONG),
+        ),
+    ]
+
+
+def plain_card(frame: Frame) -> Message:
+    """Return the fallback card: ids only, and each call can only be rejected."""
+    approval = frame.approval
+    said = [
+        template("Calls that cannot be displayed: {id}.", id=short_ref(approval.id))
+    ]
+    # No approval: people must not approve calls that the card does not show.
+    rejectable = [
+        item for item in approval.items if item.is_pending and Verb.REJECT in item.allow
+    ]
+    blocks: list[Block] = []
+    if rejectable:
+        said.append(template("Please reject them, or let them expire."))
+        # One menu: Slack accepts each action once in a block.
+        words = label("Reject a call…")
+        menu = frame.menu(rejectable, Action.REJECT, prefix="Call ", placeholder=words)
+        blocks.append(actions(menu))
+    # Without a version, because it mentions no one.
+    payload: Block = {"approval": approval.id}
+    shown: Block = {"event_type": CARD_EVENT, "event_payload": payload}
+    text = card_fallback(approval)
+    return Message((section(joined(" ", said)), *blocks), text, metadata=shown)

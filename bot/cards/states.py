@@ -576,3 +576,59 @@ def expires_each(approval: Approval) -> list[Template]:
 
 def _named(items: Sequence[Item]) -> Template:
     return calls_named(item.index for item in items)
+
+
+_UNNAMED_TOOL = template("another tool")
+_TOOL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+
+
+def card_sentence(approval: Approval) -> Template:
+    """Return the state of a card and its tools."""
+    said = _state_of(approval)
+    if _has_own_subject(approval):
+        return said
+    names = _tool_names(approval.items)
+    noun: LiteralString = "Tools: " if len(names) > 1 else "Tool: "
+    return template("{said} " + noun + "{each}.", said=said, each=join_list(names))
+
+
+def card_fallback(approval: Approval) -> str:
+    """Return the sentence for a card."""
+    said = _state_of(approval)
+    return spoken(said) if _has_own_subject(approval) else about(approval.items, said)
+
+
+def about(items: Sequence[Item], sentence: Template) -> str:
+    """Return a sentence about calls as it is read aloud: the acts come first."""
+    named = join_list(_tool_names(items, has_acts=True)).text.replace("`", "")
+    first = named[0].upper() if items[0].act else named[0]
+    return f"{first}{named[1:]}: {spoken(sentence)}"
+
+
+def _has_own_subject(approval: Approval) -> bool:
+    return approval.is_auto_approved or approval.is_question
+
+
+def _state_of(approval: Approval) -> Template:
+    said = status_sentence(approval, approval.items[0])
+    if approval.is_batch:
+        words = template("{words}.", words=batch_state(approval)[1])
+        return joined(" ", [words, *expires_each(approval)])
+    return said
+
+
+def _tool_names(items: Sequence[Item], *, has_acts: bool = False) -> list[Template]:
+    """Return the tools or acts of calls, without names that could be read as markup."""
+    each = {item.tool: item for item in items}.values()
+    return [_tool_name(one, one.act if has_acts else "") for one in each]
+
+
+def _tool_name(item: Item, act: str) -> Template:
+    if item.is_standing:
+        return template("similar calls")
+    name = act or item.tool
+    return (
+        template("{name}", name=code(name))
+        if _TOOL_NAME.fullmatch(name)
+        else _UNNAMED_TOOL
+    )

@@ -12,6 +12,9 @@ Precedents are earlier calls with the same effect. A banner names the pending ca
 an earlier call. Small print names the deciders, rejected calls and the totals of a
 call's windows. No argument is repeated, and a reviewer's words are shown only to
 reviewers of the same agent.
+
+Marks are described in words for cards, forms and confirmations. The names of arguments
+are untrusted: they are on one line and cut.
 """
 
 from __future__ import annotations
@@ -33,7 +36,6 @@ from keyturn.bot.cards.listing import (
     one_line,
     state_text,
 )
-from keyturn.bot.cards.mark_texts import mark_lines
 from keyturn.bot.cards.refs import calls_named, when
 from keyturn.bot.cards.states import STATE_NAMES, counted_votes, without_tier
 from keyturn.bot.cards.warnings import homoglyph_warnings, unlimited
@@ -56,7 +58,7 @@ from keyturn.gateway.approvals.record import Approval, Item
 from keyturn.gateway.approvals.repeating import args_hash, doubled, other_calls
 from keyturn.gateway.metrics.report import short_duration
 from keyturn.gateway.policy.formats import Total
-from keyturn.gateway.policy.marks import marks_of, rows_of
+from keyturn.gateway.policy.marks import Mark, marks_of, rows_of
 from keyturn.gateway.policy.windows import MICRO
 from keyturn.gateway.protocol.records import ItemState, Tier
 from keyturn.sandbox.blockkit import limits
@@ -529,3 +531,48 @@ def _total(total: WindowTotal) -> Plain:
     by = f"Same {total.by.removeprefix('args.')}, last" if total.by else "Last"
     span = short_duration(total.within_ms)
     return label(fit(f"{by} {span}: {shown} {what} ({total.window})", _WINDOW))
+
+
+_MARKED_CALLS = 60
+_MARK_LINE = 180
+
+
+def mark_text(one: Mark) -> str:
+    """Describe a mark without its call: untrusted text."""
+    name, other = map(_named, (one.name, one.other))
+    calls = fit(calls_named(one.like).text, _MARKED_CALLS) if one.like else ""
+    return one.kind.format(
+        name=name,
+        other=other,
+        of=f" of the same {other}" if one.other else "",
+        usual=one.usual,
+        calls=calls,
+        like=f": see {calls}" if calls else "",
+    )
+
+
+def _named(name: str) -> str:
+    """Return the name of an argument; prose in a name is quoted."""
+    # `marks` writes "host of link" for a part of an argument.
+    part, _, whole = name.rpartition(" of ")
+    is_plain = part in {"", "host", "domain"} and not set(whole) & set(" \n\t")
+    shown = fit(one_line(name), _NAME)
+    return shown if is_plain else f'"{shown}"'
+
+
+def mark_lines(approval: Approval, among: Container[int] | None = None) -> list[str]:
+    """Describe the marks of a card, one line for each kind: untrusted texts.
+
+    Args:
+        approval: the calls of the card.
+        among: indexes of the calls to describe; None for all.
+    """
+    found: dict[str, list[int]] = {}
+    for one in marks_of(approval):
+        if among is None or one.index in among:
+            found.setdefault(mark_text(one), []).append(one.index)
+    named = {text: calls_named(calls).text for text, calls in found.items()}
+    return [
+        fit(f"{fit(calls, _MARKED_CALLS).capitalize()}: {text}.", _MARK_LINE)
+        for text, calls in named.items()
+    ]

@@ -21,11 +21,10 @@ from keyturn.bot.blocks import (
     section,
 )
 from keyturn.bot.cards.approval import card
-from keyturn.bot.cards.fallbacks import plain_card
 from keyturn.bot.cards.frame import Frame
 from keyturn.bot.cards.mentions import mentions_for, notified
 from keyturn.bot.cards.reminders import replaced
-from keyturn.bot.cards.special_cards import notification, question_card, standing_card
+from keyturn.bot.cards.special_cards import plain_card
 from keyturn.bot.config import BotConfig
 from keyturn.bot.identity import Identity
 from keyturn.bot.ids import key_id
@@ -386,18 +385,10 @@ def _rendered(frame: Frame, *, is_update: bool, is_plain: bool) -> Message:
     record = frame.approval
     if is_plain:
         return plain_card(frame)
-    message = _card_of(frame)
+    message = card(frame)
     try:
         ensure_valid_message(message.blocks, message.text, update=is_update)
     except BadBlocks:
         logger.exception("card.invalid id=%s", record.id)
         return plain_card(frame)
     return message
-
-
-def _card_of(frame: Frame) -> Message:
-    if frame.approval.is_question:
-        return question_card(frame)
-    if frame.approval.is_standing:
-        return standing_card(frame)
-    return notification(frame) if frame.approval.is_auto_approved else card(frame)

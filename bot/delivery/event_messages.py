@@ -30,8 +30,6 @@ from keyturn.bot.cards.mentions import (
     mentions_for,
 )
 from keyturn.bot.cards.metrics_messages import METRICS_EVENTS, metrics_message
-from keyturn.bot.cards.quality_checks import answered_note
-from keyturn.bot.cards.quality_checks import asked_note as checked_note
 from keyturn.bot.cards.refs import who
 from keyturn.bot.cards.reminders import (
     DOUBT,
@@ -49,7 +47,11 @@ from keyturn.bot.cards.reminders import (
     waits_again_sentence,
     with_reviewers,
 )
-from keyturn.bot.cards.special_cards import report_line
+from keyturn.bot.cards.special_cards import (
+    check_answered_note,
+    check_asked_note,
+    report_line,
+)
 from keyturn.bot.delivery.card_publisher import RESERVED, CardPublisher
 from keyturn.bot.delivery.outbox_queue import QueuedMessage, QueueEntry, Urgency
 from keyturn.bot.limits import POST, UPDATE
@@ -286,12 +288,12 @@ def _of_spot_check(event: Event, approval: Approval) -> _Note | None:
     if item is None or item.spot_check is None:
         return None
     if event.name is EventName.ITEM_CHECKED:
-        note = answered_note(approval, item, item.spot_check)
+        note = check_answered_note(approval, item, item.spot_check)
         return note, Urgency.HISTORY, _NO_ROLES
     # Answered before this was posted: the question is obsolete.
     if not item.is_to_be_checked:
         return None
-    return checked_note(approval, item), Urgency.HISTORY, _NO_ROLES
+    return check_asked_note(approval, item), Urgency.HISTORY, _NO_ROLES
 
 
 def _history(event: Event, approval: Approval) -> _Note | None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from keyturn.bot.blocks import AS_WRITTEN, Message, ensure_valid_message
 from keyturn.bot.cards.approval import card
 from keyturn.bot.cards.call_rows import needs_full_view
-from keyturn.bot.cards.quality_checks import ended_card
+from keyturn.bot.cards.special_cards import ended_card
 from keyturn.bot.delivery.card_publisher import CardPublisher
 from keyturn.bot.web import Slack, SlackError, SlackRefused, text_at
 from keyturn.gateway.approvals.quality_checks import Seeded, SeededCard

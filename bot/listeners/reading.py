@@ -16,10 +16,9 @@ from itertools import zip_longest
 from typing import LiteralString, TypeAlias
 
 from keyturn.bot.blocks import Block, block_object, box, rich_text
-from keyturn.bot.cards.fallbacks import card_sentence
 from keyturn.bot.cards.home import MAX_PAST, Past, matches, past_blocks, past_modal
 from keyturn.bot.cards.listing import call_title
-from keyturn.bot.cards.states import counted_votes, is_usual, needs
+from keyturn.bot.cards.states import card_sentence, counted_votes, is_usual, needs
 from keyturn.bot.ids import Action, Input, View
 from keyturn.bot.listener_context import ListenerContext, to_mrkdwn
 from keyturn.bot.listeners.router import AckBody, on_action, on_submit

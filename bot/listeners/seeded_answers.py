@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 
-from keyturn.bot.cards.quality_checks import (
+from keyturn.bot.cards.special_cards import (
     ENDED,
     NOT_HERE,
     TOLD_APPROVED,

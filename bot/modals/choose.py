@@ -33,11 +33,18 @@ from keyturn.bot.blocks import (
 from keyturn.bot.cards.call_rows import decided_alone, each_alone
 from keyturn.bot.cards.frame import Frame
 from keyturn.bot.cards.listing import call_title, changes_of, one_line
-from keyturn.bot.cards.mark_texts import mark_lines, mark_text
 from keyturn.bot.cards.queue import whole_call, whole_line
 from keyturn.bot.cards.refs import calls_named
 from keyturn.bot.cards.states import frozen
-from keyturn.bot.cards.table import in_order, noticed, same_calls, sums, totals_of
+from keyturn.bot.cards.table import (
+    in_order,
+    mark_lines,
+    mark_text,
+    noticed,
+    same_calls,
+    sums,
+    totals_of,
+)
 from keyturn.bot.ids import Action, Input, View
 from keyturn.bot.modals.call_form import form, reason_inputs
 from keyturn.bot.modals.form import BadInput, InvalidInputs, State, choice_of, raw_value

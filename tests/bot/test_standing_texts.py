@@ -6,8 +6,8 @@ import json
 from types import SimpleNamespace
 from typing import cast
 
+from keyturn.bot.cards.approval import card
 from keyturn.bot.cards.frame import Frame
-from keyturn.bot.cards.special_cards import standing_card
 from keyturn.bot.delivery.card_copies import CopyUpdater
 from keyturn.bot.delivery.card_publisher import CardPublisher, policy_decision_digest
 from keyturn.bot.delivery.outbox_queue import QueueEntry
@@ -32,8 +32,8 @@ def test_a_direct_message_shows_what_is_left_of_a_standing_approval() -> None:
     publisher = cast("CardPublisher", SimpleNamespace(seal_key=KEY))
     updater = CopyUpdater(publisher)
 
-    shown = json.dumps(standing_card(Frame(given, KEY, "T0", NOW)).blocks)
-    now = json.dumps(standing_card(Frame(after, KEY, "T0", NOW)).blocks)
+    shown = json.dumps(card(Frame(given, KEY, "T0", NOW)).blocks)
+    now = json.dumps(card(Frame(after, KEY, "T0", NOW)).blocks)
     assert ("3 of 3 calls left" in shown, "2 of 3 calls left" in now) == (True, True)
 
     assert (

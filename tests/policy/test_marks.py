@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keyturn.bot.cards.mark_texts import mark_lines
+from keyturn.bot.cards.table import mark_lines
 from keyturn.gateway.approvals.precedents import Past, WindowTotal
 from keyturn.gateway.approvals.record import Approval
 from keyturn.gateway.policy.marks import MarkKind, marks_of, rows_of

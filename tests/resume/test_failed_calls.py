@@ -11,7 +11,7 @@ from langchain.agents import create_agent  # pyright: ignore[reportUnknownVariab
 from langchain_core.tools import BaseTool, tool
 
 from keyturn.agent import ApprovalMiddleware, guarded
-from keyturn.bot.cards.fallbacks import card_fallback
+from keyturn.bot.cards.states import card_fallback
 from keyturn.gateway.approvals.decisions import Reconcile
 from keyturn.gateway.approvals.events import EventName
 from keyturn.gateway.approvals.record import Item

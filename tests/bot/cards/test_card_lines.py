@@ -8,7 +8,7 @@ import pytest
 
 from keyturn.bot.cards.approval import ENDED, card
 from keyturn.bot.cards.listing import needs_a_look
-from keyturn.bot.cards.quality_checks import spot_checks
+from keyturn.bot.cards.special_cards import spot_checks
 from keyturn.bot.ids import Action
 from keyturn.bot.modals import details
 from keyturn.gateway.approvals.policy_decision import Preview

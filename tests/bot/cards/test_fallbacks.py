@@ -8,9 +8,8 @@ from keyturn.bot.blocks import Message
 from keyturn.bot.cards import channel_messages, reminders
 from keyturn.bot.cards.approval import card
 from keyturn.bot.cards.channel_messages import FREEZE_EVENTS, freeze_message
-from keyturn.bot.cards.fallbacks import plain_card
 from keyturn.bot.cards.history import thread_note
-from keyturn.bot.cards.special_cards import many_ran, report_line
+from keyturn.bot.cards.special_cards import many_ran, plain_card, report_line
 from keyturn.gateway.approvals.events import Event, EventName
 from keyturn.gateway.approvals.record import Approval
 from keyturn.gateway.protocol.records import Finding, ItemState

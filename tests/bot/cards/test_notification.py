@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 
 from keyturn.bot.blocks import Message
-from keyturn.bot.cards.fallbacks import plain_card
-from keyturn.bot.cards.special_cards import many_ran, notification, report_line
+from keyturn.bot.cards.approval import card
+from keyturn.bot.cards.special_cards import many_ran, plain_card, report_line
 from keyturn.gateway.approvals.events import Event, EventName
 from keyturn.gateway.approvals.gestures import MAX_ITEMS
 from keyturn.gateway.approvals.record import Approval, HandOver, Item, Remark
@@ -95,7 +95,7 @@ MESSAGES = {
 
 
 def shown(approval: Approval) -> Message:
-    return notification(frame(approval))
+    return card(frame(approval))
 
 
 @pytest.mark.parametrize("name", MESSAGES)

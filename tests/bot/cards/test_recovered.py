@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from keyturn.bot.cards.fallbacks import card_fallback
+from keyturn.bot.cards.approval import card
 from keyturn.bot.cards.history import thread_note
 from keyturn.bot.cards.reply_texts import outcome_text
-from keyturn.bot.cards.special_cards import notification
-from keyturn.bot.cards.states import status_sentence
+from keyturn.bot.cards.states import card_fallback, status_sentence
 from keyturn.bot.listener_context import to_mrkdwn
 from keyturn.gateway.approvals.decisions import Stale
 from keyturn.gateway.approvals.ending import (
@@ -61,7 +60,7 @@ def test_a_call_that_had_been_started_is_not_said_not_to_have_run(
     texts = [said(item), late]
     # The only end of a call without a decision.
     if state is ItemState.LAPSED:
-        note = notification(frame(an_approval(item.with_(tier=Tier.NOTIFY))))
+        note = card(frame(an_approval(item.with_(tier=Tier.NOTIFY))))
         texts.append(readable(note.blocks, note.text).lower())
 
     for told in texts:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keyturn.bot.cards.special_cards import standing_card
+from keyturn.bot.cards.approval import card
 from keyturn.bot.modals import allow_similar
 from keyturn.gateway.approvals.past_calls import PastCalls
 from keyturn.gateway.approvals.record import Approval, Item
@@ -123,7 +123,7 @@ CARDS = {
 
 @pytest.mark.parametrize("name", CARDS)
 def test_a_card_reads_as_written_down(name: str) -> None:
-    message = standing_card(frame(CARDS[name]))
+    message = card(frame(CARDS[name]))
 
     assert validate_message([*message.blocks], message.text, update=True) == []
     assert_same(FOLDER, name, readable.readable(message.blocks, message.text))
@@ -174,7 +174,7 @@ def _standing(bounds: Bounds, state: ItemState, why: str) -> Approval:
 def test_every_card_is_accepted_and_tame(
     bounds: Bounds, state: ItemState, why: str, now_ms: int
 ) -> None:
-    message = standing_card(frame(_standing(bounds, state, why), now_ms=now_ms))
+    message = card(frame(_standing(bounds, state, why), now_ms=now_ms))
 
     assert validate_message([*message.blocks], message.text, update=True) == []
     assert_tame(message.blocks, message.text)
@@ -202,7 +202,7 @@ def test_every_form_and_list_is_accepted_and_tame(
 @_quick
 @given(arguments)
 def test_nobody_allows_what_the_card_does_not_show_whole(args: JsonObject) -> None:
-    message = standing_card(frame(_standing(bounds_of(args), S.PENDING, "")))
+    message = card(frame(_standing(bounds_of(args), S.PENDING, "")))
 
     shown = readable.readable(message.blocks)
     is_whole = "characters not shown here⟧" not in shown

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keyturn.bot.blocks import ensure_valid_message, ensure_valid_view
+from keyturn.bot.cards.approval import card
 from keyturn.bot.cards.frame import Frame
-from keyturn.bot.cards.special_cards import question_card
 from keyturn.bot.ids import VALUE
 from keyturn.bot.modals import answer, details
 from keyturn.gateway.approvals.record import Approval
@@ -127,7 +127,7 @@ def test_a_choice_that_an_option_cannot_hold_stands_whole_above_it(kind: str) ->
 
 def _ensure_valid(questions: tuple[Question, ...], says: str = "") -> None:
     shown = frame(an_asking(*questions).with_(says=says))
-    message = question_card(shown)
+    message = card(shown)
     ensure_valid_message(message.blocks, message.text, update=True)
     ensure_valid_view(answer.view(shown, 0))
     assert APPROVAL_ID in str(message.blocks)

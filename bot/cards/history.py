@@ -115,6 +115,11 @@ def _errors(items: dict[int, Item]) -> str:
     return "\n".join([*lines[:_ERRORS], *([f"… and {more} more"] if more > 0 else [])])
 
 
+def item_of(event: Event, approval: Approval) -> Item | None:
+    """Return the call that an event is about."""
+    return next((item for item in approval.items if item.id == event.item), None)
+
+
 def thread_note(event: Event, approval: Approval) -> Message | None:
     """Return the line of history for the thread under a card; None for no news.
 
@@ -137,7 +142,7 @@ def thread_note(event: Event, approval: Approval) -> Message | None:
         and event.name is not EventName.ITEM_EDITED
     ):
         return None
-    item = next((each for each in approval.items if each.id == event.item), None)
+    item = item_of(event, approval)
     sentence = None if item is None else _sentence(event, item)
     if item is None or sentence is None:
         return None

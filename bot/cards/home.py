@@ -31,6 +31,7 @@ from keyturn.bot.blocks import (
 )
 from keyturn.bot.blocks import home as home_view
 from keyturn.bot.cards.frame import Frame
+from keyturn.bot.cards.history import item_of
 from keyturn.bot.cards.listing import all_text, call_title, one_line
 from keyturn.bot.cards.queue import (
     ROWS,
@@ -438,11 +439,6 @@ class Past:
     is_mine: bool = False
     is_cut: bool = False
     is_complete: bool = True
-
-
-def item_of(event: Event, approval: Approval) -> Item | None:
-    """Return the call that an event is about."""
-    return next((item for item in approval.items if item.id == event.item), None)
 
 
 def matches(event: Event, approval: Approval, words: str) -> bool:

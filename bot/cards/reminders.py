@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping
-from typing import LiteralString
+from typing import LiteralString, NamedTuple
 
 from keyturn.bot.blocks import Block, Message, context, notes, section
 from keyturn.bot.cards.mentions import (
@@ -40,40 +40,49 @@ from keyturn.gateway.protocol.records import ItemState
 _MAX_LINES = 10
 _NAMES = 200
 NEEDED_NOW = template("🔔 Your decision is needed.")
-DOUBT = template(
-    "❓ Please check whether a call on this card took effect, then choose on the card."
-)
-"""The question about calls in doubt, without mentions."""
 
 
-def _reply(
-    approval: Approval, sentence: Template, whom: Mentions, *more: Block
-) -> Message:
-    """Return a reply under a card that calls people to it."""
+class Call(NamedTuple):
+    """A reply under a card that calls people to it.
+
+    Attributes:
+        message: the reply.
+        roles: names of the roles that it mentions.
+        sentence: the reply for people with a copy of the card; None for no such reply.
+    """
+
+    message: Message
+    roles: frozenset[str]
+    sentence: Template | None = None
+
+
+def _call(approval: Approval, sentence: Template, whom: Mentions, *more: Block) -> Call:
     text = about(approval.items, sentence)
-    return Message((section(whom.before(sentence)), *more), text)
+    message = Message((section(whom.before(sentence)), *more), text)
+    return Call(message, frozenset(whom.roles), sentence)
 
 
 def _with_expiry(sentence: Template, approval: Approval) -> Template:
     return joined(" ", [sentence, expiry(approval)])
 
 
-def reminder(approval: Approval) -> Message:
+def reminder(approval: Approval) -> Call:
     """Return the reply that reminds the reviewers who are still needed.
 
     It spares a person who said "I'm on it" or snoozed it, with their user groups.
     """
     taken = approval.acknowledged
     whom = mentions_for(approval, spared=taken.by.user if taken else "")
-    sentence = reminder_sentence(approval)
-    if taken is not None:
-        said: LiteralString = "A reviewer said *I'm on it*."
-        said = "A reviewer snoozed it." if taken.is_snooze else said
-        sentence = joined(" ", [sentence, template(said)])
-    return _reply(approval, sentence, whom)
+    waiting = _with_expiry(template("⏰ Still waiting for people."), approval)
+    if taken is None:
+        return _call(approval, waiting, whom)
+    said: LiteralString = "A reviewer said *I'm on it*."
+    said = "A reviewer snoozed it." if taken.is_snooze else said
+    call = _call(approval, joined(" ", [waiting, template(said)]), whom)
+    return call._replace(sentence=waiting)
 
 
-def snooze_over(approval: Approval, person: str, *, is_missed: bool) -> Message:
+def snooze_over(approval: Approval, person: str, *, is_missed: bool) -> Call:
     """Return the reply for a person whose snooze is over.
 
     With ``is_missed`` it also calls the others, whom the reminder spared.
@@ -81,23 +90,19 @@ def snooze_over(approval: Approval, person: str, *, is_missed: bool) -> Message:
     sentence = template("⏰ Your snooze is over.")
     message = personal_reply(approval, _with_expiry(sentence, approval), person)
     if not is_missed:
-        return message
-    others = mentions_for(approval).before(NEEDED_NOW)
-    return Message((*message.blocks, section(others)), message.text)
-
-
-def reminder_sentence(approval: Approval) -> Template:
-    """Return the words of a reminder, without mentions."""
-    return _with_expiry(template("⏰ Still waiting for people."), approval)
+        return Call(message, frozenset())
+    whom = mentions_for(approval)
+    blocks = (*message.blocks, section(whom.before(NEEDED_NOW)))
+    return Call(Message(blocks, message.text), frozenset(whom.roles))
 
 
 def personal_reply(approval: Approval, sentence: Template, person: str) -> Message:
     """Return a reply under a person's copy; the mention notifies them."""
     whom = Mentions((), (template("{who}", who=user(person)),))
-    return _reply(approval, sentence, whom)
+    return _call(approval, sentence, whom).message
 
 
-def newly_needed(approval: Approval, *, but: Collection[str]) -> Message:
+def newly_needed(approval: Approval, *, but: Collection[str]) -> Call:
     """Return the reply that mentions roles required since the card was posted.
 
     Args:
@@ -115,61 +120,54 @@ def newly_needed(approval: Approval, *, but: Collection[str]) -> Message:
         for person, why in unreachable(approval).items()
         if f"@{person}" in whom.roles
     ]
-    return _reply(approval, sentence, whom, *refused)
+    return _call(approval, sentence, whom, *refused)
 
 
-def with_reviewers(
-    note: Message, approval: Approval, item: Item
-) -> tuple[Message, frozenset[str]]:
-    """Return a note that mentions the people who now decide, and their roles.
-
-    For an edited call, or for a call in doubt.
-    """
+def with_reviewers(note: Message, approval: Approval, item: Item) -> Call:
+    """Return a note with the people who now decide an edited call, or one in doubt."""
     whom = mentions_for(approval.with_(items=(item,)))
     if not whom.roles:
-        return note, frozenset()
+        return Call(note, frozenset(), NEEDED_NOW)
     blocks = (*note.blocks, section(whom.before(NEEDED_NOW)))
     text = f"{note.text} {spoken(NEEDED_NOW)}"
-    return Message(blocks, text), frozenset(whom.roles)
+    return Call(Message(blocks, text), frozenset(whom.roles), NEEDED_NOW)
 
 
-def still_in_doubt(approval: Approval) -> tuple[Message | None, frozenset[str]]:
-    """Return the reply that asks again about calls in doubt, and its mentioned roles.
+def still_in_doubt(approval: Approval) -> Call | None:
+    """Return the reply that asks again about calls in doubt; None if there are none.
 
     There is no timeout: the call may have run, so only people can find out.
     """
     doubts = tuple(one for one in approval.items if one.state is ItemState.IN_DOUBT)
     if not doubts:
-        return None, frozenset()
-    whom = mentions_for(approval.with_(items=doubts))
-    return _reply(approval, DOUBT, whom), frozenset(whom.roles)
+        return None
+    question = template(
+        "❓ Please check whether a call on this card took effect, then choose on the "
+        "card."
+    )
+    return _call(approval, question, mentions_for(approval.with_(items=doubts)))
 
 
-def waits_again(approval: Approval, reason: str) -> Message:
+def waits_again(approval: Approval, reason: str) -> Call:
     """Return the reply about a call that is pending again, with the reason."""
     small = notes([label(fit(reason, _NAMES))] if reason else [])
-    whom = mentions_for(approval)
-    return _reply(approval, waits_again_sentence(approval), whom, *small)
-
-
-def waits_again_sentence(approval: Approval) -> Template:
-    """Return why a call is pending again, without mentions."""
     reopened = (
         end_of(approval, item)
         for item in approval.items
         if item.is_pending and item.revoked is not None
     )
-    return template(
+    sentence = template(
         "↩ Please decide again: an approval was taken back before the call ran. It "
         "expires {at}.",
         at=when(max(reopened, default=approval.expires_at_ms)),
     )
+    return _call(approval, sentence, mentions_for(approval), *small)
 
 
 _ESCALATED = template("📣 Still waiting, so others are asked too.")
 
 
-def escalation(approval: Approval, channels: Mapping[str, str]) -> Message:
+def escalation(approval: Approval, channels: Mapping[str, str]) -> Call:
     """Return the reply that mentions the reviewers of an escalation.
 
     Args:
@@ -181,10 +179,9 @@ def escalation(approval: Approval, channels: Mapping[str, str]) -> Message:
     whom = escalation_mentions(approval)
     # If a channel could not be notified, the first reviewers are mentioned again, so
     # that at least one person is notified.
-    if refused:
-        others = mentions_for(approval)
-        mentions = tuple(dict.fromkeys((*whom.mentions, *others.mentions)))
-        whom = Mentions((*whom.roles, *others.roles), mentions)
+    others = mentions_for(approval)
+    mentions = (*whom.mentions, *(others.mentions if refused else ()))
+    whom = Mentions((*whom.roles, *others.roles), tuple(dict.fromkeys(mentions)))
     small: list[Template] = []
     if notified:
         small.append(template("Notified in {where}", where=places(notified)))
@@ -195,13 +192,9 @@ def escalation(approval: Approval, channels: Mapping[str, str]) -> Message:
             )
         )
     sentence = _with_expiry(_ESCALATED, approval)
-    return _reply(approval, sentence, whom, *map(context, small))
-
-
-def called_sentence(approval: Approval) -> Template:
-    """Return the escalation's sentence for a person with a copy."""
-    said = template("📣 Still waiting, so now you are asked as well.")
-    return _with_expiry(said, approval)
+    personal = template("📣 Still waiting, so now you are asked as well.")
+    call = _call(approval, sentence, whom, *map(context, small))
+    return call._replace(sentence=_with_expiry(personal, approval))
 
 
 def channel_escalation(approval: Approval, card_in: str) -> Message:

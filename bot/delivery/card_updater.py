@@ -19,6 +19,7 @@ from keyturn.bot.cards.channel_messages import corrupt_record
 from keyturn.bot.cards.frame import is_table
 from keyturn.bot.cards.history import failures_note
 from keyturn.bot.cards.reminders import (
+    Call,
     erased,
     has_card,
     is_over,
@@ -92,14 +93,14 @@ def queue_messages(
         entry.messages.append(own)
         return
     events = (*last.failures, event)
-    note, roles = failures_note(events, approval), own.mentioned_roles
+    call = Call(failures_note(events, approval), own.mentioned_roles)
     calls = {one.item for one in events}
     in_doubt = [one for one in approval.items if one.state is ItemState.IN_DOUBT]
     asking = next((item for item in in_doubt if item.id in calls), None)
     if asking is not None and event.name is EventName.ITEM_IN_DOUBT:
-        note, roles = with_reviewers(note, approval, asking)
+        call = with_reviewers(call.message, approval, asking)
     entry.messages[-1] = replace(
-        last, message=note, failures=events, mentioned_roles=roles
+        last, message=call.message, failures=events, mentioned_roles=call.roles
     )
 
 

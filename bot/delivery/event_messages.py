@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TypeAlias
 
 from keyturn.bot.blocks import Message, section
 from keyturn.bot.cards.channel_messages import (
@@ -21,30 +20,24 @@ from keyturn.bot.cards.channel_messages import (
     security_message,
     shortened,
 )
-from keyturn.bot.cards.history import thread_note
+from keyturn.bot.cards.history import item_of, thread_note
 from keyturn.bot.cards.inquiries import asked_note, replied_note, requester_ref
 from keyturn.bot.cards.mentions import (
     copies_called,
     copies_for,
-    escalation_mentions,
-    mentions_for,
 )
 from keyturn.bot.cards.metrics_messages import METRICS_EVENTS, metrics_message
 from keyturn.bot.cards.refs import who
 from keyturn.bot.cards.reminders import (
-    DOUBT,
-    NEEDED_NOW,
-    called_sentence,
+    Call,
     channel_escalation,
     escalation,
     newly_needed,
     personal_reply,
     reminder,
-    reminder_sentence,
     snooze_over,
     still_in_doubt,
     waits_again,
-    waits_again_sentence,
     with_reviewers,
 )
 from keyturn.bot.cards.special_cards import (
@@ -55,7 +48,7 @@ from keyturn.bot.cards.special_cards import (
 from keyturn.bot.delivery.card_publisher import RESERVED, CardPublisher
 from keyturn.bot.delivery.outbox_queue import QueuedMessage, QueueEntry, Urgency
 from keyturn.bot.limits import POST, UPDATE
-from keyturn.bot.text import Template, template
+from keyturn.bot.text import template
 from keyturn.bot.web import NEVER_UPDATED, SlackRefused
 from keyturn.gateway.approvals.events import TROUBLED_RUN, Event, EventName
 from keyturn.gateway.approvals.lifecycle import ApprovalState
@@ -170,22 +163,21 @@ def inquiry_messages(
 POSTED_IN_CHANNEL = FREEZE_EVENTS | METRICS_EVENTS | SECURITY_EVENTS
 """Events that are posted in a channel, not in the thread of a card or a run."""
 
-_Note: TypeAlias = tuple[Message, Urgency, frozenset[str]]
-"""A reply, its priority, and the roles that it mentions."""
-
-_NO_ROLES = frozenset[str]()
 _NO_COPIES: dict[str, tuple[str, str]] = {}
 _IN_DOUBT = ItemState.IN_DOUBT
-_OF_A_DOUBT = frozenset(
+_UNDER_NOTIFICATIONS = frozenset(
     {
+        EventName.APPROVAL_REPORTED,
         EventName.APPROVAL_STILL_IN_DOUBT,
+        EventName.ITEM_CHECKED,
+        EventName.ITEM_CHECK_ASKED,
         EventName.ITEM_IN_DOUBT,
         EventName.ITEM_OBSERVED,
         EventName.ITEM_RECONCILED,
         EventName.ITEM_REPORTED,
     }
 )
-"""Events that get a thread reply under a notification, besides reports."""
+"""Events that get a thread reply under a notification."""
 
 
 def is_silent(event: Event) -> bool:
@@ -208,109 +200,92 @@ def messages_of(
     """
     if event.name in INQUIRY_EVENTS:
         return inquiry_messages(event, approval, place, copies)
-    found: list[QueuedMessage] = []
     if event.name is EventName.APPROVAL_ESCALATED:
-        found = _escalated(event, approval, place)
-    elif place is not None and (note := _note(event, approval)):
-        message, urgency, roles = note
-        found = [QueuedMessage(message, event.seq, *place, urgency, roles)]
-    # First, since only the last message carries the event: it is acknowledged after
-    # all of them.
-    return [*_to_copies(event, approval, copies), *found] if found else []
+        return _escalated(event, approval, place, copies)
+    is_shown = approval.is_auto_approved and event.name not in _UNDER_NOTIFICATIONS
+    if place is None or is_shown:
+        return []  # the notification itself shows it
+    if call := _call(event, approval):
+        urgency = Urgency.NEEDS_PEOPLE
+        queued = QueuedMessage(call.message, event.seq, *place, urgency, call.roles)
+        return [*_to_copies(event, approval, copies, call), queued]
+    note, urgency = _note(event, approval), Urgency.HISTORY
+    if event.name is EventName.APPROVAL_REPORTED:
+        note, urgency = report_line(event), Urgency.CARD_UPDATE
+    return [QueuedMessage(note, event.seq, *place, urgency)] if note else []
 
 
 def _to_copies(
-    event: Event, approval: Approval, copies: Mapping[str, tuple[str, str]]
+    event: Event,
+    approval: Approval,
+    copies: Mapping[str, tuple[str, str]],
+    call: Call,
 ) -> list[QueuedMessage]:
-    sentence, taken = _personal(event, approval), approval.acknowledged
-    if sentence is None:
+    """Return the replies for people with a copy.
+
+    They come first, since only the last message of an event carries it: it is
+    acknowledged after all of them.
+    """
+    if call.sentence is None:
         return []
+    taken = approval.acknowledged
     # A person who said "I'm on it" gets no reminder.
     is_reminder = event.name is EventName.APPROVAL_REMINDED
     spared = taken.by.user if taken and is_reminder else ""
-    is_call = event.name is EventName.APPROVAL_ESCALATED
-    whom = copies_called(approval) if is_call else copies_for(approval)
+    is_escalated = event.name is EventName.APPROVAL_ESCALATED
+    whom = copies_called(approval) if is_escalated else copies_for(approval)
     urgency = Urgency.NEEDS_PEOPLE
     return [
         QueuedMessage(
-            personal_reply(approval, sentence, user), "", *copies[user], urgency
+            personal_reply(approval, call.sentence, user), "", *copies[user], urgency
         )
         for user in whom
         if user in copies and user != spared
     ]
 
 
-def _personal(event: Event, approval: Approval) -> Template | None:
-    """Return the sentence for people with a copy, or None."""
-    if event.name is EventName.APPROVAL_REMINDED:
-        return reminder_sentence(approval)
-    if event.name is EventName.APPROVAL_ESCALATED:
-        return called_sentence(approval)
-    if event.name is EventName.ITEM_REOPENED:
-        return waits_again_sentence(approval)
-    if event.name is EventName.APPROVAL_STILL_IN_DOUBT:
-        return DOUBT
-    return NEEDED_NOW if _item_now_waiting(event, approval) else None
-
-
-def _note(event: Event, approval: Approval) -> _Note | None:
-    """Return the reply under a card about an event; None if it needs none."""
-    found: _Note | None = None
+def _call(event: Event, approval: Approval) -> Call | None:
+    """Return the reply about an event that calls people; None for another event."""
+    # The approval may have been decided while the event was queued.
     is_open = approval.state is ApprovalState.OPEN
-    roles = frozenset(mentions_for(approval).roles)
     match event.name:
-        case EventName.APPROVAL_REPORTED:
-            found = report_line(event), Urgency.CARD_UPDATE, _NO_ROLES
-        case EventName.ITEM_CHECK_ASKED | EventName.ITEM_CHECKED:
-            found = _of_spot_check(event, approval)
-        case name if approval.is_auto_approved and name not in _OF_A_DOUBT:
-            pass  # the notification itself shows it
         case EventName.ITEM_REOPENED if is_open:
-            found = waits_again(approval, event.reason), Urgency.NEEDS_PEOPLE, roles
+            return waits_again(approval, event.reason)
         case EventName.APPROVAL_STILL_IN_DOUBT:
-            note, roles = still_in_doubt(approval)
-            found = (note, Urgency.NEEDS_PEOPLE, roles) if note else None
-        case EventName.APPROVAL_REMINDED:
-            # The approval may have been decided while the reminder was queued.
-            if is_open:
-                found = reminder(approval), Urgency.NEEDS_PEOPLE, roles
+            return still_in_doubt(approval)
+        case EventName.APPROVAL_REMINDED if is_open:
+            return reminder(approval)
         case EventName.APPROVAL_RELEASED if is_open and SNOOZED_BY in event.data:
             is_missed = MISSED in event.data
-            note = snooze_over(approval, event.data[SNOOZED_BY], is_missed=is_missed)
-            found = note, Urgency.NEEDS_PEOPLE, roles if is_missed else _NO_ROLES
+            return snooze_over(approval, event.data[SNOOZED_BY], is_missed=is_missed)
+        case EventName.ITEM_EDITED | EventName.ITEM_IN_DOUBT:
+            item, note = _item_now_waiting(event, approval), _note(event, approval)
+            return with_reviewers(note, approval, item) if item and note else None
         case _:
-            found = _history(event, approval)
-    return found
+            return None
 
 
-def _of_spot_check(event: Event, approval: Approval) -> _Note | None:
-    item = next((one for one in approval.items if one.id == event.item), None)
+def _note(event: Event, approval: Approval) -> Message | None:
+    """Return the reply about an event that calls nobody; None if it needs none."""
+    if event.name in {EventName.ITEM_CHECK_ASKED, EventName.ITEM_CHECKED}:
+        return _of_spot_check(event, approval)
+    # The card of a standing approval is complete, and there may be many uses.
+    return None if approval.is_standing else thread_note(event, approval)
+
+
+def _of_spot_check(event: Event, approval: Approval) -> Message | None:
+    item = item_of(event, approval)
     if item is None or item.spot_check is None:
         return None
     if event.name is EventName.ITEM_CHECKED:
-        note = check_answered_note(approval, item, item.spot_check)
-        return note, Urgency.HISTORY, _NO_ROLES
+        return check_answered_note(approval, item, item.spot_check)
     # Answered before this was posted: the question is obsolete.
-    if not item.is_to_be_checked:
-        return None
-    return check_asked_note(approval, item), Urgency.HISTORY, _NO_ROLES
-
-
-def _history(event: Event, approval: Approval) -> _Note | None:
-    if approval.is_standing:
-        return None  # its card is complete, and there may be many uses
-    note = thread_note(event, approval)
-    if note is None:
-        return None
-    if item := _item_now_waiting(event, approval):
-        note, roles = with_reviewers(note, approval, item)
-        return note, Urgency.NEEDS_PEOPLE, roles
-    return note, Urgency.HISTORY, _NO_ROLES
+    return check_asked_note(approval, item) if item.is_to_be_checked else None
 
 
 def _item_now_waiting(event: Event, approval: Approval) -> Item | None:
     """Return the call if this event made it wait for people; None otherwise."""
-    item = next((one for one in approval.items if one.id == event.item), None)
+    item = item_of(event, approval)
     # Another edit replaced this version since. Its own event mentions the people.
     if item is None or event.version != approval.version:
         return None
@@ -334,15 +309,18 @@ def mention_newly_needed(
     known = entry.mentioned_roles.union(
         *(queued.mentioned_roles for queued in entry.messages)
     )
-    others = frozenset(mentions_for(approval, but=known).roles)
-    if others and entry.place is not None:
-        note = newly_needed(approval, but=known)
-        queued = QueuedMessage(note, "", *entry.place, Urgency.NEEDS_PEOPLE, others)
+    call = newly_needed(approval, but=known)
+    if call.roles and entry.place is not None:
+        urgency = Urgency.NEEDS_PEOPLE
+        queued = QueuedMessage(call.message, "", *entry.place, urgency, call.roles)
         entry.messages.append(queued)
 
 
 def _escalated(
-    event: Event, approval: Approval, place: tuple[str, str] | None
+    event: Event,
+    approval: Approval,
+    place: tuple[str, str] | None,
+    copies: Mapping[str, tuple[str, str]],
 ) -> list[QueuedMessage]:
     """Notify the escalation channels first, then list the results under the card."""
     if approval.state is not ApprovalState.OPEN:
@@ -357,13 +335,11 @@ def _escalated(
     ]
     if place is None:
         return [*queued[:-1], *(replace(one, seq=event.seq) for one in queued[-1:])]
-    message = escalation(approval, {})
-    roles = frozenset(mentions_for(approval).roles)
-    roles |= frozenset(escalation_mentions(approval).roles)
+    call = escalation(approval, {})
     last = QueuedMessage(
-        message, event.seq, *place, urgency, roles, escalation_of=approval
+        call.message, event.seq, *place, urgency, call.roles, escalation_of=approval
     )
-    return [*queued, last]
+    return [*_to_copies(event, approval, copies, call), *queued, last]
 
 
 def message_without_card(

@@ -124,7 +124,8 @@ class QueueSender:
         if queued.escalation_of is not None:
             # Rendered now and not when it was queued: it names the channels that could
             # not be notified, which is known after the messages before it.
-            message = escalation(queued.escalation_of, entry.escalation_results)
+            results = entry.escalation_results
+            message = escalation(queued.escalation_of, results).message
         self.card_publisher.take(POST, queued.channel, RESERVED)
         at = await self.card_publisher.post(
             queued.channel, message, thread_ts=queued.thread_ts

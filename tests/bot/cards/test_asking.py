@@ -98,7 +98,7 @@ def test_a_large_role_gets_some_copies_and_the_others_are_mentioned() -> None:
 def test_who_cannot_get_a_copy_is_mentioned_once_and_it_is_said_why() -> None:
     approval = asked_of(asking(DIRECT, unreachable={"U0EVE": "user_disabled"}))
 
-    message = newly_needed(approval, but={"direct"})
+    message = newly_needed(approval, but={"direct"}).message
 
     assert copies_for(approval) == ("U0BEN", "U0LEAD")
     assert unreachable(approval) == {"U0EVE": "user_disabled"}
@@ -134,7 +134,7 @@ def test_a_reminder_spares_who_is_on_it_and_their_group() -> None:
     taken = Acknowledgement(by=BEN, until_ms=LATER)
     role = asking(WATCH, taken_by=("S0WATCH",))
 
-    text = readable(reminder(asked_of(role).with_(acknowledged=taken)).blocks)
+    text = readable(reminder(asked_of(role).with_(acknowledged=taken)).message.blocks)
 
     assert text.startswith("m:<@U0ZOE> ⏰")
     assert "A reviewer said *I'm on it*." in text

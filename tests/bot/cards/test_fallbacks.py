@@ -51,8 +51,8 @@ def messages_about(approval: Approval) -> list[Message]:
     return [
         card(frame(approval)),
         plain_card(frame(approval)),
-        reminders.reminder(approval),
-        reminders.escalation(approval, {"C0A": "", "C0B": "not_in_channel"}),
+        reminders.reminder(approval).message,
+        reminders.escalation(approval, {"C0A": "", "C0B": "not_in_channel"}).message,
         reminders.channel_escalation(approval, "C0APPROVALS"),
         *(note for note in notes if note),
     ]

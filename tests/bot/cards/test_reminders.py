@@ -6,6 +6,7 @@ from pathlib import Path
 
 from keyturn.bot.blocks import Message
 from keyturn.bot.cards.reminders import (
+    Call,
     channel_escalation,
     escalation,
     newly_needed,
@@ -44,7 +45,7 @@ CALLED = Waiting(roles=(Role(name="senior", users=("U0BEN",)),), channels=("#lea
 APART = expiring_apart()
 
 
-def edit_of_one() -> tuple[Message, frozenset[str]]:
+def edit_of_one() -> Call:
     """Return the note about the edit of one call of a card for different people."""
     edit = edited(an_item(index=0, requirement=TWO), {"amount": 1}, by=ANA)
     other = an_item(index=1, requirement=Requirement(approvals=1, of=(PEOPLE,)))
@@ -68,32 +69,38 @@ def two_calls() -> Approval:
 
 def in_doubt() -> Message:
     item = an_item(requirement=Requirement(approvals=1, of=(PEOPLE,)))
-    note, roles = still_in_doubt(an_approval(item.with_(state=ItemState.IN_DOUBT)))
-    assert note is not None
-    assert roles == {"support"}
-    return note
+    call = still_in_doubt(an_approval(item.with_(state=ItemState.IN_DOUBT)))
+    assert call is not None
+    assert call.roles == {"support"}
+    return call.message
 
 
 MESSAGES = {
     "a reminder names neither who asked nor who has voted": reminder(
         an_approval(OF_PEOPLE.with_(votes=(a_vote(OF_PEOPLE, ANA),)), principals=(KIM,))
-    ),
-    "a reminder names those whom another call of the card needs": reminder(two_calls()),
-    "a reminder of calls that expire apart": reminder(APART),
+    ).message,
+    "a reminder names those whom another call of the card needs": reminder(
+        two_calls()
+    ).message,
+    "a reminder of calls that expire apart": reminder(APART).message,
     "people who are needed now, too": newly_needed(
         an_approval(an_item(requirement=TWO)), but={"support"}
-    ),
-    "people who are needed for calls that expire apart": newly_needed(APART, but=()),
-    "an edit names those who decide the edited call": edit_of_one()[0],
+    ).message,
+    "people who are needed for calls that expire apart": newly_needed(
+        APART, but=()
+    ).message,
+    "an edit names those who decide the edited call": edit_of_one().message,
     "a doubt names those who can settle it": in_doubt(),
-    "a call that waits again has its own end": waits_again(reopened(), "It changed."),
+    "a call that waits again has its own end": waits_again(
+        reopened(), "It changed."
+    ).message,
     "others are called, and a channel": escalation(
         an_approval(waiting=CALLED), {"#leads": ""}
-    ),
+    ).message,
     "all are called where a channel could not be told": escalation(
         an_approval(OF_PEOPLE, waiting=CALLED.with_(channels=("#leads", "C0GENERAL"))),
         {"#leads": "not_in_channel", "C0GENERAL": ""},
-    ),
+    ).message,
     "another channel, without a card": channel_escalation(an_approval(), ""),
     "another channel, with calls that expire apart": channel_escalation(
         APART, "C0APPROVALS"
@@ -111,13 +118,13 @@ def test_each_message_names_those_who_can_act_and_the_time() -> None:
 
 
 def test_an_edit_notes_the_roles_that_it_mentions() -> None:
-    assert edit_of_one()[1] == {"senior", "support"}
+    assert edit_of_one().roles == {"senior", "support"}
 
 
 def test_nobody_is_reminded_of_a_doubt_that_is_settled() -> None:
     executed = an_approval(OF_PEOPLE.with_(state=ItemState.EXECUTED))
 
-    assert still_in_doubt(executed) == (None, frozenset())
+    assert still_in_doubt(executed) is None
 
 
 def test_another_channel_reads_no_argument_and_no_markup_of_strangers() -> None:

@@ -217,6 +217,9 @@ def program(name: str) -> Ref:
     return Ref(f"*{name}*")
 
 
+NAME, NOTE, LINE, TEXT = 60, 120, 200, 600
+"""Maximum characters of a name, a note, a line, and a short text of several lines."""
+
 ELLIPSIS = "…"
 EMPTY = "⟦empty⟧"
 

@@ -62,6 +62,7 @@ from keyturn.bot.cards.special_cards import (
     standing_approval,
 )
 from keyturn.bot.cards.states import (
+    ENDED,
     FINDINGS,
     MAX_ACT,
     NOT_TAKEN,
@@ -94,6 +95,8 @@ from keyturn.bot.cards.table import (
 )
 from keyturn.bot.ids import CARD_EVENT
 from keyturn.bot.text import (
+    LINE,
+    NOTE,
     Plain,
     Template,
     excerpt,
@@ -104,7 +107,6 @@ from keyturn.bot.text import (
     template,
     untrusted,
 )
-from keyturn.gateway.approvals.lifecycle import UNEXECUTED
 from keyturn.gateway.approvals.record import Approval, Item, is_collected
 from keyturn.gateway.protocol.records import Effect, ItemState, Person, Verb
 from keyturn.sandbox.blockkit import JSON, limits
@@ -112,8 +114,6 @@ from keyturn.sandbox.blockkit.payload_rules import text_length
 
 _ENTRIES = 3
 """Calls in doubt that have buttons on the card, and failures whose error it shows."""
-_ARGS = 100
-_ERROR = 160
 _FAILED: LiteralString = "❌ *{n} of {all} failed:* {calls}"
 _DOUBTFUL: LiteralString = "❓ *{n} of {all} may have run:* {calls}"
 _CUT = template("Not all notes fit here: open the marked calls.")
@@ -173,7 +173,7 @@ def _failures(frame: Frame) -> list[list[Block]]:
         text = template("{n} more need an answer: *Open a call…* below.", n=more)
         parts.append([context(text)])
     errors = [
-        f"{item.index + 1}: {excerpt(item.result.summary, _ERROR).text}"
+        f"{item.index + 1}: {excerpt(item.result.summary, LINE).text}"
         for item in ended
         if item.result and item.result.summary
     ]
@@ -186,9 +186,9 @@ def _in_doubt(frame: Frame, item: Item) -> list[Block]:
     """Return one call in doubt: its arguments, its error, and the buttons to answer."""
     values = cell_values(item).items()
     args = " · ".join(f"{name} {text}" for name, text in values)
-    parts = titled(f"Call {item.index + 1}:", fit(args, _ARGS))
+    parts = titled(f"Call {item.index + 1}:", fit(args, NOTE))
     if item.result and item.result.summary:
-        error = excerpt(item.result.summary, _ERROR).text
+        error = excerpt(item.result.summary, LINE).text
         parts += titled(f"{result_title(item.result)}:", error)
     return [
         rich_text(*parts, *checked(frame, item)),
@@ -341,12 +341,8 @@ def _reviewers(frame: Frame) -> list[Template]:
 
 
 _S = ItemState
-ENDED = UNEXECUTED | {_S.EXECUTED, _S.FAILED, _S.HANDED_OVER, _S.NOT_TAKEN}
-"""States that need no action; a failure is one of them."""
 
-_QUOTE = 120
 _CHANGE = 100
-_ROW = 90
 _ROWS = 5
 _UNDECIDED = frozenset({_S.EXPIRED, _S.SUPERSEDED})
 _REASONS: dict[Verb, LiteralString] = {
@@ -405,7 +401,7 @@ def _remarks(item: Item) -> list[Block]:
     """Return the events besides the decision, and the words of people and the tool."""
     said: list[Template | Plain] = []
     if item.revoked is not None and item.revoked.is_final:
-        said.append(label(fit(item.revoked.reason, _QUOTE)))
+        said.append(label(fit(item.revoked.reason, NOTE)))
     for one in item.observations[-1:]:
         finding: LiteralString = "Checked by {who}: " + FINDINGS[one.finding]
         said.append(template(finding, who=who(one.by)))
@@ -436,7 +432,7 @@ def _words(item: Item) -> list[Block]:
         found.append((title, item.result.summary))
     found += handed_words(item)
     lines = [
-        f"{title} {fit(' '.join(text.split()), _QUOTE)}"
+        f"{title} {fit(' '.join(text.split()), NOTE)}"
         for title, text in found
         if text.strip()
     ]
@@ -454,10 +450,10 @@ def _rows(frame: Frame, items: Sequence[Item]) -> list[Block]:
 
 
 def _line(item: Item) -> str:
-    title = fit(" ".join(call_title(item).split()), _ROW)
+    title = fit(" ".join(call_title(item).split()), NOTE)
     said = f"{STATE_NAMES[item.state]}{', edited' if item.edit is not None else ''}"
     if item.state is _S.FAILED and item.result and item.result.summary:
-        said += f": {fit(' '.join(item.result.summary.split()), _ROW)}"
+        said += f": {fit(' '.join(item.result.summary.split()), NOTE)}"
     if item.state is _S.NOT_TAKEN:
         said += f": {NOT_TAKEN[item.handed.problem]}"
     if item.is_contradicted and item.late_result is not None:

@@ -25,7 +25,7 @@ from keyturn.bot.cards.refs import calls_named
 from keyturn.bot.cards.states import FINDINGS, asked_again, votes_missing
 from keyturn.bot.cards.table import in_order, noticed, same_calls, sums, totals_of
 from keyturn.bot.ids import Action, choice
-from keyturn.bot.text import fit, joined, label, template, untrusted
+from keyturn.bot.text import NAME, fit, joined, label, template, untrusted
 from keyturn.gateway.approvals.lifecycle import ApprovalState
 from keyturn.gateway.approvals.record import Item
 from keyturn.gateway.approvals.timing import is_extendable, is_pressing
@@ -43,7 +43,6 @@ BY_VERB: dict[Verb, Action] = {
 """Decisions that a person's text can become, in the order of the buttons."""
 
 _SHOWN = 600
-_TOOL = 80
 
 
 def offer(
@@ -73,7 +72,7 @@ def offer(
             nth = template(
                 "Call {n} of {of}", n=index + 1, of=len(frame.approval.items)
             )
-            blocks.append(context(nth, untrusted(fit(item.tool, _TOOL))))
+            blocks.append(context(nth, untrusted(fit(item.tool, NAME))))
         made = [
             frame.button(index, action)
             for verb, action in BY_VERB.items()
@@ -96,7 +95,6 @@ def ts_of(block: str) -> str:
 
 
 _TOTAL = 180
-_MARKED = 60
 _TOTAL_OF_FEW = 80
 _MANY = 2
 _IN_MENU = 5
@@ -213,7 +211,7 @@ def _summed(frame: Frame, waiting: Sequence[Item], once: str) -> list[str]:
     in_total = f": {total} in total" if 0 < len(total) <= most else ""
     found = noticed(frame.approval) if is_table(frame.approval) else frozenset[int]()
     marked = found & indexes
-    named = fit(calls_named(marked).text, _MARKED) if marked else ""
+    named = fit(calls_named(marked).text, NAME) if marked else ""
     warned = f"Look at {named} first, marked with ⚠️."
     return [
         f"All {len(waiting)} {what} as shown{once}{in_total}.",

@@ -21,6 +21,8 @@ from keyturn.bot.blocks import (
 from keyturn.bot.cards.refs import when
 from keyturn.bot.ids import COMMAND, Action, seal_outage
 from keyturn.bot.text import (
+    LINE,
+    TEXT,
     Ref,
     Template,
     chunks,
@@ -35,20 +37,15 @@ from keyturn.bot.text import (
 )
 from keyturn.gateway.approvals.events import Event, EventName
 
-SECURITY_EVENTS = frozenset({EventName.SECURITY_DETECTED})
-"""Events that are posted in the channel, not in the thread of one card."""
-
 _HINT = (
     "Keyturn refused it: no call runs because of it. You don't need to decide "
     "anything. Please tell the operator of Keyturn: 'keyturn security' lists what was "
     "found, and docs/failures.md explains each kind."
 )
-_NAME = 200
-_REASON = 600
 
 
 def security_message(event: Event) -> Message:
-    """Return the message about one of `SECURITY_EVENTS`.
+    """Return the message about a security event.
 
     Names may come from an intruder in the store, so they are plain text.
     """
@@ -60,7 +57,7 @@ def security_message(event: Event) -> Message:
         found = template("🛡️ *Security events:* {n} more of {kind}.", n=more, kind=kind)
     named = [event.data.get("name", ""), event.data.get("approval", ""), event.agent]
     words = " · ".join(filter(None, named))
-    names = [section(untrusted(fit(words, _NAME)))] if words else []
+    names = [section(untrusted(fit(words, LINE)))] if words else []
     return said(found, *names, context(label(_HINT)))
 
 
@@ -70,22 +67,15 @@ def _code(text: str) -> Ref:
     return code("store")
 
 
-FREEZE_EVENTS = frozenset(
-    {
-        EventName.AGENT_FLOODS,
-        EventName.AGENT_PAUSED,
-        EventName.FREEZE_SET,
-        EventName.FREEZE_LIFTED,
-    }
-)
-"""Events that are posted in the channel, not in the thread of one card."""
-
 _HEADLINES: dict[EventName, LiteralString] = {
     EventName.AGENT_FLOODS: "🌊 *Many requests:* {n} in ten minutes.",
     EventName.AGENT_PAUSED: "⏸️ *Paused* after many rejections.",
     EventName.FREEZE_SET: "🧊 *Frozen* by {who}.",
     EventName.FREEZE_LIFTED: "▶️ *Unfrozen* by {who}.",
 }
+FREEZE_EVENTS = frozenset(_HEADLINES)
+"""Events that are posted in the channel, not in the thread of one card."""
+
 _MEANS: dict[EventName, LiteralString] = {
     EventName.AGENT_FLOODS: (
         "Further calls share one card for each tool, without notifications. Escalated "
@@ -117,13 +107,13 @@ def freeze_message(event: Event, *, command: str = COMMAND) -> Message:
         by["n"] = _ms(event, "requests")
     kind, name = scope_of(event)
     what = f"The {kind} {name}" if name else "Everything"
-    more = [section(untrusted(fit(what, _NAME)))]
+    more = [section(untrusted(fit(what, LINE)))]
     if event.reason:
-        more.append(quote(event.reason, _REASON))
+        more.append(quote(event.reason, TEXT))
     if event.name in _MEANS:
         lifted = f"{kind} {name}" if name else "everything"
         verb = "freeze" if event.name is EventName.AGENT_FLOODS else "unfreeze"
-        lifting = fit(f"{command} {verb} {lifted}", _NAME)
+        lifting = fit(f"{command} {verb} {lifted}", LINE)
         more.append(context(untrusted(f"{_MEANS[event.name]} {lifting}")))
     return said(template(headline, **by), *more)
 
@@ -173,7 +163,7 @@ def run_state(event: Event, *, key: bytes, team: str) -> Message:
     title, rest = _told(event)
     more: list[Block] = []
     if event.reason:
-        more.append(section(untrusted(fit(event.reason, _REASON))))
+        more.append(section(untrusted(fit(event.reason, TEXT))))
     more.append(context(joined(" ", [rest, _KEPT])))
     if event.name is EventName.RUN_PARKED:
         outage = event.data["outage"]

@@ -33,7 +33,7 @@ from keyturn.bot.cards.states import (
     state_sentence,
     still_needed,
 )
-from keyturn.bot.text import Template, excerpt, joined, label, template
+from keyturn.bot.text import LINE, Template, excerpt, joined, label, template
 from keyturn.gateway.approvals.events import (
     BATCH_MEMBER,
     ENDS_DIFFER,
@@ -48,7 +48,6 @@ from keyturn.gateway.protocol.records import Finding, ItemState, Person
 
 _ERRORS = 10
 """How many errors one reply shows; the card and its details have the others."""
-_ERROR = 200
 _REASONS = 3
 _TEXT = 2_500
 
@@ -110,7 +109,7 @@ def _errors(items: dict[int, Item]) -> str:
         for index, item in sorted(items.items())
         if item.result
     ]
-    lines = [f"{n + 1}: {excerpt(text, _ERROR).text}" for n, text in texts if text]
+    lines = [f"{n + 1}: {excerpt(text, LINE).text}" for n, text in texts if text]
     more = len(lines) - _ERRORS
     return "\n".join([*lines[:_ERRORS], *([f"… and {more} more"] if more > 0 else [])])
 

@@ -56,6 +56,9 @@ from keyturn.bot.cards.states import (
 from keyturn.bot.cards.states import why as why_needed
 from keyturn.bot.ids import Action, Input, View
 from keyturn.bot.text import (
+    LINE,
+    NAME,
+    NOTE,
     Plain,
     Template,
     fit,
@@ -201,9 +204,6 @@ _ONLY_NO: LiteralString = (
 _NO_TROUBLE: Mapping[str, str] = {}
 _MAX_OWN = 3
 """Maximum number of a person's own calls below a full page."""
-_MAX_LINE_CHARS = 200
-_MAX_AGENT_CHARS = 60
-_MAX_REASON_CHARS = 120
 
 
 def home(  # noqa: PLR0913 - facts of one tab, each by name
@@ -358,16 +358,16 @@ def _row(
     # Without a description by the policy the title would repeat the arguments of the
     # line.
     has_title = bool(item.description) or not (whole and whole_line(item))
-    titles = [fit(_title(approval), _MAX_LINE_CHARS)] if has_title else []
+    titles = [fit(_title(approval), LINE)] if has_title else []
     small: list[Template | Plain] = [_facts(approval, item, why)]
     if reasons:
-        small.append(label(fit(reasons, _MAX_REASON_CHARS)))
+        small.append(label(fit(reasons, NOTE)))
     if not (is_own or is_decided):
         to = "Open to answer" if item.is_question else "Open to decide"
         small.append(label(to))
     # The heading of a group names the agent of all its rows.
     if names_agent:
-        small.append(untrusted(fit(approval.agent, _MAX_AGENT_CHARS)))
+        small.append(untrusted(fit(approval.agent, NAME)))
     return [
         # In a box: it may contain the agent's words, and runs of text are trusted.
         rich_text(*map(box, [*titles, *whole])),
@@ -417,9 +417,6 @@ def _facts(approval: Approval, item: Item, why: str) -> Template:
 
 MAX_PAST = 20
 """Maximum number of listed decisions."""
-
-_LINE_CHARS = 160
-_WORDS_CHARS = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -476,8 +473,8 @@ def past_modal(past: Past) -> Block:
     """Return the modal with decisions and a search."""
     search = text_input(
         Input.SEARCH.value,
-        initial=past.words[:_WORDS_CHARS] or None,
-        max_length=_WORDS_CHARS,
+        initial=past.words[:LINE] or None,
+        max_length=LINE,
         placeholder=label("Words of the call, its tool, its agent or its id"),
     )
     return modal(
@@ -497,7 +494,7 @@ def past_modal(past: Past) -> Block:
 def _past_row(event: Event, approval: Approval) -> Block:
     item = item_of(event, approval)
     what = call_title(item) if item else one_line(event.tool)
-    return context(untrusted(fit(what, _LINE_CHARS)), _said(event, item))
+    return context(untrusted(fit(what, LINE)), _said(event, item))
 
 
 def _said(event: Event, item: Item | None) -> Template:

@@ -12,6 +12,7 @@ from keyturn.bot.cards.refs import when, with_author
 from keyturn.bot.cards.states import card_fallback
 from keyturn.bot.ids import Action
 from keyturn.bot.text import (
+    NAME,
     Ref,
     Template,
     fit,
@@ -31,7 +32,6 @@ MOST_TEXT = 800
 """Characters that all of it takes on a card, at most."""
 
 _SHARE = 190
-_NAME = 40
 _QUESTION = 2 * MAX_QUESTION
 """Hidden characters make a question longer than it came."""
 
@@ -86,7 +86,7 @@ def inquiries(frame: Frame) -> list[Block]:
 def in_words(head: Template, one: Answered | Inquiry, most: int) -> list[Block]:
     """Return what a person wrote, below their name and the time."""
     # The name in plain text: a mention would notify them when the card is posted again.
-    name = untrusted(f"By {fit(one.by.name or one.by.user, _NAME)}")
+    name = untrusted(f"By {fit(one.by.name or one.by.user, NAME)}")
     said = template("{head}, {at}", head=head, at=when(one.at_ms))
     return [context(said, name), quote(one.text, most)]
 
@@ -116,7 +116,7 @@ def asked_note(event: Event, approval: Approval, who: Ref) -> Message:
         "Reply in this thread and mention me. Reviewers see your reply on the card; "
         "it decides nothing."
     )
-    by = untrusted(f"Asked by {fit(name, _NAME)}")
+    by = untrusted(f"Asked by {fit(name, NAME)}")
     return said(lead, quote(event.reason, _QUESTION), context(by, how))
 
 

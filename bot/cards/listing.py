@@ -22,7 +22,7 @@ from typing import LiteralString, NamedTuple
 from pydantic import JsonValue
 
 from keyturn.bot.cards.warnings import homoglyph_warnings, statement_kinds, unlimited
-from keyturn.bot.text import excerpt, fit, reveal
+from keyturn.bot.text import NAME, excerpt, fit, reveal
 from keyturn.gateway.approvals.evidence import (
     HIDDEN,
     Argument,
@@ -122,7 +122,6 @@ def forms_of(item: Item) -> Forms:
 
 _SHORT_VALUE = 60
 _SHORT_NAME = 32
-_LONGEST_TITLE = 60
 _COLUMN = 24
 _ACT_VALUES, _ACT_VALUE = 3, 40
 """Number of arguments that describe a call without a description, and their length."""
@@ -348,9 +347,7 @@ def _heading(argument: Argument, forms: Forms) -> str:
     is_sql = preview.kind is PreviewKind.SQL and _is_preview_text(argument, preview)
     kinds = statement_kinds(argument.text) if is_sql else ()
     label = preview.labels[argument.name]
-    return (
-        f"{label}{_TITLE}{fit('; '.join(kinds), _LONGEST_TITLE)})" if kinds else label
-    )
+    return f"{label}{_TITLE}{fit('; '.join(kinds), NAME)})" if kinds else label
 
 
 def _is_preview_text(argument: Argument, preview: Preview | None) -> bool:
@@ -384,7 +381,7 @@ def _titled(name: str, title: str, preview: Preview | None) -> str:
     # A title that closes its bracket could continue like the value.
     if ")" in title:
         title = _quoted(title)
-    return f"{shown}{_TITLE}{fit(_without_marks(title), _LONGEST_TITLE)})"
+    return f"{shown}{_TITLE}{fit(_without_marks(title), NAME)})"
 
 
 def _without_marks(text: str) -> str:
@@ -530,7 +527,6 @@ _LEAST_BUDGET = 80
 _MISSING = "⟦not there⟧"
 _TO = " → "
 _BY = ", by "
-_EDITOR = 40
 
 
 def diff(item: Item, *, budget: int) -> str:
@@ -555,7 +551,7 @@ def edit_text(item: Item, *, budget: int) -> str:
 def editor(edit: EditRecord) -> str:
     """Return who edited a call and why: ``by Ana: half of it``."""
     reason = f": {edit.reason}" if edit.reason else ""
-    return f"by {fit(edit.by.name or edit.by.user, _EDITOR)}{reason}"
+    return f"by {fit(edit.by.name or edit.by.user, NAME)}{reason}"
 
 
 def changes_of(

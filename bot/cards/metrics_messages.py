@@ -22,7 +22,7 @@ from keyturn.bot.blocks import (
     text_run,
 )
 from keyturn.bot.cards.refs import when
-from keyturn.bot.text import ELLIPSIS, fit, label, template, untrusted
+from keyturn.bot.text import ELLIPSIS, NAME, fit, label, template, untrusted
 from keyturn.gateway.approvals.events import Event, EventName
 from keyturn.gateway.metrics.counts import Counts, Outcome
 from keyturn.gateway.metrics.fold import Metrics
@@ -42,7 +42,6 @@ _SHOWN = (*_HEADINGS[:3], "Half within", "90 % within")
 """Headings of the columns, as many as a message shows without scrolling."""
 
 _MAX_TOOLS = 10
-_NAME = 60
 
 Row = tuple[str, ...]
 """The name of a tool, and a cell for each of `_HEADINGS`."""
@@ -77,7 +76,7 @@ def facts_block(shown: Iterable[Fact]) -> Block:
 def table_block(rows: Iterable[Sequence[str]]) -> Block:
     """Return a table of `tool_rows`; Slack accepts it in a message, not in a view."""
     # Names of tools come from agents.
-    named = [(untrusted(fit(name, _NAME)).text, *row) for name, *row in rows]
+    named = [(untrusted(fit(name, NAME)).text, *row) for name, *row in rows]
     cells_: list[JSON] = [
         [{"type": "raw_text", "text": cell} for cell in row]
         for row in (("Tool", *_SHOWN), *named)
@@ -138,7 +137,7 @@ def _habits(now: Metrics, before: Metrics) -> Iterator[Fact]:
             f"approved {approved}, changed {changed}, approved in Full details "
             f"{in_details}, half within {half}"
         )
-        yield Fact(fit(name, _NAME), "", said)
+        yield Fact(fit(name, NAME), "", said)
 
 
 def digest_of(metrics: Metrics, before: Metrics) -> Digest:
@@ -280,7 +279,7 @@ def _alert(event: Event) -> Message:
                 corrected=known["corrected"],
                 limit=known["limit"],
             ),
-            *([section(untrusted(fit(f"Only calls of {of}.", _NAME)))] if of else []),
+            *([section(untrusted(fit(f"Only calls of {of}.", NAME)))] if of else []),
         )
     limit_s = known["limit_ms"] // 1000 if "limit_ms" in known else known["limit"] * 60
     is_exact = limit_s % 60 == 0

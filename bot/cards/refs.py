@@ -8,6 +8,7 @@ from typing import LiteralString
 
 from keyturn.bot.cards.frame import Frame
 from keyturn.bot.text import (
+    NAME,
     Plain,
     Ref,
     Template,
@@ -30,7 +31,6 @@ from keyturn.gateway.protocol.records import Person
 _LAST_MS = 99_999_999_999_000  # Slack writes a moment in at most eleven digits
 _MAX_PEOPLE = 5
 _PLACE = 40
-_AGENT = 60
 _CONVERSATION: LiteralString = "Open the conversation"
 
 
@@ -74,10 +74,10 @@ def origin(frame: Frame) -> list[Template | Plain]:
     """
     # Each part is complete: Slack sets the parts of a line apart.
     approval, where = frame.approval, frame.conversation
-    agent = fit(approval.agent, _AGENT)
+    agent = fit(approval.agent, NAME)
     parts: list[Template | Plain] = [untrusted(f"Requested by the agent {agent}")]
     if approval.is_standing:
-        parts = [untrusted(f"Agent: {fit(bounds_of(approval).agent, _AGENT)}")]
+        parts = [untrusted(f"Agent: {fit(bounds_of(approval).agent, NAME)}")]
     elif approval.requester is not None:
         # A question is the agent's, not the requester's.
         by: LiteralString = (

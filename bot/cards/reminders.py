@@ -19,8 +19,15 @@ from keyturn.bot.cards.mentions import (
     unreachable,
 )
 from keyturn.bot.cards.refs import place, places, short_ref, when
-from keyturn.bot.cards.states import STATE_NAMES, about, card_fallback, expiry
+from keyturn.bot.cards.states import (
+    ENDED,
+    STATE_NAMES,
+    about,
+    card_fallback,
+    expiry,
+)
 from keyturn.bot.text import (
+    LINE,
     Template,
     channel,
     code,
@@ -38,7 +45,6 @@ from keyturn.gateway.approvals.timing import end_of
 from keyturn.gateway.protocol.records import ItemState
 
 _MAX_LINES = 10
-_NAMES = 200
 NEEDED_NOW = template("🔔 Your decision is needed.")
 
 
@@ -150,7 +156,7 @@ def still_in_doubt(approval: Approval) -> Call | None:
 
 def waits_again(approval: Approval, reason: str) -> Call:
     """Return the reply about a call that is pending again, with the reason."""
-    small = notes([label(fit(reason, _NAMES))] if reason else [])
+    small = notes([label(fit(reason, LINE))] if reason else [])
     reopened = (
         end_of(approval, item)
         for item in approval.items
@@ -212,21 +218,12 @@ def channel_escalation(approval: Approval, card_in: str) -> Message:
         card = template("Its card is in {where}.", where=channel(card_in))
     # Names of tools only: this channel may have readers who must not see the arguments.
     tools = dict.fromkeys(item.tool for item in approval.items if item.is_pending)
-    named = untrusted(fit(f"{', '.join(tools)} ({approval.agent})", _NAMES))
+    named = untrusted(fit(f"{', '.join(tools)} ({approval.agent})", LINE))
     blocks = (section(joined(" ", [waits, card, expiry(approval)])), section(named))
     return Message(blocks, f"{spoken(_ESCALATED)} {card_fallback(approval)}")
 
 
 _PLAIN_NAME = re.compile(r"[a-z][a-z0-9_]{0,99}")
-_UNFINISHED = frozenset(
-    {
-        ItemState.PENDING,
-        ItemState.AUTHORIZED,
-        ItemState.EXECUTING,
-        ItemState.HANDING_OVER,
-        ItemState.IN_DOUBT,
-    }
-)
 
 
 def needs_people(approval: Approval) -> bool:
@@ -247,7 +244,7 @@ def has_card(approval: Approval) -> bool:
 
 def is_over(approval: Approval) -> bool:
     """Return whether nothing on the card will change by itself any more."""
-    return not any(item.state in _UNFINISHED for item in approval.items)
+    return all(item.state in ENDED for item in approval.items)
 
 
 def reason(why: str) -> Template:

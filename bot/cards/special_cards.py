@@ -56,6 +56,9 @@ from keyturn.bot.cards.refs import short_ref, when, who
 from keyturn.bot.cards.states import MAX_ACT, card_fallback, counted
 from keyturn.bot.ids import CARD_EVENT, COMMAND, Action
 from keyturn.bot.text import (
+    LINE,
+    NAME,
+    NOTE,
     Plain,
     Template,
     excerpt,
@@ -229,11 +232,8 @@ def _standing_buttons(frame: Frame, item: Item, *, is_whole: bool) -> list[Block
 
 
 _REMARKS = 3
-_AGENT = 60
-_TOOL = 40
 _OTHERS = 400
 _REMARK = 300
-_NOTE = 80
 _MANY = 2_000
 
 
@@ -271,7 +271,7 @@ def many_ran(events: Sequence[Event], *, command: str = COMMAND) -> Message:
     failed = sum(event.name is EventName.ITEM_FAILED for event in events)
     counts = Counter((event.tool, event.agent) for event in ran)
     lines = [
-        f"{n} of {fit(tool, _NOTE)} ({fit(agent, _AGENT)})"
+        f"{n} of {fit(tool, NAME)} ({fit(agent, NAME)})"
         for (tool, agent), n in counts.most_common()
     ]
     sentence = template(
@@ -291,7 +291,7 @@ def _other_runs(frame: Frame) -> list[Block]:
         return []
     more = template("*{n} more:*", n=len(others))
     tools = Counter(item.tool for item in others)
-    text = "\n".join(f"{n} of {fit(tool, _NOTE)}" for tool, n in tools.most_common())
+    text = "\n".join(f"{n} of {fit(tool, NAME)}" for tool, n in tools.most_common())
     return [
         section(more),
         quote(text, _OTHERS),
@@ -333,7 +333,7 @@ def _freeze(frame: Frame, item: Item, *, is_only: bool) -> Block:
     return frame.button(
         item.index,
         Action.FREEZE_TOOL,
-        text="" if is_only else f"Freeze {fit(item.tool, _TOOL)}",
+        text="" if is_only else f"Freeze {fit(item.tool, NAME)}",
         confirm=confirm(
             label("Freeze the tool?"),
             label("No agent can start the tool until someone ends the freeze."),
@@ -341,8 +341,6 @@ def _freeze(frame: Frame, item: Item, *, is_only: bool) -> Block:
         ),
     )
 
-
-_SEEDED_TITLE = 200
 
 TOLD_APPROVED = template(
     "🧪 This was a seeded defect, and you approved it. No agent asked for it, and "
@@ -375,7 +373,7 @@ def ended_card(card: SeededCard, answer: str) -> Message:
         (
             header(label("🧪 Seeded defect")),
             context(_HOW.get(answer, _NOBODY)),
-            rich_text(box(fit(call_title(card.shown.items[0]), _SEEDED_TITLE))),
+            rich_text(box(fit(call_title(card.shown.items[0]), LINE))),
             section(_WHAT),
             section(label(f"What was wrong: {card.defect}")),
         ),
@@ -393,7 +391,6 @@ _WHAT_FOR = template(
     "audit log; it undoes nothing."
 )
 
-_TITLE = 100
 _ASKED = template("🔍 *Spot check:* was this right?")
 
 
@@ -435,7 +432,7 @@ def _title_of(approval: Approval, item: Item) -> list[Block]:
     """Return the title of one of several calls; a single call needs none."""
     if not approval.is_batch:
         return []
-    return [rich_text(box(fit(call_title(item), _TITLE)))]
+    return [rich_text(box(fit(call_title(item), NOTE)))]
 
 
 def _answer(check: SpotCheck) -> Template:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
-from typing import LiteralString
+from typing import LiteralString, NamedTuple
 
 from keyturn.bot.cards.refs import calls_named, join_list, people, when, who
 from keyturn.bot.text import (
@@ -21,7 +21,7 @@ from keyturn.bot.text import (
     untrusted,
 )
 from keyturn.gateway.approvals.decisions import Stale
-from keyturn.gateway.approvals.lifecycle import ApprovalState
+from keyturn.gateway.approvals.lifecycle import UNEXECUTED, ApprovalState
 from keyturn.gateway.approvals.quorum import Tally, is_dead_end, tally
 from keyturn.gateway.approvals.record import (
     Approval,
@@ -44,49 +44,69 @@ MAX_ACT = 140
 """Maximum characters of a call's title in a header; Slack accepts 150 in all."""
 
 _S = ItemState
-STATE_NAMES: dict[ItemState, LiteralString] = {
-    _S.PENDING: "waiting",
-    _S.AUTHORIZED: "approved",
-    _S.EXECUTING: "running",
-    _S.EXECUTED: "done",
-    _S.FAILED: "failed",
-    _S.IN_DOUBT: "in doubt",
-    _S.REJECTED: "rejected",
-    _S.ANSWERED: "answered",
-    _S.EXPIRED: "expired",
-    _S.SUPERSEDED: "cancelled",
-    _S.WITHDRAWN: "withdrawn",
-    _S.LAPSED: "lapsed",
-    _S.HANDING_OVER: "being handed over",
-    _S.HANDED_OVER: "handed over",
-    _S.NOT_TAKEN: "not taken",
-}
-"""One short word for each state, for counts and the fallback text."""
 
-UNREVIEWED_STATE_NAMES: dict[ItemState, LiteralString] = {
-    **STATE_NAMES,
-    _S.AUTHORIZED: "not started yet",
+
+class _Words(NamedTuple):
+    """The words for a state.
+
+    Attributes:
+        name: one short word, for counts and the fallback text.
+        head: its sign, and the words before the names of the people who caused it.
+        tail: the words after these names.
+    """
+
+    name: LiteralString
+    head: LiteralString
+    tail: LiteralString = ""
+
+
+_WORDS: dict[ItemState, _Words] = {
+    _S.PENDING: _Words("waiting", "⏳"),
+    _S.AUTHORIZED: _Words("approved", "🔑 *Approved*", ", {at}. Waiting to run."),
+    _S.EXECUTING: _Words("running", "🔄 *Approved*", ", running since {at}."),
+    _S.EXECUTED: _Words("done", "✅ *Approved*", ", done {at}."),
+    _S.FAILED: _Words("failed", "❌ *Approved*", ", but it failed {at}."),
+    _S.IN_DOUBT: _Words(
+        "in doubt",
+        "❓ *We don't know whether this ran*",
+        ": the worker stopped in the middle {at}. Please check, then choose.",
+    ),
+    _S.REJECTED: _Words("rejected", "🚫 *Rejected*", ", {at}. Nothing ran."),
+    _S.ANSWERED: _Words("answered", "💬 *Answered*", ", {at}. Nothing ran."),
+    _S.EXPIRED: _Words("expired", "⌛ *Expired*", " {at}. Nothing ran."),
+    _S.SUPERSEDED: _Words(
+        "cancelled", "⏩ *Cancelled*", " {at}: a newer message came. Nothing ran."
+    ),
+    _S.WITHDRAWN: _Words("withdrawn", "↩ *Withdrawn*", " {at}. Nothing ran."),
+    _S.LAPSED: _Words("lapsed", "⌛ *Approved*", ", but it lapsed {at}. Nothing ran."),
+    _S.HANDING_OVER: _Words(
+        "being handed over",
+        "📤 *Approved*",
+        ", {at}. Being handed to {name}, which runs it by itself.",
+    ),
+    _S.HANDED_OVER: _Words(
+        "handed over",
+        "📤 *Approved*",
+        ". Handed {at} to {name}, which runs it by itself.",
+    ),
+    _S.NOT_TAKEN: _Words(
+        "not taken", "⚠️ *Approved*", ", but not taken {at} by {name}: {why}."
+    ),
 }
+
+STATE_NAMES = {state: words.name for state, words in _WORDS.items()}
+"""One short word for each state."""
+
+UNREVIEWED_STATE_NAMES: dict[ItemState, LiteralString]
+UNREVIEWED_STATE_NAMES = {**STATE_NAMES, _S.AUTHORIZED: "not started yet"}
 """The same for calls that the policy authorized without review."""
 
-SIGNS: dict[ItemState, LiteralString] = {
-    _S.PENDING: "⏳",
-    _S.AUTHORIZED: "🔑",
-    _S.EXECUTING: "🔄",
-    _S.EXECUTED: "✅",
-    _S.FAILED: "❌",
-    _S.IN_DOUBT: "❓",
-    _S.REJECTED: "🚫",
-    _S.ANSWERED: "💬",
-    _S.EXPIRED: "⌛",
-    _S.SUPERSEDED: "⏩",
-    _S.WITHDRAWN: "↩",
-    _S.LAPSED: "⌛",
-    _S.HANDING_OVER: "📤",
-    _S.HANDED_OVER: "📤",
-    _S.NOT_TAKEN: "⚠️",
-}
+SIGNS: dict[ItemState, LiteralString]
+SIGNS = {state: words.head.partition(" ")[0] for state, words in _WORDS.items()}
 """The sign of each state; its sentence begins with the same sign."""
+
+ENDED = UNEXECUTED | {_S.EXECUTED, _S.FAILED, _S.HANDED_OVER, _S.NOT_TAKEN}
+"""States that need no action; a failure is one of them."""
 
 SEVERAL = "☑️"
 """The sign of calls that ended in different ways."""
@@ -101,33 +121,6 @@ FINDINGS: dict[Finding, LiteralString] = {
 TRIAGE_TITLE = "Triage (a model's opinion, unverified)"
 """Title of the rationale of a model that raised a call's tier."""
 
-
-_STATUS_LINES: dict[ItemState, tuple[LiteralString, LiteralString]] = {
-    _S.AUTHORIZED: ("🔑 *Approved*", ", {at}. Waiting to run."),
-    _S.EXECUTING: ("🔄 *Approved*", ", running since {at}."),
-    _S.EXECUTED: ("✅ *Approved*", ", done {at}."),
-    _S.FAILED: ("❌ *Approved*", ", but it failed {at}."),
-    _S.IN_DOUBT: (
-        "❓ *We don't know whether this ran*",
-        ": the worker stopped in the middle {at}. Please check, then choose.",
-    ),
-    _S.REJECTED: ("🚫 *Rejected*", ", {at}. Nothing ran."),
-    _S.ANSWERED: ("💬 *Answered*", ", {at}. Nothing ran."),
-    _S.EXPIRED: ("⌛ *Expired*", " {at}. Nothing ran."),
-    _S.SUPERSEDED: ("⏩ *Cancelled*", " {at}: a newer message came. Nothing ran."),
-    _S.WITHDRAWN: ("↩ *Withdrawn*", " {at}. Nothing ran."),
-    _S.LAPSED: ("⌛ *Approved*", ", but it lapsed {at}. Nothing ran."),
-    _S.HANDING_OVER: (
-        "📤 *Approved*",
-        ", {at}. Being handed to {name}, which runs it by itself.",
-    ),
-    _S.HANDED_OVER: (
-        "📤 *Approved*",
-        ". Handed {at} to {name}, which runs it by itself.",
-    ),
-    _S.NOT_TAKEN: ("⚠️ *Approved*", ", but not taken {at} by {name}: {why}."),
-}
-"""Text of each state before and after the names of the people who caused it."""
 
 _STOPPED: LiteralString = "the worker stopped in the middle"
 _OLDER: LiteralString = "its record was restored from an older copy"
@@ -229,7 +222,7 @@ def state_sentence(
         at_ms: the time.
         has_names: whether to name the people who caused the state.
     """
-    head, tail = _STATUS_LINES[state]
+    _, head, tail = _WORDS[state]
     if state is _S.IN_DOUBT and item.has_failed:
         head, tail = "❌ *Failed*", " {at}. Should it run again?"
     elif item.is_restored:

@@ -20,7 +20,7 @@ are untrusted: they are on one line and cut.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from decimal import Decimal
@@ -41,6 +41,8 @@ from keyturn.bot.cards.states import STATE_NAMES, counted_votes, without_tier
 from keyturn.bot.cards.warnings import homoglyph_warnings, unlimited
 from keyturn.bot.text import (
     ELLIPSIS,
+    NAME,
+    NOTE,
     Plain,
     Template,
     fit,
@@ -198,7 +200,7 @@ def totals_of(approval: Approval) -> list[tuple[str, Total]]:
     found: list[tuple[str, Total]] = []
     for tool, items in tools.items():
         totals = rows_of(items).totals if len(items) > 1 else ()
-        prefix = f"{fit(one_line(tool), _TOOL)}: " if len(tools) > 1 else ""
+        prefix = f"{fit(one_line(tool), NAME)}: " if len(tools) > 1 else ""
         found += [(f"{prefix}{total.name}", total) for total in totals]
     return found
 
@@ -231,14 +233,10 @@ def sums(totals: Sequence[tuple[str, Total]], indexes: AbstractSet[int]) -> str:
 
 _REPEATED = (PrecedentKind.DONE, PrecedentKind.WAITING)
 _REASONS = 3
-_REASON = 120
-_CALLS = 80
 _MARKS = 6
 """Maximum lines about marks."""
-_TOTAL = 120
-_TOTALS, _TOTALS_OF_FEW = 6, 3
+_MOST_TOTALS, _TOTALS_OF_FEW = 6, 3
 """Maximum lines about totals, on a card with a table and without one."""
-_TOOL = 60
 
 
 def is_remarkable(item: Item) -> bool:
@@ -294,7 +292,7 @@ def in_order(approval: Approval, found: frozenset[int]) -> list[Item]:
 
 def notices(frame: Frame) -> list[Block]:
     """Return the small print above a table: totals, and reasons."""
-    return [*totals(frame), *_warnings(frame), *_reasons(frame)]
+    return [*totals(frame), *_reasons(frame)]
 
 
 def _stricter(approval: Approval) -> frozenset[int]:
@@ -322,12 +320,12 @@ def totals(frame: Frame) -> list[Block]:
         if len(parts) > is_in_header:
             text = f"{name}: {' · '.join(parts)}"
             # A number is never cut.
-            is_long = len(reveal(text)) > _TOTAL
-            text = fit(f"{name}: too long to show", _TOTAL) if is_long else text
+            is_long = len(reveal(text)) > NOTE
+            text = fit(f"{name}: too long to show", NOTE) if is_long else text
             lines.append(untrusted(text))
         if left := _left_out(total):
-            lines.append(untrusted(fit(f"Not in the total of {name}: {left}", _TOTAL)))
-    most = _TOTALS if is_table(approval) else _TOTALS_OF_FEW
+            lines.append(untrusted(fit(f"Not in the total of {name}: {left}", NOTE)))
+    most = _MOST_TOTALS if is_table(approval) else _TOTALS_OF_FEW
     more = len(lines) - most
     rest = [template("More about totals is not shown: {n}", n=more)] if more > 0 else []
     return notes([*lines[:most], *rest])
@@ -358,23 +356,6 @@ def marks(frame: Frame) -> list[Block]:
     return [section(untrusted("\n".join(f"⚠️ {one}" for one in lines)))] if lines else []
 
 
-def _warnings(frame: Frame) -> list[Block]:
-    items = frame.approval.items
-    hidden = [one.index for one in items if has_hidden(all_text(one))]
-    mixed = [one.index for one in items if homoglyph_warnings(all_text(one))]
-    without = [one.index for one in items if unlimited(one)]
-    lines: list[Template | Plain] = []
-    for indexes, what in (
-        (hidden, "Hidden characters, shown as ⟦U+…⟧, are"),
-        (mixed, "Look-alike letters are"),
-        (without, "UPDATE or DELETE without WHERE is"),
-    ):
-        if indexes:
-            where = fit(calls_named(indexes).text, _CALLS)
-            lines.append(label(f"⚠️ {what} in {where}."))
-    return notes(lines)
-
-
 def _reasons(frame: Frame) -> list[Block]:
     """List the reasons for the requirements, and their calls."""
     found: dict[str, list[int]] = {}
@@ -386,7 +367,7 @@ def _reasons(frame: Frame) -> list[Block]:
     for reason, indexes in [*found.items()][:_REASONS]:
         is_all = len(indexes) == len(frame.approval.items)
         of = "" if is_all else f" ({calls_named(indexes).text})"
-        lines.append(untrusted(fit(reason, _REASON) + fit(of, _CALLS)))
+        lines.append(untrusted(fit(reason, NOTE) + fit(of, NAME)))
     if more := len(found) - len(lines):
         lines.append(template("and {n} more reasons: open the calls", n=more))
     return notes(lines)
@@ -397,11 +378,8 @@ MOST_TEXT = 900
 
 _MOST_REPEATED = 3
 """Maximum calls of a batch in the banner."""
-_NAMES = 60
 _PAIR = 2
-_SAME = 140
 _WINDOWS = 2
-_WINDOW = 90
 
 _DONE: dict[ItemState, LiteralString] = {
     ItemState.PENDING: "waits on another card since {at}",
@@ -439,7 +417,7 @@ def precedents(frame: Frame) -> list[Block]:
     same = same_calls(approval)
     others = [item.index for item in waiting if _elsewhere(approval, item)]
     if others and approval.is_batch:
-        named = fit(calls_named(others).text.capitalize(), _SAME)
+        named = fit(calls_named(others).text.capitalize(), NOTE)
         same.append(f"{named}: the same is waiting on another card.")
     if same:
         text = label("\n".join(f"⚠️ {line}" for line in same))
@@ -467,8 +445,8 @@ def same_calls(approval: Approval, among: Container[int] | None = None) -> list[
         names = ", ".join(one.removeprefix("args.") for one in items[0].past.same_by)
         what = f"have the same {names}" if names else "have the same effect"
         said = "are the same call" if len(alike) == 1 else what
-        named = fit(", ".join(first), _NAMES)
-        lines.append(fit(f"Calls {named} and {last} {said}.", _SAME))
+        named = fit(", ".join(first), NAME)
+        lines.append(fit(f"Calls {named} and {last} {said}.", NOTE))
     more = len(lines) - _MOST_REPEATED
     rest = [f"{more} more groups of calls are the same."] if more > 0 else []
     return [*lines[:_MOST_REPEATED], *rest]
@@ -514,13 +492,13 @@ def _rejected(item: Item) -> tuple[Precedent, ...]:
 
 def _people(approval: Approval, precedent: Precedent, verb: str) -> Plain:
     """Name people in plain text: a mention would notify them of another call."""
-    names = fit(", ".join(one.name or one.user for one in precedent.by), _NAMES)
+    names = fit(", ".join(one.name or one.user for one in precedent.by), NAME)
     said = f"{verb} by {names}"
     if precedent.agent != approval.agent:
-        said += f" for the agent {fit(precedent.agent, _NAMES)}"
+        said += f" for the agent {fit(precedent.agent, NAME)}"
     # Another agent may have other reviewers, whose words are not for these readers.
     elif precedent.reason:
-        said += f": {fit(precedent.reason, _REASON)}"
+        said += f": {fit(precedent.reason, NOTE)}"
     return untrusted(said)
 
 
@@ -530,17 +508,13 @@ def _total(total: WindowTotal) -> Plain:
     what = "other calls" if total.is_count else "in other calls"
     by = f"Same {total.by.removeprefix('args.')}, last" if total.by else "Last"
     span = short_duration(total.within_ms)
-    return label(fit(f"{by} {span}: {shown} {what} ({total.window})", _WINDOW))
+    return label(fit(f"{by} {span}: {shown} {what} ({total.window})", NOTE))
 
 
-_MARKED_CALLS = 60
-_MARK_LINE = 180
-
-
-def mark_text(one: Mark) -> str:
+def _mark_text(one: Mark) -> str:
     """Describe a mark without its call: untrusted text."""
     name, other = map(_named, (one.name, one.other))
-    calls = fit(calls_named(one.like).text, _MARKED_CALLS) if one.like else ""
+    calls = fit(calls_named(one.like).text, NAME) if one.like else ""
     return one.kind.format(
         name=name,
         other=other,
@@ -560,6 +534,25 @@ def _named(name: str) -> str:
     return shown if is_plain else f'"{shown}"'
 
 
+_SIGHTS: tuple[tuple[str, Callable[[Item], object]], ...] = (
+    ("hidden characters, shown as ⟦U+…⟧", lambda item: has_hidden(all_text(item))),
+    ("look-alike letters", lambda item: homoglyph_warnings(all_text(item))),
+    ("UPDATE or DELETE without WHERE", unlimited),
+)
+"""Marks of a call by its own text, without a comparison with the other calls."""
+
+
+def marks_by_text(approval: Approval) -> dict[str, list[int]]:
+    """Return the calls with each mark: untrusted texts, and indexes."""
+    found: dict[str, list[int]] = {}
+    for mark in marks_of(approval):
+        found.setdefault(_mark_text(mark), []).append(mark.index)
+    for text, has_it in _SIGHTS:
+        if calls := [item.index for item in approval.items if has_it(item)]:
+            found[text] = calls
+    return found
+
+
 def mark_lines(approval: Approval, among: Container[int] | None = None) -> list[str]:
     """Describe the marks of a card, one line for each kind: untrusted texts.
 
@@ -567,12 +560,9 @@ def mark_lines(approval: Approval, among: Container[int] | None = None) -> list[
         approval: the calls of the card.
         among: indexes of the calls to describe; None for all.
     """
-    found: dict[str, list[int]] = {}
-    for one in marks_of(approval):
-        if among is None or one.index in among:
-            found.setdefault(mark_text(one), []).append(one.index)
-    named = {text: calls_named(calls).text for text, calls in found.items()}
-    return [
-        fit(f"{fit(calls, _MARKED_CALLS).capitalize()}: {text}.", _MARK_LINE)
-        for text, calls in named.items()
-    ]
+    lines: list[str] = []
+    for text, indexes in marks_by_text(approval).items():
+        if calls := [one for one in indexes if among is None or one in among]:
+            named = fit(calls_named(calls).text, NAME).capitalize()
+            lines.append(fit(f"{named}: {text}.", 3 * NAME))
+    return lines

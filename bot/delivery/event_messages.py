@@ -9,7 +9,6 @@ from dataclasses import replace
 from keyturn.bot.blocks import Message, section
 from keyturn.bot.cards.channel_messages import (
     FREEZE_EVENTS,
-    SECURITY_EVENTS,
     agent_answer,
     freeze_message,
     no_answer,
@@ -160,7 +159,7 @@ def inquiry_messages(
     return [*told, QueuedMessage(note, event.seq, *place, urgency)]
 
 
-POSTED_IN_CHANNEL = FREEZE_EVENTS | METRICS_EVENTS | SECURITY_EVENTS
+POSTED_IN_CHANNEL = FREEZE_EVENTS | METRICS_EVENTS | {EventName.SECURITY_DETECTED}
 """Events that are posted in a channel, not in the thread of a card or a run."""
 
 _NO_COPIES: dict[str, tuple[str, str]] = {}
@@ -376,7 +375,7 @@ def _without_card(
             message = run_failed()
         case name if name in METRICS_EVENTS:
             message = metrics_message(event, has_chart=not is_plain)
-        case name if name in SECURITY_EVENTS:
+        case EventName.SECURITY_DETECTED:
             message = security_message(event)
         case name if name in FREEZE_EVENTS:
             message = freeze_message(event, command=command)

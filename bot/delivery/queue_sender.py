@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, replace
 
-from keyturn.bot.cards.channel_messages import FREEZE_EVENTS, SECURITY_EVENTS, shortened
+from keyturn.bot.cards.channel_messages import shortened
 from keyturn.bot.cards.metrics_messages import METRICS_EVENTS
 from keyturn.bot.cards.reminders import escalation
 from keyturn.bot.cards.special_cards import many_ran
@@ -183,7 +183,7 @@ class QueueSender:
     def _channel(self, entry: QueueEntry, event: Event) -> str:
         if event.name in METRICS_EVENTS:
             return entry.channel or event.channel
-        if event.name in FREEZE_EVENTS | SECURITY_EVENTS:
+        if event.name in POSTED_IN_CHANNEL:
             return entry.channel or self.collector.service.policy_now.defaults.channel
         return event.data.get("channel") or event.channel
 

@@ -25,7 +25,7 @@ from keyturn.bot.listeners.router import AckBody, on_action, on_submit
 from keyturn.bot.listeners.targets import open_modal
 from keyturn.bot.modals.form import text_of
 from keyturn.bot.payload import Clicked, Command, Submitted
-from keyturn.bot.text import code, fit, slash_command, template
+from keyturn.bot.text import NOTE, code, fit, slash_command, template
 from keyturn.bot.web import newest_id
 from keyturn.gateway.approvals.decisions import AccountKind, Reviewer
 from keyturn.gateway.approvals.events import Event
@@ -54,7 +54,6 @@ _NOT_SHOWN = template(
     "Please try again in a moment."
 )
 _MOST_TITLES = 5
-_TITLE = 120
 _FROZEN = template("🧊 *Frozen*.")
 # Typed by people, and echoed: it cannot match anything that Slack parses as markup.
 _ID = re.compile(r"(?P<tenant>ap_[a-z0-9_-]{1,64}_)?(?P<digits>[0-9a-f]{1,32})")
@@ -174,7 +173,7 @@ def blocks_of(
             shown = [call_title(item) for item in approval.items[:_MOST_TITLES]]
             more = len(approval.items) - len(shown)
             rest = [f"… and {more} more"] if more > 0 else []
-            titles = "\n".join(fit(one, _TITLE) for one in [*shown, *rest])
+            titles = "\n".join(fit(one, NOTE) for one in [*shown, *rest])
             # Never as markup: an agent chose these words.
             blocks.append(rich_text(box(titles)))
     return blocks

@@ -39,7 +39,7 @@ from keyturn.bot.listeners.targets import (
 from keyturn.bot.modals import allow_similar
 from keyturn.bot.modals.form import InvalidInputs
 from keyturn.bot.payload import Clicked, Command, Submitted
-from keyturn.bot.text import fit, joined, label, template, untrusted
+from keyturn.bot.text import NAME, fit, joined, label, template, untrusted
 from keyturn.gateway.approvals.decisions import Approve, Decided, Forbidden, Voted
 from keyturn.gateway.approvals.quorum import age_ms
 from keyturn.gateway.approvals.record import Approval, approval_of
@@ -207,7 +207,6 @@ async def check_once(ctx: ListenerContext) -> None:
 
 _NONE = template("No standing approvals here.")
 _MOST = 15
-_NAME = 60
 
 
 async def list_standing(ctx: ListenerContext, command: Command, _: str) -> AckBody:
@@ -229,7 +228,7 @@ async def list_standing(ctx: ListenerContext, command: Command, _: str) -> AckBo
 
 def _rows(standing: Approval) -> list[Block]:
     bounds = bounds_of(standing)
-    name = f"{fit(bounds.tool, _NAME)}, by {fit(bounds.agent, _NAME)}"
+    name = f"{fit(bounds.tool, NAME)}, by {fit(bounds.agent, NAME)}"
     by = joined("", [template("Given by "), people(givers(standing))])
     until = template("until {at}", at=when(bounds.until_ms))
     ids = template("{id}", id=short_ref(standing.id))

@@ -30,7 +30,7 @@ from keyturn.bot.modals.form import (
     input_state,
     text_of,
 )
-from keyturn.bot.text import fit, label, template, untrusted
+from keyturn.bot.text import LINE, fit, label, template, untrusted
 from keyturn.gateway.approvals.past_calls import PastCalls
 from keyturn.gateway.approvals.record import Approval, Item
 from keyturn.gateway.approvals.similar import Use, exact_micro, micro_text
@@ -198,8 +198,6 @@ def _amount(state: State, name: Input) -> int | None:
 MOST = 40
 """Maximum number of listed calls, the newest; Slack accepts 100 blocks in a modal."""
 
-_ACT = 200
-
 
 def newest_uses(approval: Approval) -> tuple[Use, ...]:
     """Return the uses on the list, newest first."""
@@ -217,7 +215,7 @@ def uses_list(approval: Approval, items: Mapping[str, Item]) -> Block:
         item = items.get(use.item)
         title = label("A call that is kept no longer")
         blocks.append(
-            section(untrusted(fit(call_title(item), _ACT)) if item else title)
+            section(untrusted(fit(call_title(item), LINE)) if item else title)
         )
         amount = [label(micro_text(use.amount_micro))] if has_amount else []
         state = label(UNREVIEWED_STATE_NAMES[item.state] if item else "not kept")

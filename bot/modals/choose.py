@@ -39,7 +39,7 @@ from keyturn.bot.cards.states import frozen
 from keyturn.bot.cards.table import (
     in_order,
     mark_lines,
-    mark_text,
+    marks_by_text,
     noticed,
     same_calls,
     sums,
@@ -50,6 +50,8 @@ from keyturn.bot.modals.call_form import form, reason_inputs
 from keyturn.bot.modals.form import BadInput, InvalidInputs, State, choice_of, raw_value
 from keyturn.bot.modals.schema import Kind
 from keyturn.bot.text import (
+    LINE,
+    NOTE,
     Label,
     Template,
     fit,
@@ -62,7 +64,7 @@ from keyturn.bot.text import (
 from keyturn.gateway.approvals.decisions import Approve, Click, Decision, Edit, Reject
 from keyturn.gateway.approvals.editing import edited_document
 from keyturn.gateway.approvals.record import Approval, Item
-from keyturn.gateway.policy.marks import marks_of, rows_of
+from keyturn.gateway.policy.marks import rows_of
 from keyturn.gateway.protocol import digest
 from keyturn.gateway.protocol.records import Record, Verb
 from keyturn.sandbox.blockkit import limits
@@ -332,7 +334,6 @@ def _total(edited: Approval, choice: Choice) -> list[Block]:
 _BOX = "calls."
 _MARKED_BOX = "calls.marked."
 _MOST_GROUPS = 20
-_HEADING = 150
 _Groups: TypeAlias = Sequence[tuple[str, Sequence[int]]]
 """Calls by their indexes, in groups with a heading: untrusted text, or ""."""
 _LINES = 8
@@ -421,7 +422,7 @@ def _boxes(
             option(untrusted(sign + title(item)), str(item.index)) for item in group
         ]
         calls = calls_named(item.index for item in group).text.capitalize()
-        heading = fit(choice.layout[name].heading or calls, _HEADING)
+        heading = fit(choice.layout[name].heading or calls, LINE)
         ticked = [str(one.index) for one in group if one.index not in choice.unticked]
         boxes = checkboxes(name, options, ticked=ticked)
         blocks += above(group)
@@ -433,10 +434,10 @@ def _boxes(
 
 def _marked(frame: Frame, choice: Choice, shown: Sequence[Item]) -> list[Block]:
     """Show the first marked calls whole, with the reasons and a button to edit each."""
-    marks = marks_of(frame.approval)
+    marks = marks_by_text(frame.approval)
     blocks: list[Block] = []
     for item in _drawn(shown, choice).get(f"{_MARKED_BOX}0", []):
-        reasons = [mark_text(one) for one in marks if one.index == item.index]
+        reasons = [text for text, calls in marks.items() if item.index in calls]
         text = untrusted("\n⚠️ ".join([_titled(item), *reasons]))
         edit = frame.button(item.index, Action.CHOOSE_EDIT)
         button = edit if Verb.EDIT in item.allow else None
@@ -519,8 +520,6 @@ def _edits(frame: Frame, choice: Choice) -> list[Block]:
 
 
 _TAG = "keyturn/v1/review"
-_DONE_CHARS = 100
-_NAME_CHARS = 140
 
 
 class Review(Record):
@@ -596,7 +595,7 @@ def review_form(items: Sequence[Item], review: Review, *, left_out: int) -> Bloc
     return modal(
         "Review together",
         [
-            section(untrusted(fit(name, _NAME_CHARS))),
+            section(untrusted(fit(name, LINE))),
             section(intro),
             *map(context, frozen(items)),
             *([context(missing)] if left_out else []),
@@ -630,7 +629,7 @@ def results(found: Sequence[Result]) -> Block:
     open_ones = [one for one in found if one.came in {Came.NOT_DONE, Came.COUNTED}]
     open_ones.sort(key=lambda one: one.came is not Came.NOT_DONE)
     done = [one for one in found if one.came in {Came.APPROVED, Came.REJECTED}]
-    lines = [f"{one.number}. {one.came}: {fit(one.what, _DONE_CHARS)}" for one in done]
+    lines = [f"{one.number}. {one.came}: {fit(one.what, NOTE)}" for one in done]
     return modal(
         "Recorded" if done or count[Came.COUNTED] else "Not done",
         [
@@ -643,7 +642,7 @@ def results(found: Sequence[Result]) -> Block:
 
 
 def _open_row(one: Result) -> Block:
-    what = untrusted(fit(f"{one.number}. {one.what}", _DONE_CHARS))
+    what = untrusted(fit(f"{one.number}. {one.what}", NOTE))
     return context(what, *([one.sentence] if one.sentence else []))
 
 

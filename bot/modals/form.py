@@ -39,7 +39,7 @@ from keyturn.bot.modals.schema import (
     moment_text,
     path_label,
 )
-from keyturn.bot.text import fit, label, untrusted
+from keyturn.bot.text import NAME, fit, label, untrusted
 from keyturn.gateway.approvals.editing import as_read
 from keyturn.gateway.approvals.record import Item
 from keyturn.gateway.errors import BadJson
@@ -54,7 +54,6 @@ _NO_SCHEMA = label(
     "This tool has no schema, so values can be changed, but not removed."
 )
 _NAMES = 20
-_NAME = 80
 _SENTENCE = 300
 
 State = Mapping[str, Mapping[str, Mapping[str, object]]]
@@ -234,7 +233,7 @@ def _kept(fields: list[Field]) -> list[Block]:
     blocks: list[Block] = []
     for reason in reasons:
         names = [path_label(f.path) for f in fields if f.why_fixed == reason]
-        shown = ", ".join(fit(name, _NAME) for name in names[:_NAMES])
+        shown = ", ".join(fit(name, NAME) for name in names[:_NAMES])
         more = len(names) - _NAMES
         rest = f" and {more} more" if more > 0 else ""
         blocks.append(context(untrusted(f"Stays as it is ({reason}): {shown}{rest}")))

@@ -45,7 +45,7 @@ from keyturn.bot.modals.schema import (
     slack_length,
     zone_of,
 )
-from keyturn.bot.text import fit, label, untrusted
+from keyturn.bot.text import LINE, fit, label, untrusted
 from keyturn.gateway.approvals.record import Item
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.protocol.work import TooMuchWork, one_budget, spend
@@ -227,18 +227,15 @@ TRUE, FALSE = "true", "false"
 RawValue = str | tuple[str, ...] | None
 """The state of an input; None for an empty one."""
 
-_LABEL = 150
-_HINT = 200
-
 
 def field_input(field: Field) -> Block:
     """Return the input of an editable field, prefilled with its current value."""
     hint = _hint(field)
     return input_block(
-        untrusted(fit(path_label(field.path), _LABEL)),
+        untrusted(fit(path_label(field.path), LINE)),
         _element(field),
         block_id=field.block_id,
-        hint=untrusted(fit(hint, _HINT)) if hint else None,
+        hint=untrusted(fit(hint, LINE)) if hint else None,
         optional=can_be_empty(field),
     )
 

@@ -6,9 +6,10 @@ import json
 
 import pytest
 
-from keyturn.bot.cards.approval import ENDED, card
+from keyturn.bot.cards.approval import card
 from keyturn.bot.cards.listing import needs_a_look
 from keyturn.bot.cards.special_cards import spot_checks
+from keyturn.bot.cards.states import ENDED
 from keyturn.bot.ids import Action
 from keyturn.bot.modals import details
 from keyturn.gateway.approvals.policy_decision import Preview

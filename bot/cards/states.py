@@ -94,15 +94,20 @@ _WORDS: dict[ItemState, _Words] = {
     ),
 }
 
-STATE_NAMES = {state: words.name for state, words in _WORDS.items()}
+STATE_NAMES: dict[ItemState, LiteralString] = {
+    state: words.name for state, words in _WORDS.items()
+}
 """One short word for each state."""
 
-UNREVIEWED_STATE_NAMES: dict[ItemState, LiteralString]
-UNREVIEWED_STATE_NAMES = {**STATE_NAMES, _S.AUTHORIZED: "not started yet"}
+UNREVIEWED_STATE_NAMES: dict[ItemState, LiteralString] = {
+    **STATE_NAMES,
+    _S.AUTHORIZED: "not started yet",
+}
 """The same for calls that the policy authorized without review."""
 
-SIGNS: dict[ItemState, LiteralString]
-SIGNS = {state: words.head.partition(" ")[0] for state, words in _WORDS.items()}
+SIGNS: dict[ItemState, LiteralString] = {
+    state: words.head.partition(" ")[0] for state, words in _WORDS.items()
+}
 """The sign of each state; its sentence begins with the same sign."""
 
 ENDED = UNEXECUTED | {_S.EXECUTED, _S.FAILED, _S.HANDED_OVER, _S.NOT_TAKEN}

@@ -18,7 +18,7 @@ from keyturn.bot.blocks import (
     said,
     section,
 )
-from keyturn.bot.cards.refs import when
+from keyturn.bot.cards.refs import actor, when
 from keyturn.bot.ids import COMMAND, Action, seal_outage
 from keyturn.bot.text import (
     LINE,
@@ -33,7 +33,6 @@ from keyturn.bot.text import (
     label,
     template,
     untrusted,
-    user,
 )
 from keyturn.gateway.approvals.events import Event, EventName
 
@@ -102,7 +101,7 @@ def freeze_message(event: Event, *, command: str = COMMAND) -> Message:
     headline = _HEADLINES[event.name]
     by: dict[str, Ref | int] = {}
     if "{who}" in headline:
-        by["who"] = actor_ref(event.actor)
+        by["who"] = actor(event.actor)
     if "{n}" in headline:
         by["n"] = _ms(event, "requests")
     kind, name = scope_of(event)
@@ -124,17 +123,6 @@ def scope_of(event: Event) -> tuple[str, str]:
     if event.tool and not is_of_agent:
         return "tool", event.tool
     return ("agent", event.agent) if event.agent else ("tenant", "")
-
-
-def actor_ref(actor: str) -> Ref:
-    """Mention the Slack user who did it, or show the name of a command-line user."""
-    _, _, person = actor.partition("/")
-    # "T0/U0ANA" by Slack, "cli/ana" by the command line; other names are shown as
-    # "somebody".
-    for ref, text in ((user, person), (code, actor)):
-        with suppress(ValueError):
-            return ref(text)
-    return code("somebody")
 
 
 def run_announced(event: Event) -> Message:
@@ -181,7 +169,7 @@ _KEPT = template(
 def _told(event: Event) -> tuple[Template, Template]:
     """Return the state of a failed run, and what follows."""
     since, at = when(_ms(event, "since_ms")), when(event.at_ms)
-    who = actor_ref(event.actor)
+    who = actor(event.actor)
     match event.name:
         case EventName.RUN_WAITING:
             title = template("⏳ *The run waits.* No progress since {at}.", at=since)

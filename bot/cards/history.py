@@ -21,7 +21,7 @@ from keyturn.bot.blocks import (
 )
 from keyturn.bot.cards.frame import is_table
 from keyturn.bot.cards.listing import diff
-from keyturn.bot.cards.refs import calls_named, when, who
+from keyturn.bot.cards.refs import actor, calls_named, when, who
 from keyturn.bot.cards.states import (
     FINDINGS,
     about,
@@ -44,7 +44,7 @@ from keyturn.gateway.approvals.events import (
 from keyturn.gateway.approvals.executing import CLAIMED
 from keyturn.gateway.approvals.gestures import indexes_in
 from keyturn.gateway.approvals.record import Approval, Item, is_collected
-from keyturn.gateway.protocol.records import Finding, ItemState, Person
+from keyturn.gateway.protocol.records import Finding, ItemState
 
 _ERRORS = 10
 """How many errors one reply shows; the card and its details have the others."""
@@ -167,7 +167,7 @@ def _extended(event: Event, approval: Approval) -> Message:
     if ENDS_DIFFER in event.data:
         # The first one may be as it was: it had all the time that it can get.
         extended = "⏳ {who} extended the deadline. The first call expires {at}."
-    sentence = template(extended, who=who(_actor(event)), at=when(until_ms))
+    sentence = template(extended, who=actor(event.actor), at=when(until_ms))
     return said(sentence)
 
 
@@ -210,7 +210,7 @@ def _sentence(event: Event, item: Item) -> Template | None:
             said = template("⚠️ *Restored from an older copy.*")
         case EventName.ITEM_WANTED_AGAIN:
             said = template(
-                "🔁 {who} wants the agent to ask again.", who=who(_actor(event))
+                "🔁 {who} wants the agent to ask again.", who=actor(event.actor)
             )
         case EventName.ITEM_ASKED_ANEW if event.reason:
             said = template(
@@ -271,7 +271,7 @@ def _found(event: Event) -> Template | None:
     said: LiteralString = "🔎 {who} found: " + FINDINGS[Finding(event.reason)] + "."
     if event.name is EventName.ITEM_OBSERVED:
         said += " More people have to agree."
-    return template(said, who=who(_actor(event)))
+    return template(said, who=actor(event.actor))
 
 
 def _voted(event: Event, item: Item) -> Template:
@@ -282,8 +282,8 @@ def _voted(event: Event, item: Item) -> Template:
         more=still_needed(item),
     )
     gone: LiteralString = "{who} can no longer decide, so that vote no longer counts."
-    lost = map(_person, event.data.get("no_longer", "").split())
-    return joined(" ", [approved, *(template(gone, who=who(one)) for one in lost)])
+    lost = event.data.get("no_longer", "").split()
+    return joined(" ", [approved, *(template(gone, who=actor(one)) for one in lost)])
 
 
 _RESULTS = {EventName.ITEM_EXECUTED, EventName.ITEM_FAILED, EventName.ITEM_IN_DOUBT}
@@ -311,12 +311,3 @@ def _quotes(name: EventName, item: Item) -> list[str]:
     if name in _RESULTS:
         result = item.result
     return [result.summary] if result else []
-
-
-def _actor(event: Event) -> Person:
-    return _person(event.actor)
-
-
-def _person(named: str) -> Person:
-    team, _, user = named.partition("/")
-    return Person(team=team, user=user)

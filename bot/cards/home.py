@@ -44,7 +44,7 @@ from keyturn.bot.cards.queue import (
     whole_call,
     whole_line,
 )
-from keyturn.bot.cards.refs import places, short_ref, when, who
+from keyturn.bot.cards.refs import actor, places, short_ref, when, who
 from keyturn.bot.cards.reminders import reason
 from keyturn.bot.cards.states import (
     SIGNS,
@@ -71,7 +71,7 @@ from keyturn.bot.text import (
 from keyturn.gateway.approvals.events import Event, state_after
 from keyturn.gateway.approvals.record import Approval, Item
 from keyturn.gateway.approvals.timing import ends
-from keyturn.gateway.protocol.records import ItemState, Person
+from keyturn.gateway.protocol.records import ItemState
 from keyturn.sandbox.blockkit import limits
 
 _HOW: LiteralString = (
@@ -503,10 +503,9 @@ def _said(event: Event, item: Item | None) -> Template:
     said = template("👍 one of several approvals")
     if state is not None:
         said = template(SIGNS[state] + " " + STATE_NAMES[state])
-    team, _, user = event.actor.partition("/")
     by = template("")
-    if user:
-        by = template(" by {who}", who=who(Person(team=team, user=user)))
+    if event.actor:
+        by = template(" by {who}", who=actor(event.actor))
     at, named = when(event.at_ms), short_ref(event.approval)
     parts = [template("{said}{by} {at}", said=said, by=by, at=at)]
     if item is not None and item.state is ItemState.IN_DOUBT:

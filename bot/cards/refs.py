@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import LiteralString
 
@@ -40,6 +41,17 @@ def who(person: Person) -> Ref:
         return user(person.user)
     except ValueError:
         return code("somebody")
+
+
+def actor(name: str) -> Ref:
+    """Mention the Slack user who did it, or show the name of a command-line user."""
+    _, _, person = name.partition("/")
+    # "T0/U0ANA" by Slack, "cli/ana" by the command line; other names are shown as
+    # "somebody".
+    for ref, text in ((user, person), (code, name)):
+        with suppress(ValueError):
+            return ref(text)
+    return code("somebody")
 
 
 def when(at_ms: int) -> Ref:

@@ -42,7 +42,6 @@ from keyturn.bot.cards.call_rows import (
     call_row,
     listings,
 )
-from keyturn.bot.cards.channel_messages import actor_ref
 from keyturn.bot.cards.frame import Frame, rows_of
 from keyturn.bot.cards.listing import (
     Listing,
@@ -52,7 +51,7 @@ from keyturn.bot.cards.listing import (
     is_misleading,
 )
 from keyturn.bot.cards.mentions import of_roles
-from keyturn.bot.cards.refs import short_ref, when, who
+from keyturn.bot.cards.refs import actor, short_ref, when, who
 from keyturn.bot.cards.states import MAX_ACT, card_fallback, counted
 from keyturn.bot.ids import CARD_EVENT, COMMAND, Action
 from keyturn.bot.text import (
@@ -256,7 +255,7 @@ def notification(frame: Frame) -> list[Block]:
 
 def report_line(event: Event) -> Message:
     """Return the line under a notification about a report."""
-    by = template("⚠️ *Reported* by {who}.", who=actor_ref(event.actor))
+    by = template("⚠️ *Reported* by {who}.", who=actor(event.actor))
     return said(by, *([quote(event.reason, _IN_THREAD)] if event.reason else []))
 
 

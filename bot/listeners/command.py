@@ -15,9 +15,8 @@ from functools import partial
 from typing import Final, LiteralString
 
 from keyturn.bot.blocks import Block, context, first_rows, section
-from keyturn.bot.cards.channel_messages import actor_ref
 from keyturn.bot.cards.metrics_messages import facts_block, table_block, tool_rows
-from keyturn.bot.cards.refs import when
+from keyturn.bot.cards.refs import actor, when
 from keyturn.bot.listener_context import (
     ListenerContext,
     UserFacingError,
@@ -273,7 +272,7 @@ def _row(freeze: Freeze) -> list[Block]:
     word = "paused" if freeze.is_pause else "frozen"
     why = f": {freeze.reason}" if freeze.reason else "."
     line = f"{_named(freeze.scope)} is {word}{why}"
-    since = template("By {who}, {at}", who=actor_ref(freeze.by), at=when(freeze.at_ms))
+    since = template("By {who}, {at}", who=actor(freeze.by), at=when(freeze.at_ms))
     return [section(untrusted(fit(line, MAX_REASON))), context(since)]
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from keyturn.bot.cards.channel_messages import actor_ref, freeze_message
-from keyturn.bot.cards.refs import people, places, who
+from keyturn.bot.cards.channel_messages import freeze_message
+from keyturn.bot.cards.refs import actor, people, places, who
 from keyturn.gateway.approvals.events import Event, EventName
 from keyturn.gateway.protocol.records import Person
 from tests.bot.readable import readable
@@ -31,7 +31,7 @@ def test_channels_are_named_in_one_sentence() -> None:
 
 
 @pytest.mark.parametrize(
-    ("actor", "shown"),
+    ("name", "shown"),
     [
         ("T0/U0ANA", "<@U0ANA>"),
         ("cli/root", "`cli/root`"),
@@ -40,8 +40,8 @@ def test_channels_are_named_in_one_sentence() -> None:
         ("", "`somebody`"),
     ],
 )
-def test_an_actor_is_a_mention_a_plain_name_or_somebody(actor: str, shown: str) -> None:
-    assert actor_ref(actor).text == shown
+def test_an_actor_is_a_mention_a_plain_name_or_somebody(name: str, shown: str) -> None:
+    assert actor(name).text == shown
 
 
 def test_everything_is_lifted_by_a_word_of_its_own() -> None:

@@ -273,6 +273,7 @@ HTTP_PORT = 3000
 """Default port on which Slack reaches the bot by HTTP."""
 
 _DRAIN_S = 10.0
+"""Time limit at shutdown for answering the open requests."""
 
 
 async def serve(
@@ -351,9 +352,6 @@ PING_S = 5.0
 CONNECT_S = 10.0
 """Time limit for opening a connection."""
 
-_ANSWERED_S = 10.0
-"""Time limit at shutdown for answering the open envelopes."""
-
 
 class Sockets:
     """Several connections of one app; Slack delivers each payload to any one of them.
@@ -389,7 +387,7 @@ class Sockets:
     async def close(self) -> None:
         """Answer the envelopes received so far, then close all connections."""
         if self._answering:
-            await asyncio.wait(self._answering, timeout=_ANSWERED_S)
+            await asyncio.wait(self._answering, timeout=_DRAIN_S)
         self._open.clear()  # none of them is replaced now
         for task in self._serving:
             task.cancel()

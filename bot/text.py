@@ -217,6 +217,9 @@ def program(name: str) -> Ref:
     return Ref(f"*{name}*")
 
 
+MIN_EXCERPT = 80
+"""Minimum size of an excerpt, including the mark for its gap."""
+
 NAME, NOTE, LINE, TEXT = 60, 120, 200, 600
 """Maximum characters of a name, a note, a line, and a short text of several lines."""
 
@@ -230,7 +233,6 @@ _LONGEST_LETTER = 16
 _SKIN_TONES = frozenset(map(chr, range(0x1F3FB, 0x1F400)))
 _OF_EMOJI = frozenset([JOINER, STYLE, *map(chr, range(0xE0020, 0xE0080))])
 _HANGUL_PARTS = frozenset(map(chr, (*range(0x1160, 0x1200), *range(0xD7B0, 0xD7FC))))
-_SMALLEST_EXCERPT = 80
 _ENDS = ("\n", " \t", ",;&|")  # of a line, a word, a value in a list: best first
 _TAIL = 4  # one part in four of a cut excerpt is its end
 
@@ -304,10 +306,10 @@ def excerpt(text: str, limit: int) -> Excerpt:
     Raises:
         ValueError: `limit` is too small for head, gap and tail.
     """
-    if limit < _SMALLEST_EXCERPT:
+    if limit < MIN_EXCERPT:
         raise ValueError(
             f"An excerpt of {limit!r} characters shows nothing; "
-            f"allow {_SMALLEST_EXCERPT} or more, or use fit() for a label."
+            f"allow {MIN_EXCERPT} or more, or use fit() for a label."
         )
     total = len(text)
     if total <= limit and _is_usual(text) and len(usual := reveal(text)) <= limit:

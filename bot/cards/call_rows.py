@@ -22,7 +22,6 @@ from keyturn.bot.blocks import (
 )
 from keyturn.bot.cards import buttons
 from keyturn.bot.cards.frame import (
-    MIN_EXCERPT,
     Frame,
     TextBudget,
     is_table,
@@ -60,6 +59,7 @@ from keyturn.bot.cards.table import is_remarkable, table_of
 from keyturn.bot.cards.warnings import homoglyph_warnings, sql_warnings
 from keyturn.bot.ids import Action
 from keyturn.bot.text import (
+    MIN_EXCERPT,
     Excerpt,
     Label,
     Plain,

@@ -14,7 +14,7 @@ from typing import Literal, LiteralString
 from keyturn.bot.blocks import TEXT_BUDGET, Block, button, option, select
 from keyturn.bot.cards.listing import call_title
 from keyturn.bot.ids import Action, seal
-from keyturn.bot.text import Plain, label, untrusted
+from keyturn.bot.text import MIN_EXCERPT, Plain, label, untrusted
 from keyturn.gateway.approvals.gestures import MAX_ITEMS
 from keyturn.gateway.approvals.record import Approval, Item, is_collected
 from keyturn.gateway.approvals.timing import is_late, is_over
@@ -75,10 +75,6 @@ _DANGER = {
     Action.RECONCILE_RERUN,
     Action.REVOKE,
 }
-
-
-MIN_EXCERPT = 80
-"""Minimum size of an excerpt, including the mark for its gap."""
 
 
 @dataclass(frozen=True, slots=True)

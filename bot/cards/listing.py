@@ -22,7 +22,7 @@ from typing import LiteralString, NamedTuple
 from pydantic import JsonValue
 
 from keyturn.bot.cards.warnings import homoglyph_warnings, statement_kinds, unlimited
-from keyturn.bot.text import NAME, excerpt, fit, reveal
+from keyturn.bot.text import MIN_EXCERPT, NAME, excerpt, fit, reveal
 from keyturn.gateway.approvals.evidence import (
     HIDDEN,
     Argument,
@@ -125,7 +125,6 @@ _SHORT_NAME = 32
 _COLUMN = 24
 _ACT_VALUES, _ACT_VALUE = 3, 40
 """Number of arguments that describe a call without a description, and their length."""
-_MIN_EXCERPT_CHARS = 80
 _MAX_EXCERPT_CHARS = 800  # the rest has to be opened anyway; more would not help
 # Spaces that could push a part of a value to where the next line seems to begin.
 _GAP = re.compile(r" {3}|[\n\t]")
@@ -185,7 +184,7 @@ def fitted(whole: tuple[str, ...], *, budget: int) -> Listing:
     if sum(map(len, whole)) <= budget:
         return Listing(whole, is_complete=True)
     text = "\n".join([whole[0], *(_barred(box) for box in whole[1:])])
-    cut = excerpt(text, max(min(budget, _MAX_EXCERPT_CHARS), _MIN_EXCERPT_CHARS))
+    cut = excerpt(text, max(min(budget, _MAX_EXCERPT_CHARS), MIN_EXCERPT))
     # Never complete: blank lines, which take less room than their length, may be gone.
     return Listing((cut.text,), is_complete=False)
 
@@ -523,7 +522,6 @@ def _visible(text: str) -> str:
 
 
 _SHORT = 30
-_LEAST_BUDGET = 80
 _MISSING = "⟦not there⟧"
 _TO = " → "
 _BY = ", by "
@@ -574,7 +572,7 @@ def changes_of(
         places = {name: place for place, name in enumerate(forms.preview.labels)}
         found = tuple(sorted(found, key=lambda one: places.get(one[0], len(places))))
     rows = [_row(*one, forms) for one in found]
-    return excerpt("\n".join(rows), max(budget, _LEAST_BUDGET)).text
+    return excerpt("\n".join(rows), max(budget, MIN_EXCERPT)).text
 
 
 def state_text(item: Item) -> str:

@@ -27,17 +27,7 @@ from keyturn.bot.cards.refs import who
 from keyturn.bot.cards.states import because, is_usual, needs, why
 from keyturn.bot.ids import Input, View
 from keyturn.bot.modals.form import InvalidInputs, State, choice_of, text_of
-from keyturn.bot.text import (
-    LINE,
-    NAME,
-    Template,
-    Untrusted,
-    code,
-    fit,
-    label,
-    template,
-    untrusted,
-)
+from keyturn.bot.text import Template, Untrusted, code, fit, label, template, untrusted
 from keyturn.gateway.approvals.deciding import MAX_TEXT
 from keyturn.gateway.approvals.decisions import Reconcile
 from keyturn.gateway.approvals.record import Item
@@ -45,7 +35,10 @@ from keyturn.gateway.approvals.waiting_changes import MAX_QUESTION
 from keyturn.gateway.protocol.records import Finding, Person, Untold, Verb
 
 _TITLE = 300
+_TOOL = 80
 _CALL = 1_200
+REASONS = 200
+"""Characters of the reasons in a heading; the details show them all."""
 
 
 def heading(
@@ -65,7 +58,7 @@ def heading(
         blocks.append(section(untrusted(fit(title, _TITLE))))
         blocks.append(rich_text(*map(box, listing_of(item, budget=_CALL).boxes)))
     else:
-        tool = "" if item.is_question else f" ({fit(item.tool, NAME)})"
+        tool = "" if item.is_question else f" ({fit(item.tool, _TOOL)})"
         named = f"{fit(title, _TITLE)}{tool}"
         blocks.append(section(untrusted(named)))
     return [*blocks, *_needs(frame, item, is_full=is_full)]
@@ -88,7 +81,7 @@ def _needs(frame: Frame, item: Item, *, is_full: bool) -> list[Block]:
         if is_full:
             tier = code(item.tier)
             words = template("{words} (tier {tier})", words=words, tier=tier)
-        said.append(because(words, text, LINE))
+        said.append(because(words, text, REASONS))
     return [context(*said)] if said else []
 
 

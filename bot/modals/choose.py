@@ -30,21 +30,13 @@ from keyturn.bot.blocks import (
     titled,
     warning,
 )
+from keyturn.bot.cards import table
 from keyturn.bot.cards.call_rows import decided_alone, each_alone
 from keyturn.bot.cards.frame import Frame
 from keyturn.bot.cards.listing import call_title, changes_of, one_line
 from keyturn.bot.cards.queue import whole_call, whole_line
 from keyturn.bot.cards.refs import calls_named
 from keyturn.bot.cards.states import frozen
-from keyturn.bot.cards.table import (
-    in_order,
-    mark_lines,
-    marks_by_text,
-    noticed,
-    same_calls,
-    sums,
-    totals_of,
-)
 from keyturn.bot.ids import Action, Input, View
 from keyturn.bot.modals.call_form import form, reason_inputs
 from keyturn.bot.modals.form import BadInput, InvalidInputs, State, choice_of, raw_value
@@ -281,7 +273,7 @@ def _confirm(
 
 
 def _same(approval: Approval, indexes: Sequence[int]) -> list[Block]:
-    return [warning(label(one)) for one in same_calls(approval, indexes)]
+    return [warning(label(one)) for one in table.same_calls(approval, indexes)]
 
 
 def _moved_lines(
@@ -327,7 +319,7 @@ def _summary(choice: Choice, left: Iterable[int]) -> list[Block]:
 
 def _total(edited: Approval, choice: Choice) -> list[Block]:
     """Return the total of the approved calls, including edited ones."""
-    found = sums(totals_of(edited), {*choice.approve, *choice.edits})
+    found = table.sums(table.totals_of(edited), {*choice.approve, *choice.edits})
     return [context(label(f"Approved in total: {found}"))] if found else []
 
 
@@ -346,8 +338,10 @@ def arranged(approval: Approval, order: int = 0) -> dict[str, Boxes]:
         approval: the calls.
         order: place of the order in `orders`.
     """
-    found = noticed(approval)
-    marked = [one.index for one in in_order(approval, found) if one.index in found]
+    found = table.noticed(approval)
+    marked = [
+        one.index for one in table.in_order(approval, found) if one.index in found
+    ]
     groups = [*orders(approval).values()][order]
     rest = [
         (head, [one for one in calls if one not in found]) for head, calls in groups
@@ -373,13 +367,18 @@ def orders(approval: Approval) -> dict[str, _Groups]:
     The calls can be grouped by an argument with few values, such as a cause or a
     customer, with the sum of each group, and sorted by each total.
     """
-    indexes, totals = [item.index for item in approval.items], totals_of(approval)
+    indexes, totals = [item.index for item in approval.items], table.totals_of(approval)
     found: dict[str, _Groups] = {"As asked": [("", indexes)]}
     for name, keys in rows_of(approval.items).groupings().items():
         groups = {key: [at for at in keys if keys[at] == key] for key in keys.values()}
         if len(groups) <= _MOST_GROUPS:
             found[f"By {one_line(name)}"] = [
-                (f"{name} {key} · {sums(totals, {*calls})}".removesuffix(" · "), calls)
+                (
+                    f"{name} {key} · {table.sums(totals, {*calls})}".removesuffix(
+                        " · "
+                    ),
+                    calls,
+                )
                 for key, calls in groups.items()
             ]
     for name, total in totals:
@@ -434,7 +433,7 @@ def _boxes(
 
 def _marked(frame: Frame, choice: Choice, shown: Sequence[Item]) -> list[Block]:
     """Show the first marked calls whole, with the reasons and a button to edit each."""
-    marks = marks_by_text(frame.approval)
+    marks = table.marks_by_text(frame.approval)
     blocks: list[Block] = []
     for item in _drawn(shown, choice).get(f"{_MARKED_BOX}0", []):
         reasons = [text for text, calls in marks.items() if item.index in calls]
@@ -448,7 +447,7 @@ def _marked(frame: Frame, choice: Choice, shown: Sequence[Item]) -> list[Block]:
 
 def _approved_marks(edited: Approval, choice: Choice) -> list[Block]:
     """Name the marks of the calls that will be approved, as edited."""
-    lines = mark_lines(edited, {*choice.approve, *choice.edits})
+    lines = table.mark_lines(edited, {*choice.approve, *choice.edits})
     if len(lines) > _LINES:
         lines[_LINES:] = [f"and {len(lines) - _LINES} more marks"]
     return [warning(untrusted(one)) for one in lines]

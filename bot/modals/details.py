@@ -51,9 +51,9 @@ from keyturn.bot.cards.states import (
 )
 from keyturn.bot.cards.warnings import sql_warnings
 from keyturn.bot.ids import PAGE, Action, Input, View
-from keyturn.bot.modals.call_form import heading
+from keyturn.bot.modals.call_form import REASONS, heading
 from keyturn.bot.modals.form import InvalidInputs, State, input_state
-from keyturn.bot.text import LINE, Plain, chunks, code, label, reveal, template
+from keyturn.bot.text import Plain, chunks, code, label, reveal, template
 from keyturn.gateway.approvals.editing import reading_text
 from keyturn.gateway.approvals.evidence import original_text
 from keyturn.gateway.approvals.record import Approval, Item
@@ -128,7 +128,7 @@ def _parts(approval: Approval, item: Item) -> list[Part]:
         ("What the model wrote, read differently by the tool", [_original(item)]),
         ("What the edit changed", [diff(item, budget=PART)] if item.edit else []),
         ("Why it was edited", [item.edit.reason] if item.edit else []),
-        (needed, [reasons] if len(reasons) > LINE else []),
+        (needed, [reasons] if len(reasons) > REASONS else []),
         (TRIAGE_TITLE, [item.triage.rationale] if item.triage else []),
         ("Reason", [ends.text] if ends and ends.verb is Verb.REJECT else []),
         ("Why it was approved", [vote.reason for vote in item.votes]),

@@ -59,14 +59,14 @@ def view(
     purpose = View.EDIT if raised is None else View.EDIT_RAISED
     if is_staged:
         purpose = View.CHOOSE_EDIT
-    is_raised = raised is not None and raised.tier is not Tier.DENY
     # If its editor may not vote, an edit approves nothing.
-    plain = "Approve edit" if item.requirement.editor_may_vote else "Submit edit"
-    title = (
-        "Edit and approve" if item.requirement.editor_may_vote else "Edit for others"
-    )
+    title, submit = "Edit for others", "Submit edit"
+    if item.requirement.editor_may_vote:
+        title, submit = "Edit and approve", "Approve edit"
     if is_staged:
-        plain, title = "Keep this edit", "Edit one of the calls"
+        title, submit = "Edit one of the calls", "Keep this edit"
+    if raised is not None and raised.tier is not Tier.DENY:
+        submit = "Submit anyway"
     blocks = [
         *(_raised(raised, item.args if args is None else args) if raised else []),
         *heading(frame, raised or item, with_call=False),
@@ -75,7 +75,6 @@ def view(
         *build_form(item).blocks,
         _reason(item, words),
     ]
-    submit = "Submit anyway" if is_raised else plain
     return form(frame, index, blocks, purpose=purpose, title=title, submit=submit)
 
 

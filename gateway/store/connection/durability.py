@@ -16,12 +16,11 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import cast
 from urllib.parse import urlsplit
 
-from redis.asyncio import Redis
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
+from redis.asyncio import ConnectionPool
 from redis.exceptions import RedisError, ResponseError
 
 from keyturn.gateway.errors import StoreUnavailable, UnsafeStore
@@ -36,8 +35,8 @@ from keyturn.gateway.store.connection.servers import (
     ASK_S,
     SENTINEL,
     Options,
+    Server,
     StoreAddress,
-    client_options,
     store_address,
 )
 from keyturn.gateway.store.keys import Keys
@@ -399,18 +398,16 @@ async def _answers(
 async def _asked(options: Options, place: tuple[str, int], *words: str) -> Reply:
     """Return a server's reply; its error reply, or an OSError without a reply."""
     host, port = place
-    client = Redis(
-        host=host, port=port, retry=Retry(NoBackoff(), 0), **client_options(options)
-    )
+    server = Server(partial(ConnectionPool, **{**options, "host": host, "port": port}))
     try:
-        async with asyncio.timeout(ASK_S):
-            return cast("Reply", await client.execute_command(*words))  # type: ignore[no-untyped-call]
-    except ResponseError as error:
-        return error
+        deadline = asyncio.get_running_loop().time() + ASK_S
+        [reply] = await server.ask([words], deadline)
     except (RedisError, OSError) as error:
         return OSError(str(error))
+    else:
+        return reply
     finally:
-        await client.aclose()
+        await server.close()
 
 
 async def permission_problems(conn: Connection) -> list[str]:

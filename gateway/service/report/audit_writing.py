@@ -20,6 +20,7 @@ import logging
 import secrets
 from collections.abc import Callable, Iterable
 from contextlib import aclosing, suppress
+from dataclasses import dataclass, field
 from datetime import timedelta
 from itertools import chain
 from pathlib import Path
@@ -134,10 +135,13 @@ class AuditWriter:
             level, "audit.not_written tenant=%s why=%s", self._keys.tenant, error
         )
         if not is_elsewhere:
-            await self._report_tree(SecurityKind.STALLED)
+            await self._report(SecurityKind.STALLED, "audit tree")
 
-    async def _report_tree(self, kind: SecurityKind) -> None:
-        event = SecurityEvent(kind=kind, tenant=self._keys.tenant, about="audit tree")
+    async def _report(self, kind: SecurityKind, about: str, name: str = "") -> None:
+        # Not the tenant named in an entry: the content of a forged one is forged, too.
+        event = SecurityEvent(
+            kind=kind, tenant=self._keys.tenant, about=about, name=name
+        )
         await self._store.security.report(self._keys, event)
 
     async def _has_work(self, *, is_last: bool) -> bool:
@@ -204,7 +208,7 @@ class AuditWriter:
         self._noted = noted
         if origin and not noted.origin:
             # Without the note another gateway could have begun another tree.
-            await self._report_tree(SecurityKind.SEAL_WRONG)
+            await self._report(SecurityKind.SEAL_WRONG, "audit tree")
         if origin:
             await self._note(found)
         await asyncio.to_thread(self._index_again)
@@ -266,17 +270,9 @@ class AuditWriter:
         is_cut = entry_id(first) > before and age < kept
         if is_cut or entry_id(deleted) > before:
             name = log.place_text(before) if is_cut else deleted
-            await self._report_entry(f"{name} deleted")
-
-    async def _report_entry(self, name: str) -> None:
-        event = SecurityEvent(
-            kind=SecurityKind.SEAL_WRONG,
-            # Not the tenant named in the entry: its content is forged.
-            tenant=self._keys.tenant,
-            about="audit entry",
-            name=name,
-        )
-        await self._store.security.report(self._keys, event)
+            await self._report(
+                SecurityKind.SEAL_WRONG, "audit entry", f"{name} deleted"
+            )
 
     async def _add(self, tree: GrowingTree, batch: list[Row], lease: Lease) -> None:
         conn, keys = self._store.conn, self._keys
@@ -292,7 +288,8 @@ class AuditWriter:
         for one in found:
             if one.state != SealState.SEALED:
                 await self._store.sealing.ensure_known(keys)
-                await self._report_entry(f"{one.seq} {one.state}")
+                name = f"{one.seq} {one.state}"
+                await self._report(SecurityKind.SEAL_WRONG, "audit entry", name)
         tree.add(found, self._clock())
         # Before the checkpoint, and before a replica has these entries: facts of an
         # entry that a failover loses only refuse more.
@@ -322,7 +319,7 @@ class AuditWriter:
         self._tree = None
         checkpoint = await asyncio.to_thread(write)
         self._tree = tree
-        tree.is_signed()
+        tree.rows = []
         # For other gateways. Written after the file, which is authoritative; a process
         # may end in between.
         await self._note(tree)
@@ -332,8 +329,8 @@ class AuditWriter:
         )  # fmt: skip
 
     async def _note(self, tree: GrowingTree) -> None:
-        """Write the store's note about the log, unless it is up to date."""
-        last = log.place_text(tree.signed_last)
+        """Update the note about a log whose entries are all signed."""
+        last = log.place_text(tree.last)
         moved = "1" if self._store.audit_folder else ""
         root = tree.head.root().hex()
         note = log.TreeNote(tree.origin, tree.head.size, root, last, moved)
@@ -357,44 +354,41 @@ class AuditWriter:
         self._trimmed_s = self._clock()
         kept = self._store.audit_kept
         left = min(kept, LEAVES_AFTER) if self._store.audit_folder else kept
-        await self._log.trim(left, before=log.behind(tree.signed_last))
+        signed = entry_id(self._noted.last or "0-0")
+        await self._log.trim(left, before=log.behind(signed))
         kept_ms = int(kept.total_seconds() * 1000)
         oldest_ms = await self._store.conn.now_ms(self._keys.audit) - kept_ms
         await asyncio.to_thread(audit_files.expire, self._files, (oldest_ms, 0))
 
 
+@dataclass
 class GrowingTree:
     """The tree in the memory of its writer.
 
     Attributes:
         origin: name of the log.
         head: tree over the entries of the newest checkpoint.
-        signed_last: position of the last of them.
-        rows: entries that follow, without a checkpoint.
         last: position of the newest entry.
+        rows: entries without a checkpoint.
+        since_s: time at which the first of them was read.
     """
 
-    def __init__(self, origin: str, head: MerkleTree, last: EntryId) -> None:
-        self.origin = origin
-        self.head = head
-        self.last = self.signed_last = last
-        self.rows: list[Row] = []
-        self._since_s = 0.0
+    origin: str
+    head: MerkleTree
+    last: EntryId
+    rows: list[Row] = field(default_factory=list[Row])
+    since_s: float = 0.0
 
     def add(self, rows: list[Row], now: float) -> None:
         """Add entries."""
         if not self.rows:
-            self._since_s = now
+            self.since_s = now
         self.rows += rows
         self.last = entry_id(rows[-1].seq)
 
-    def is_signed(self) -> None:
-        """Note that there is a checkpoint over all entries."""
-        self.rows, self.signed_last = [], self.last
-
     def is_due(self, now: float, *, is_last: bool) -> bool:
         """Return whether a checkpoint is due; the first one is due at once."""
-        is_late = not self.head.size or now - self._since_s >= CHECKPOINT_S
+        is_late = not self.head.size or now - self.since_s >= CHECKPOINT_S
         return self.is_full or (bool(self.rows) and (is_late or is_last))
 
     @property

@@ -6,24 +6,14 @@ all threads when they end.
 
 from __future__ import annotations
 
-import asyncio
 import os
 import sys
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 THREADS_END_S = 2.0
 """How long threads may take to end after everything is closed."""
-
-
-def leave_threads() -> None:
-    """Stop waiting for the event loop's threads from here on.
-
-    The new executor also works if tools hang in all threads of the old one.
-    """
-    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor())
 
 
 def end_soon(code: int) -> None:

@@ -10,11 +10,11 @@ import asyncio
 import os
 import signal
 from collections.abc import Callable, Collection, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 
 from keyturn.cli.console import printable
-from keyturn.cli.hanging_threads import leave_threads
 from keyturn.gateway.background import GRACE_S
 from keyturn.gateway.store.store import Store
 
@@ -42,7 +42,7 @@ async def _without_threads(main: Coroutine[Any, Any, None]) -> None:
         if not starting.is_stopped:
             raise
     finally:
-        leave_threads()
+        _leave_threads()
         if signal.getsignal(signal.SIGTERM) == starting.stop:
             signal.signal(signal.SIGTERM, before)
 
@@ -105,7 +105,15 @@ async def until_stopped(
                 async with asyncio.timeout(_POLL_S):
                     await stopped.wait()
     finally:
-        leave_threads()
+        _leave_threads()
+
+
+def _leave_threads() -> None:
+    """Stop waiting for the event loop's threads from here on.
+
+    The new executor also works if tools hang in all threads of the old one.
+    """
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor())
 
 
 def _stopping(at_work: Collection[tuple[str, str]]) -> str:

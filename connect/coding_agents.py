@@ -1,13 +1,17 @@
-"""Requests and replies of coding agents' hooks, in the format of each program."""
+"""Replies to coding agents' hooks, in the format of each program.
+
+Codex starts a command for each call, so this module has only cheap imports.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue
+from keyturn.gateway.protocol import BASE
 
-from keyturn.gateway.protocol.http_api import BASE
+if TYPE_CHECKING:
+    from pydantic import JsonValue
 
 WAIT_HEADER = "Keyturn-Hook-Wait"
 """The timeout of the hook in the coding agent's settings, in seconds."""
@@ -41,7 +45,7 @@ EDIT_ADVICE = (
     "change."
 )
 
-Reply = dict[str, JsonValue]
+Reply: TypeAlias = "dict[str, JsonValue]"
 NO_OPINION: Reply = {}
 """Leaves the call to the coding agent's rules; an approval would disable them."""
 
@@ -71,21 +75,6 @@ class CodingAgent:
 CLAUDE_CODE = CodingAgent("claude-code", "Claude Code", takes_edits=True, defers=True)
 # Older versions ignore changed arguments, and would run the original ones.
 CODEX = CodingAgent("codex", "Codex", takes_edits=False, defers=False)
-
-
-class HookCall(BaseModel):
-    """The body of a hook's request; other members are ignored."""
-
-    model_config = ConfigDict(frozen=True, hide_input_in_errors=True)
-
-    hook_event_name: Literal["PreToolUse", "PostToolUse", "PostToolUseFailure"]
-    session_id: str = Field(min_length=1, max_length=200)
-    tool_use_id: str = Field(min_length=1, max_length=200)
-    tool_name: str = Field(min_length=1)
-    tool_input: dict[str, JsonValue]
-    cwd: str = ""
-    permission_mode: str = ""
-    error: str = ""
 
 
 def reply(decision: str, reason: str, **more: JsonValue) -> Reply:

@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple, Protocol
 from pydantic import TypeAdapter
 
 from keyturn.gateway.client.http_gateway import HttpGateway
-from keyturn.gateway.protocol import http_api, wire
+from keyturn.gateway.protocol import BASE, http_api, wire
 from keyturn.gateway.protocol.approval_views import (
     PAGE,
     ApprovalPage,
@@ -156,12 +156,12 @@ class HttpGate(HttpGateway):
         """Return a page of approvals; see `Gate.listing`."""
         query = {name: str(value) for name, value in asked._asdict().items()}
         return await self.connection.read(
-            f"{http_api.BASE}/approvals", query, _PAGE_OF_APPROVALS
+            f"{BASE}/approvals", query, _PAGE_OF_APPROVALS
         )
 
     async def events(self, asked: Following) -> EventPage:
         """Return the changes of calls since a place; see `Gate.events`."""
         query = {"agent": asked.agent, "after": asked.after, "wait": str(asked.wait_s)}
         return await self.connection.read(
-            f"{http_api.BASE}/events", query, _PAGE_OF_EVENTS, wait_s=asked.wait_s
+            f"{BASE}/events", query, _PAGE_OF_EVENTS, wait_s=asked.wait_s
         )

@@ -22,9 +22,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from typing import Literal
 
 from aiohttp import web
-from pydantic import JsonValue, TypeAdapter, ValidationError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    JsonValue,
+    TypeAdapter,
+    ValidationError,
+)
 
 from keyturn.connect.coding_agents import (
     AGAIN_LATER,
@@ -41,7 +49,6 @@ from keyturn.connect.coding_agents import (
     TIMEOUT_S,
     WAIT_HEADER,
     CodingAgent,
-    HookCall,
     Reply,
     denied,
     reply,
@@ -81,7 +88,23 @@ _SCOPES = frozenset(
 )
 _REQUEST_AT_FAULT = frozenset({400, 401, 403, 405, 413})
 
-_BODY = TypeAdapter(HookCall)
+
+class _HookCall(BaseModel):
+    """The body of a hook's request; other members are ignored."""
+
+    model_config = ConfigDict(frozen=True, hide_input_in_errors=True)
+
+    hook_event_name: Literal["PreToolUse", "PostToolUse", "PostToolUseFailure"]
+    session_id: str = Field(min_length=1, max_length=200)
+    tool_use_id: str = Field(min_length=1, max_length=200)
+    tool_name: str = Field(min_length=1)
+    tool_input: dict[str, JsonValue]
+    cwd: str = ""
+    permission_mode: str = ""
+    error: str = ""
+
+
+_BODY = TypeAdapter(_HookCall)
 
 
 @dataclass(frozen=True)
@@ -91,7 +114,7 @@ class _Asked:
     of: CodingAgent
     key: ApiKey
     agent: str
-    call: HookCall
+    call: _HookCall
     request: web.BaseRequest
     body: bytes
     wait_s: float

@@ -17,6 +17,7 @@ from keyturn.gateway.api.reading_routes import (
     QueueQuery,
     ReadinessView,
 )
+from keyturn.gateway.protocol import BASE
 from keyturn.gateway.protocol.approval_views import (
     ApprovalPage,
     ApprovalView,
@@ -24,7 +25,6 @@ from keyturn.gateway.protocol.approval_views import (
     EventView,
 )
 from keyturn.gateway.protocol.http_api import (
-    BASE,
     LEASE_HEADER,
     OPERATIONS,
     DecideQuestion,

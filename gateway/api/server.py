@@ -35,8 +35,8 @@ from keyturn.gateway.approvals.events import SecurityKind
 from keyturn.gateway.errors import CorruptRecord, KeyturnError, StoreUnavailable
 from keyturn.gateway.failures import any_failure, log_failure
 from keyturn.gateway.guarded_server import GuardedServer, Limits
+from keyturn.gateway.protocol import BASE
 from keyturn.gateway.protocol.http_api import (
-    BASE,
     CLOCK_HEADER,
     LEASE_HEADER,
     MAX_BODY_BYTES,

@@ -16,6 +16,7 @@ from urllib.parse import quote, unquote
 
 from pydantic import Field, TypeAdapter
 
+from keyturn.gateway.protocol import BASE
 from keyturn.gateway.protocol.approval_views import ApprovalView, ClauseView
 from keyturn.gateway.protocol.records import (
     EditRecord,
@@ -268,7 +269,6 @@ class DecideReply(Record):
     approval: ApprovalView
 
 
-BASE = "/v1"
 MAX_BODY_BYTES = 4 * 1024 * 1024
 """Largest body: 64 KiB for each of many calls, and their schemas."""
 

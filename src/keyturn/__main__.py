@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections.abc import Callable
+from importlib import import_module
 from io import TextIOWrapper
 from pathlib import Path
 
@@ -20,18 +22,6 @@ end_only_with_terminal()
 
 from keyturn.cli.hanging_threads import end_soon  # noqa: E402 - as well
 
-try:
-    from keyturn.cli.main import run
-except ModuleNotFoundError as error:
-    if (error.name or "").startswith("keyturn"):
-        raise
-    # Without the extra `server` there are no commands: an agent's process needs none.
-    sys.stderr.write(
-        f"'keyturn' needs the package {error.name!r}; run: "
-        "pip install 'keyturn[server]'\n"
-    )
-    sys.exit(2)
-
 
 def main() -> None:
     """Run the command line of this process and end with its exit code."""
@@ -41,9 +31,27 @@ def main() -> None:
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     _have_home()
-    code = run(loaded=_interruptible)
+    if sys.argv[1:] == ["hook", "codex"]:
+        # Codex starts it for each call, so the command line is not imported.
+        sys.exit(import_module("keyturn.connect.codex_hook").run(os.environ))
+    code = _run()
     end_soon(code)
     sys.exit(code)
+
+
+def _run() -> int:
+    try:
+        run: Callable[..., int] = import_module("keyturn.cli.main").run
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("keyturn"):
+            raise
+        # Without the extra `server` there are no commands, and agents need none.
+        sys.stderr.write(
+            f"'keyturn' needs the package {error.name!r}; run: "
+            "pip install 'keyturn[server]'\n"
+        )
+        return 2
+    return run(loaded=_interruptible)
 
 
 def _have_streams() -> None:

@@ -279,7 +279,7 @@ def to_nothing(**_):
     subprocess.run([sys.executable, "-c", child], check=True)
     return 10 + sum(os.path.samestat(os.fstat(n), there) for n in range(3))
 
-program.run = to_nothing
+program._run = to_nothing
 program.main()
 """
 

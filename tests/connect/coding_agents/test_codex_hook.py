@@ -29,14 +29,16 @@ DENIAL = {
 }
 
 
-async def ran(url: str, body: object, *options: str) -> tuple[int, str, str]:
+async def ran(
+    url: str, body: object, *options: str, key: str = "tk_x", more: tuple[str, ...] = ()
+) -> tuple[int, str, str]:
     """Run the command; return its exit code, stdout and stderr."""
     program = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "keyturn", "hook", "codex", *options),
+        *(sys.executable, *more, "-m", "keyturn", "hook", "codex", *options),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        env={"KEYTURN_GATEWAY": url, "KEYTURN_API_KEY": "tk_x", "PYTHONPATH": _PATH},
+        env={"KEYTURN_GATEWAY": url, "KEYTURN_API_KEY": key, "PYTHONPATH": _PATH},
     )
     out, err = await program.communicate(json.dumps(body).encode())
     assert program.returncode is not None
@@ -166,17 +168,31 @@ async def test_an_unknown_option_blocks_the_call() -> None:
 
 
 async def test_a_call_of_codex_passes_the_gateway(hooks: Hooks) -> None:
-    options = ("--url", hooks.stack.url, "--api-key", hooks.key)
-    body = hooks.body()
+    url, body = hooks.stack.url, hooks.body()
 
     await hooks.ask(body, of="codex", wait_s=0)
     await hooks.decide(Approve())
-    code, out, _ = await ran("", body, *options)
+    code, out, _ = await ran(url, body, key=hooks.key)
     assert (code, json.loads(out)) == (0, {})
 
     other = hooks.body("make -j")
     await hooks.ask(other, of="codex", wait_s=0)
     await hooks.decide(Reject(reason="too many"))
-    code, out, _ = await ran("", other, *options)
+    code, out, _ = await ran(url, other, key=hooks.key)
     assert code == 0
     assert "too many" in out
+
+
+async def test_a_missing_key_blocks_the_call_and_is_named() -> None:
+    code, out, err = await ran("http://127.0.0.1:1", {}, key="")
+
+    assert (code, out) == (2, "")
+    assert "KEYTURN_API_KEY is not set" in err
+
+
+async def test_the_hook_imports_no_large_package() -> None:
+    _, _, err = await ran("", {}, more=("-X", "importtime"))
+
+    imported = {line.rpartition("|")[2].strip() for line in err.splitlines()}
+    assert "keyturn.connect.coding_agents" in imported
+    assert not {"pydantic", "typer", "asyncio", "aiohttp"} & imported

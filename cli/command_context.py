@@ -16,6 +16,7 @@ from keyturn.gateway.documents import Document
 from keyturn.gateway.logs import write_logs
 from keyturn.gateway.policy.load import load_with_lines
 from keyturn.gateway.policy.rules import Policy
+from keyturn.gateway.secret_variables import with_files
 
 InsecureDev = Annotated[
     bool,
@@ -62,7 +63,7 @@ class CommandContext(GlobalOptions):
 def command_context(ctx: typer.Context) -> CommandContext:
     """Return the context of a running command."""
     options = ctx.ensure_object(GlobalOptions)
-    return CommandContext(options.env, options.config, options.debug)
+    return CommandContext(with_files(options.env), options.config, options.debug)
 
 
 def caller() -> str:

@@ -33,6 +33,7 @@ from keyturn.gateway.protocol.receipts import SKEW_S, Receipt, check_time, read_
 from keyturn.gateway.protocol.records import EditRecord, Result, RunRef
 from keyturn.gateway.protocol.run_context import attempt_of, one_write
 from keyturn.gateway.protocol.strict_json import JsonObject
+from keyturn.gateway.secret_variables import secret
 from keyturn.gateway.setting_forms import is_name
 
 logger = logging.getLogger(__name__)
@@ -409,7 +410,7 @@ def address_of(url: str | None, api_key: str | None) -> tuple[str, str]:
         raise SettingsError(
             f"No gateway is named: give its URL, https://…, or set {URL_VARIABLE}."
         )
-    return found, os.environ.get(KEY_VARIABLE, "") if api_key is None else api_key
+    return found, secret(os.environ, KEY_VARIABLE) if api_key is None else api_key
 
 
 @cache

@@ -59,6 +59,7 @@ from keyturn.gateway.resume.thread_state import (
 )
 from keyturn.gateway.resume.threads import Threads
 from keyturn.gateway.resume.transient_retry import retry_transient
+from keyturn.gateway.secret_variables import secret
 from keyturn.gateway.setting_forms import RetrySettings
 from keyturn.gateway.store.runs.leases import held
 from keyturn.gateway.store.scripts.fences import Lease
@@ -93,7 +94,7 @@ class WebhookVerifier:
         clock_s: Callable[[], float] = time.time,  # noqa: TID251 - the sender's clock is another machine's
     ) -> None:
         if secrets is None:
-            secrets = os.environ.get(SECRET_VARIABLE, "").split(",")
+            secrets = secret(os.environ, SECRET_VARIABLE).split(",")
         try:
             self._keys = [
                 parse_webhook_secret(one.strip()) for one in secrets if one.strip()

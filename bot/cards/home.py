@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import hashlib
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from hashlib import sha256
 from typing import LiteralString
 
@@ -245,15 +246,12 @@ def home(  # noqa: PLR0913 - facts of one tab, each by name
         section(_as_of(until_ms, now_ms), accessory=refresh, block_id=AS_OF),
         *filter_row(page, chosen or HomeFilter()),
     ]
-    row = 0
+    framed = partial(Frame, key=key, team=team, now_ms=now_ms)
     for group in page.groups:
         blocks += _heading(group, is_first=group is page.groups[0])
         for approval in group.approvals:
-            why = troubles.get(approval.id, "")
-            frame = Frame(approval, key, team, now_ms)
-            is_alone = group.count == 1
-            blocks += _row(frame, why=why, names_agent=is_alone)
-            row += 1
+            why, is_alone = troubles.get(approval.id, ""), group.count == 1
+            blocks += _row(framed(approval), why=why, names_agent=is_alone)
     is_known = is_complete and not looked_at
     blocks += _nothing(page, is_known=is_known)
     blocks += pager(page)
@@ -261,7 +259,7 @@ def home(  # noqa: PLR0913 - facts of one tab, each by name
         blocks.append(section(_INCOMPLETE))
     if looked_at:
         blocks.append(section(template(_CUT, count=looked_at)))
-    blocks += _own(own, row, key=key, team=team, now_ms=now_ms)
+    blocks += _own(own, framed, ROWS - len(page.approvals))
     if page.groups or own:
         # Otherwise the buttons of the last row and these look like one row.
         blocks.append(divider())
@@ -314,29 +312,27 @@ def _heading(group: Group, *, is_first: bool) -> list[Block]:
 
 
 def _own(
-    own: Sequence[Approval], above: int, *, key: bytes, team: str, now_ms: int
+    own: Sequence[Approval], framed: Callable[[Approval], Frame], room: int
 ) -> list[Block]:
     """List the approvals that this person may only end, in the remaining room.
 
     Args:
         own: the approvals.
-        above: number of rows above.
-        key: the bot's sealing key.
-        team: the workspace.
-        now_ms: the time.
+        framed: returns the frame of an approval.
+        room: number of rows left on the tab.
     """
     waiting = most_urgent(own)
     if not waiting:
         return []
     # At least one, even below a full list; otherwise people would not learn that they
     # can end their own requests.
-    shown = waiting[: max(1, min(_MAX_OWN, ROWS - above))]
+    shown = waiting[: max(1, min(_MAX_OWN, room))]
     blocks = [
         header(label(f"Waiting for others: {sum(len(pending(o)) for o in waiting)}")),
         context(template(_ONLY_NO)),
     ]
     for approval in shown:
-        blocks += _row(Frame(approval, key, team, now_ms), is_own=True)
+        blocks += _row(framed(approval), is_own=True)
     if len(waiting) > len(shown):
         more = len(waiting) - len(shown)
         rest = template("And {more} more cards.", more=more)
@@ -401,9 +397,8 @@ def _facts(approval: Approval, item: Item, why: str) -> Template:
         facts.append(template("⚠️ *card missing or outdated:* {why}", why=reason(why)))
     if any(one.is_frozen for one in waiting):
         facts.append(template("🧊 *frozen*"))
-    if len(waiting) > 1:
-        facts.append(template("*{n} calls wait*", n=len(waiting)))
-    elif count.need > 1 or count.have:
+    # The title has the number of several calls.
+    if len(waiting) == 1 and (count.need > 1 or count.have):
         votes, more = approvals(item), still_needed(item)
         facts.append(template("{votes}{more}", votes=votes, more=more))
     said: LiteralString = "expires {at}"

@@ -309,8 +309,7 @@ async def with_members(users: Reviewers, loaded: Loaded) -> Loaded:
         found = await users.group(group)
         members[group] = None if isinstance(found, NoAnswer) else found.value
 
-    def asked(item: Item, role: Role) -> Role:
-        del item
+    def asked(_: Item, role: Role) -> Role:
         asking = role.asked
         if role.notify is Notify.DM:
             few = {
@@ -340,9 +339,6 @@ def with_unreachable(approval: Approval, copies: Mapping[str, CardCopy]) -> Appr
     refused = {user: one.refused for user, one in copies.items() if one.refused}
     if not refused:
         return approval
-
-    def asked(item: Item, role: Role) -> Role:
-        del item
-        return role.with_(asking=role.asked.with_(unreachable=refused))
-
-    return approval.with_roles(asked)
+    return approval.with_roles(
+        lambda _, role: role.with_(asking=role.asked.with_(unreachable=refused))
+    )

@@ -33,8 +33,6 @@ from keyturn.gateway.failures import any_failure, log_failure
 
 logger = logging.getLogger(__name__)
 
-_DIGEST = EventName.METRICS_DIGEST
-
 GIVE_UP_AFTER = 8
 """Errors of our own code in a row before the next fallback: drop a message; for a card,
 post a plain one, then quarantine it.
@@ -199,9 +197,8 @@ class QueueSender:
             return BROKEN_S
         # A workspace may not have charts, and how Slack counts text is not documented.
         if error.error in ABOUT_THE_BLOCKS and _made_plain(entry):
-            is_digest = bool(entry.events) and entry.events[0].name is _DIGEST
-            said = "digest.without_chart" if is_digest else "message.made_plain"
-            logger.warning("%s why=%s", said, error.error)
+            event = entry.events[0].name if entry.events else "reply"
+            logger.warning("message.made_plain event=%s why=%s", event, error.error)
             return 0.0
         fallback = self.card_publisher.config.fallback_channel
         # People have to learn of a freeze and of an alert, so a refusal by the channel

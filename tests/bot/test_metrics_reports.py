@@ -115,7 +115,7 @@ async def test_a_workspace_without_charts_gets_bars_of_text_once(
     posted = [one for one in await ana.messages(CHANNEL) if "numbers" in one["text"]]
     assert posted == [shown]
     said = [one for one in caplog.messages if "digest" in one or "dropped" in one]
-    assert said == ["digest.without_chart why=invalid_blocks"]
+    assert said == ["message.made_plain event=metrics.digest why=invalid_blocks"]
 
 
 async def test_a_week_without_calls_is_not_posted(stack: Stack) -> None:

@@ -6,7 +6,6 @@ import asyncio
 import logging
 from collections.abc import Callable
 from contextlib import AsyncExitStack
-from dataclasses import replace
 from functools import partial
 from http import HTTPStatus
 from typing import Self, cast
@@ -36,8 +35,6 @@ from keyturn.bot.listeners import listen
 from keyturn.bot.listeners.home_tab import follow
 from keyturn.bot.listeners.router import DELIVERY, Bolt
 from keyturn.bot.listeners.standing import check_givers
-from keyturn.bot.manifest import EVENTS_PATH
-from keyturn.bot.prometheus import MetricsEndpoint
 from keyturn.bot.reviewers import Reviewers
 from keyturn.bot.web import Slack, SlackRefused
 from keyturn.gateway.approvals.events import SecurityEvent, SecurityKind
@@ -46,16 +43,15 @@ from keyturn.gateway.clock import now_s
 from keyturn.gateway.config import SlackMode
 from keyturn.gateway.errors import SettingsError, StoreUnavailable
 from keyturn.gateway.failures import any_failure, log_failure
+from keyturn.gateway.health import Health, Readiness, health_of, serving_health
 from keyturn.gateway.service.decide.reviews import ReviewService
 from keyturn.gateway.service.report.process_check import (
     NO_WRITES,
     Registration,
     process_name,
-    process_problems,
     registered,
 )
 from keyturn.gateway.store.connection.connection import refuses
-from keyturn.gateway.store.connection.usable import until_usable
 from keyturn.gateway.store.runs.processes import ProcessInfo
 from keyturn.gateway.store.store import Store
 
@@ -74,6 +70,7 @@ class SlackBot:
         config: the bot's settings.
         service: records the decisions.
         clock: seconds, monotonic, also while the machine is suspended.
+        others: returns problems of other parts in this process, for ``/readyz``.
 
     Attributes:
         url: the request URL for Slack in HTTP mode, on the server that also has the
@@ -89,8 +86,10 @@ class SlackBot:
         service: ReviewService,
         *,
         clock: Callable[[], float] = now_s,
+        others: Readiness | None = None,
     ) -> None:
         self._config = config
+        self._others = others
         self._service = service
         self._clock = clock
         self._token: BotToken | None = None
@@ -168,10 +167,14 @@ class SlackBot:
         config = self._config
         app = bolt_app(config, me)
         listen(app, ctx)
-        ingress = await self._ingress(partial(dispatch, app))
+        health = await health_of(
+            self._service, self._problems, tenant=config.tenant, clock=self._clock
+        )
+        ingress = self._ingress(partial(dispatch, app), health)
         if config.mode is SlackMode.HTTP or config.port is not None:
             await self._listen(opening, ingress)
-        await self._show_health(opening, ingress)
+        shown = serving_health(config.metrics.listen, health)
+        self.health_url = await opening.enter_async_context(shown)
         if config.mode is SlackMode.SOCKET:
             await self._connect(opening, ctx.slack, ingress)
 
@@ -198,38 +201,23 @@ class SlackBot:
 
         opening.push_async_callback(finish)
 
-    async def _ingress(self, handle: Handle) -> Ingress:
-        config = self._config
+    def _ingress(self, handle: Handle, health: Health) -> Ingress:
+        config, store = self._config, self._service.store
         is_http = config.mode is SlackMode.HTTP
-        metrics = MetricsEndpoint(self._service, clock=self._clock)
-        await until_usable(metrics.begin, self._service.store.conn.url)
         return Ingress(
             signing_secret=config.signing_secret if is_http else "",
-            nonces=StoreNonces(self._service.store, config.tenant),
+            nonces=StoreNonces(store, config.tenant),
             handle=handle,
-            clock=self._service.store.conn.clock.now_s,
-            ready=self._problems,
-            facts=self._beside,
-            metrics=metrics.text,
+            clock=store.conn.clock.now_s,
+            health=health if config.metrics.listen is None else None,
         )
-
-    async def _show_health(self, opening: AsyncExitStack, ingress: Ingress) -> None:
-        """Serve health and metrics on a separate address, if one is configured."""
-        address = self._config.metrics.listen
-        if address is None:
-            return
-        alone = replace(ingress, signing_secret="")
-        url = await serve(
-            opening, alone, **address._asdict(), settings="'metrics.listen'"
-        )
-        self.health_url = url.removesuffix(EVENTS_PATH)
 
     async def _listen(self, opening: AsyncExitStack, ingress: Ingress) -> None:
         config = self._config
         try:
             self.url = await serve(
                 opening,
-                replace(ingress, shows_health=config.metrics.listen is None),
+                ingress,
                 host=config.host,
                 port=HTTP_PORT if config.port is None else config.port,
                 settings="'slack.host' and 'slack.port' (KEYTURN_SLACK_PORT)",
@@ -260,20 +248,6 @@ class SlackBot:
             ) from error
         self._sockets = sockets
 
-    async def _beside(self) -> dict[str, object]:
-        """Return problems of other parts; they do not make the bot unready."""
-        store = self._service.store
-        try:
-            waiting, parked = await self._service.runs.counts()
-            keys = store.keys_of_tenant(self._config.tenant)
-            others = await process_problems(store, keys)
-            outbox = (await self._service.statistics.outbox()).problem
-        except StoreUnavailable:
-            return {}
-        failed = {"waiting": waiting, "parked": parked} if waiting or parked else {}
-        found: dict[str, object] = {"runs": failed, "others": others, "outbox": outbox}
-        return {name: value for name, value in found.items() if value}
-
     async def _problems(self) -> list[str]:
         problems: list[str] = []
         try:
@@ -288,6 +262,8 @@ class SlackBot:
             problems.append("No Socket Mode connection is open.")
         if self._registration is not None:
             problems += self._registration.problems
+        if self._others is not None:
+            problems += await self._others()
         # Both checks may report the same problem.
         return list(dict.fromkeys(problems))
 

@@ -27,7 +27,6 @@ from typing import cast
 
 import aiohttp
 from aiohttp import web
-from prometheus_client import CONTENT_TYPE_LATEST
 from slack_bolt.adapter.aiohttp import to_aiohttp_response
 from slack_bolt.response import BoltResponse
 
@@ -37,6 +36,7 @@ from keyturn.gateway.approvals.events import SecurityEvent, SecurityKind
 from keyturn.gateway.errors import StoreUnavailable
 from keyturn.gateway.failures import any_failure, log_failure
 from keyturn.gateway.guarded_server import GuardedServer, Limits, listen
+from keyturn.gateway.health import Health, not_found
 from keyturn.gateway.store.store import Store
 
 logger = logging.getLogger(__name__)
@@ -85,10 +85,6 @@ class Delivery:
 
 Handle = Callable[[Delivery], Awaitable[BoltResponse]]
 
-Readiness = Callable[[], Awaitable[list[str]]]
-MetricsText = Callable[[], Awaitable[bytes]]
-Facts = Callable[[], Awaitable[Mapping[str, object]]]
-
 
 def signature_problem(
     secret: str, headers: Headers, body: bytes, *, now_s: float
@@ -128,11 +124,7 @@ class Ingress:
         signing_secret: empty closes the endpoint (Socket Mode).
         nonces: remembers requests.
         handle: receives each request that Slack signed, at most once.
-        ready: returns the problems that keep the bot from working; empty if it works.
-        facts: returns more facts for operators.
-        metrics: returns the text for Prometheus.
-        shows_health: this server answers ``/readyz`` and ``/metrics``; False if they
-            have a separate address.
+        health: answers other paths; None if it has a separate address.
         clock: Unix seconds, compared with Slack's timestamps. Must be the store's
             clock, which also limits how long requests are remembered. With another
             clock an old request could be inside the window again after it is forgotten.
@@ -141,10 +133,7 @@ class Ingress:
     signing_secret: str = field(repr=False)
     nonces: StoreNonces
     handle: Handle
-    ready: Readiness
-    facts: Facts
-    metrics: MetricsText
-    shows_health: bool = True
+    health: Health | None
     clock: Callable[[], float] = time.time  # noqa: TID251 - the bot passes the store's
 
     def server(self) -> web.Server:
@@ -158,36 +147,18 @@ class Ingress:
 
     async def _serve(self, request: web.BaseRequest) -> web.StreamResponse:
         match (request.method, request.path):
-            case ("GET", "/healthz"):
-                return web.Response(text="ok\n")
-            case ("GET", "/readyz") if self.shows_health:
-                return await self._readiness()
-            case ("GET", "/metrics") if self.shows_health:
-                return await self._metrics_text()
             # In Socket Mode there is no secret. An empty one would accept anything
             # signed with the empty key, so the path does not exist then.
             case ("POST", "/slack/events") if self.signing_secret:
                 return await self._events(request)
             case ("GET", "/slack/events") if "ssl_check" in request.query:
                 return web.Response()
+            case ("GET", "/healthz"):
+                return web.Response(text="ok\n")
+            case _ if self.health is not None:
+                return await self.health.answer(request)
             case _:
-                return web.Response(status=HTTPStatus.NOT_FOUND, text="Not found.\n")
-
-    async def _readiness(self) -> web.Response:
-        problems, facts = await self.ready(), await self.facts()
-        if not problems:
-            return web.json_response({"ready": True, **facts})
-        body = {"ready": False, "problems": problems, **facts}
-        return web.json_response(body, status=HTTPStatus.SERVICE_UNAVAILABLE)
-
-    async def _metrics_text(self) -> web.Response:
-        try:
-            text = await self.metrics()
-        except StoreUnavailable:
-            # A failed scrape is visible; an invented zero would not be.
-            status = HTTPStatus.SERVICE_UNAVAILABLE
-            return web.Response(status=status, text="The store does not answer.\n")
-        return web.Response(body=text, headers={"Content-Type": CONTENT_TYPE_LATEST})
+                return not_found()
 
     async def _events(self, request: web.BaseRequest) -> web.StreamResponse:
         body, headers = await request.read(), request.headers

@@ -18,6 +18,7 @@ from slack_sdk.web.internal_utils import get_user_agent
 
 from keyturn.bot.text import link_url
 from keyturn.gateway.errors import KeyturnError
+from keyturn.gateway.instruments import SLACK_CALLS
 
 logger = logging.getLogger(__name__)
 
@@ -149,6 +150,18 @@ class SlackNoResponse(SlackError):
     """No answer: the call may or may not have had its effect."""
 
 
+_RESULTS: Mapping[type[SlackError], str] = {
+    RateLimited: "rate_limited",
+    SlackRefused: "refused",
+    SlackNoResponse: "no_answer",
+}
+
+
+def _count(method: str, failure: SlackError | None) -> None:
+    result = "ok" if failure is None else _RESULTS[type(failure)]
+    SLACK_CALLS.labels(method, result).inc()
+
+
 class Slack:
     """Slack's Web API through one shared connection pool.
 
@@ -219,12 +232,16 @@ class Slack:
         """Post to the ``response_url`` of a payload; raises as `call` does."""
         response = await self._exchange("response_url", "POST", url, body=body)
         is_limited = response.status == _TOO_MANY
-        if response.status >= _REDIRECT and not is_limited:
-            raise SlackRefused("response_url", f"http_{response.status}")
         # A refusal may have status 200, too, and so may the page of a proxy.
         is_taken = response.body.get("ok") is True or response.text in _TAKEN
-        if is_limited or not is_taken:
-            raise _failure_of("response_url", response)
+        failure: SlackError | None = None
+        if response.status >= _REDIRECT and not is_limited:
+            failure = SlackRefused("response_url", f"http_{response.status}")
+        elif is_limited or not is_taken:
+            failure = _failure_of("response_url", response)
+        _count("response_url", failure)
+        if failure is not None:
+            raise failure
 
     async def _response(
         self,
@@ -246,6 +263,7 @@ class Slack:
         )
         is_taken = response.status == HTTPStatus.OK and bool(response.body.get("ok"))
         failure = None if is_taken else _failure_of(method, response)
+        _count(method, failure)
         # A call with separate headers uses the app-level token (`open_socket`), which
         # does not concern the bot's. Any other answer shows that the token works.
         if headers is None and (is_taken or isinstance(failure, SlackRefused)):
@@ -281,8 +299,9 @@ class Slack:
                 text = (await response.text(errors="replace")).strip()
                 return _Response(_object(text), text, response.status, response.headers)
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            problem = f"no answer ({type(error).__name__})"
-            raise SlackNoResponse(method, problem) from error
+            failure = SlackNoResponse(method, f"no answer ({type(error).__name__})")
+            _count(method, failure)
+            raise failure from error
 
 
 def text_at(reply: SlackBody, *path: str) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import typer
 
 from keyturn.cli import console
@@ -14,9 +16,12 @@ from keyturn.cli.command_context import (
 from keyturn.cli.stop_signals import serve, until_stopped
 from keyturn.connect.hooks import hook_routes
 from keyturn.connect.servers import connecting_servers
+from keyturn.gateway.api.reading_routes import readiness
 from keyturn.gateway.api.serving import serving_api
+from keyturn.gateway.config import Settings
 from keyturn.gateway.embed import Keyturn
 from keyturn.gateway.garbage_collection import spare_what_is_there
+from keyturn.gateway.health import Health, health_of, serving_health
 from keyturn.gateway.trust.key_folder import Keyring, Role
 
 
@@ -48,6 +53,7 @@ async def _gateway(command: CommandContext, *, insecure_dev: bool) -> None:
             ),
         ) as url,
         connecting_servers(settings, keyturn.store, keyturn.service),
+        serving_health(settings.metrics.listen, await _health(keyturn, settings)),
     ):
         names = ", ".join(settings.agent_names) or "no agents"
         spare_what_is_there()
@@ -58,3 +64,9 @@ async def _gateway(command: CommandContext, *, insecure_dev: bool) -> None:
                 console.good(f"Agents in other processes reach it at {url}.")
 
         await until_stopped(keyturn.store, ready=say)
+
+
+async def _health(keyturn: Keyturn, settings: Settings) -> Health:
+    tenant = settings.tenant
+    ready = partial(readiness, keyturn.store, tenant, keyturn.registration)
+    return await health_of(keyturn.reviews, ready, tenant=tenant)

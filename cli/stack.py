@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 
 from pydantic import SecretStr
 
@@ -12,6 +13,7 @@ from keyturn.bot.app import SlackBot
 from keyturn.bot.config import BotConfig
 from keyturn.connect.hooks import hook_routes
 from keyturn.connect.servers import connecting_servers
+from keyturn.gateway.api.reading_routes import readiness
 from keyturn.gateway.api.serving import serving_api
 from keyturn.gateway.config import Settings
 from keyturn.gateway.embed import Keyturn
@@ -51,7 +53,13 @@ async def open_stack(
         # The bot stops first: cards and private replies still go out while the gateway
         # runs.
         Keyturn(settings, insecure_dev=insecure_dev) as keyturn,
-        SlackBot(config, keyturn.reviews) as bot,
+        SlackBot(
+            config,
+            keyturn.reviews,
+            others=partial(
+                readiness, keyturn.store, settings.tenant, keyturn.registration
+            ),
+        ) as bot,
         serving_api(
             settings,
             keyturn.store,

@@ -77,6 +77,7 @@ VARIABLES: Final[Mapping[str, tuple[str, ...]]] = {
     "KEYTURN_SLACK_FALLBACK_CHANNEL": ("slack", "fallback_channel"),
     "KEYTURN_SLACK_TEAM": ("slack", "team"),
     "KEYTURN_API_LISTEN": ("api", "listen"),
+    "KEYTURN_METRICS_LISTEN": ("metrics", "listen"),
     "KEYTURN_LOG_LEVEL": ("log", "level"),
     "KEYTURN_LOG_FORMAT": ("log", "format"),
 }

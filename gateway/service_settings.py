@@ -220,9 +220,9 @@ class AlertSettings(SettingsModel):
 class MetricsSettings(SettingsModel):
     """Posted metrics and their channel, and the metrics server.
 
-    ``listen`` is the address of a server for ``/metrics`` and ``/readyz`` alone; None
-    serves them on the bot's server for Slack. ``channel`` empty is the channel of the
-    policy's defaults.
+    ``listen`` is the address of a server for ``/metrics`` and ``/readyz`` alone; None:
+    only a bot serves them, on its port for Slack. ``channel`` empty is the channel of
+    the policy's defaults.
     """
 
     listen: ListenAddress | None = None

@@ -16,6 +16,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 from email.utils import formatdate
 from functools import partial
+from time import monotonic
 from typing import Any, NamedTuple, TypeVar
 
 from aiohttp import web
@@ -35,6 +36,7 @@ from keyturn.gateway.approvals.events import SecurityKind
 from keyturn.gateway.errors import CorruptRecord, KeyturnError, StoreUnavailable
 from keyturn.gateway.failures import any_failure, log_failure
 from keyturn.gateway.guarded_server import GuardedServer, Limits
+from keyturn.gateway.instruments import answered
 from keyturn.gateway.protocol import BASE
 from keyturn.gateway.protocol.http_api import (
     CLOCK_HEADER,
@@ -149,17 +151,28 @@ class Api:
 
     async def admit(self, request: web.BaseRequest) -> web.StreamResponse | int:
         """Return the largest size of a request's body in bytes, or a refusal."""
-        return await self._or_problem(request, partial(self._admit, request))
+        began_s = monotonic()
+        found = await self._or_problem(request, partial(self._admit, request))
+        if not isinstance(found, int):
+            answered(self._name(request), found.status, began_s)
+        return found
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         """Answer one request; every error becomes a problem."""
+        began_s = monotonic()
         reply = await self._or_problem(
             request, lambda: self._route(request).handle(request)
         )
         if not reply.prepared:
             # Clients compare their clocks with it.
             reply.headers["Date"] = formatdate(self.clock_s(), usegmt=True)
+        answered(self._name(request), reply.status, began_s)
         return reply
+
+    def _name(self, request: web.BaseRequest) -> str:
+        """Return a path without ids, for metrics."""
+        path = _APPROVAL.sub(rf"{BASE}/approvals/{{id}}\2", request.path)
+        return path if path != request.path or self._known(path) else "other"
 
     async def _admit(self, request: web.BaseRequest) -> int:
         route = self._route(request)

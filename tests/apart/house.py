@@ -143,7 +143,7 @@ class House:
     Attributes:
         cuts: networks to the store, to Slack and to the gateway, by their user.
         clocks: movable clocks, by their process.
-        urls: health address of each process.
+        urls: address for health and metrics of each process.
     """
 
     folder: Path
@@ -317,10 +317,10 @@ async def open_house(
         house = House(folder, sandbox, store, reviews, between, given, cuts)
         between.before_effect = house.was_allowed
         house.clocks = {one: MovedClock(folder / f"{one}.clock") for one in moved}
-        for name, at in (("gateway", port), ("bot", bot_port)):
-            house.urls[name] = f"http://127.0.0.1:{at}"
         for name in ("gateway", "bot"):
             env = {**given, "KEYTURN_REDIS_URL": cuts[f"{name}-store"].url}
+            env["KEYTURN_METRICS_LISTEN"] = f"127.0.0.1:{free_port()}"
+            house.urls[name] = f"http://{env['KEYTURN_METRICS_LISTEN']}"
             env[LEASE] = str(lease_ms)
             if name == "bot":
                 # The next bot posts when the lease of the one before has ended.

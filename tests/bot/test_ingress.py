@@ -26,6 +26,7 @@ from keyturn.bot.ingress import (
     signature_problem,
 )
 from keyturn.gateway.errors import StoreUnavailable
+from keyturn.gateway.health import Health
 from tests.bot.signed import FORM, post, signed_headers
 
 SECRET = "8f742231b10e8888abcd99yyyzzz85a5"
@@ -80,9 +81,7 @@ async def opened(
         signing_secret=secret,
         nonces=cast("StoreNonces", door),
         handle=door.handle,
-        ready=door.ready,
-        facts=door.facts,
-        metrics=door.metrics,
+        health=Health(door.ready, door.facts, door.metrics),
     )
     runner = web.ServerRunner(gate.server(), shutdown_timeout=0.5)
     await runner.setup()

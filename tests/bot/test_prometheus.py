@@ -13,11 +13,12 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from keyturn.bot.prometheus import exposition
 from keyturn.gateway.approvals.decisions import Approve, Click, Reject
 from keyturn.gateway.approvals.record import approval_of
+from keyturn.gateway.instruments import DECISION_TO_RUN, SLACK_CALLS, answered
 from keyturn.gateway.metrics.counts import Counts, Outcome
 from keyturn.gateway.metrics.fold import Metrics
+from keyturn.gateway.prometheus import exposition
 from keyturn.gateway.protocol.wire import Verdict
 from keyturn.gateway.service.report.audit_reading import OTHER
 from keyturn.gateway.store.events.readers import Backlog
@@ -27,7 +28,7 @@ from tests.service.harness import person
 
 ROOT = Path(__file__).parents[2]
 DASHBOARD = json.loads((ROOT / "docs/grafana/keyturn.json").read_text(encoding="utf-8"))
-PAGE = (ROOT / "docs/metrics.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs/monitoring.md").read_text(encoding="utf-8")
 OUTCOME = r"outcome(?:=~|!~|!=|=)\"([\w|]+)\""
 ANA = person("U0ANA").with_(usergroups=frozenset({"S0SUPPORT"}))
 Samples = dict[tuple[str, frozenset[str]], float]
@@ -86,6 +87,8 @@ async def test_what_happens_is_scraped(stack: Stack) -> None:
     assert found[of("keyturn_waiting_oldest_seconds", *refund)] >= 0
     assert found[of("keyturn_stalled_runs", "parked")] == 0
     assert found[of("keyturn_outbox_events")] > 0
+    assert found[of("keyturn_jobs_waiting")] == 2
+    assert found[of("keyturn_slack_api_calls_total", "auth.test", "ok")] >= 1
     assert found[of("keyturn_outbox_held_up")] == 0
     assert samples(whole_text())[of("keyturn_outbox_held_up")] == 1
 
@@ -126,6 +129,9 @@ def whole_text() -> str:
     metrics.security["replayed"] = 1
     metrics.cells["process_refund", "approve"] = counts
     waiting = {("process_refund", "approve"): [9000]}
+    SLACK_CALLS.labels("chat.postMessage", "ok").inc()
+    answered("/v1/submit", 200, 0)
+    DECISION_TO_RUN.observe(1)
     return exposition(metrics, waiting, (1, 2), Backlog(300_000, "away")).decode()
 
 
@@ -142,14 +148,30 @@ def expressions() -> list[str]:
     return [target["expr"] for panel in panels for target in panel["targets"]]
 
 
-def rules() -> list[str]:
-    """Return the expressions of the alert rules."""
-    text = (ROOT / "docs/grafana/alerts.yml").read_text(encoding="utf-8")
-    (group,) = yaml.safe_load(text)["groups"]
-    return [rule["expr"] for rule in group["rules"]]
+ALERTS = yaml.safe_load((ROOT / "docs/grafana/alerts.yml").read_text(encoding="utf-8"))
 
 
-@pytest.mark.parametrize("expression", [*expressions(), *rules()])
+def rules() -> list[dict[str, Any]]:
+    """Return the alert rules."""
+    return [rule for group in ALERTS["groups"] for rule in group["rules"]]
+
+
+@pytest.mark.parametrize("rule", rules(), ids=lambda rule: rule["alert"])
+def test_prometheus_can_load_each_rule(rule: dict[str, Any]) -> None:
+    told = rule["annotations"]["summary"]
+    labels = re.findall(r"{{ \$labels\.(\w+) }}", told)
+    grouped = ",".join(re.findall(r"by \(([^)]*)\)", rule["expr"]))
+
+    assert rule.keys() <= {"alert", "expr", "for", "annotations"}
+    assert re.fullmatch(r"[A-Z]\w+", rule["alert"])
+    assert re.fullmatch(r"\d+[smhd]", rule.get("for", "0m"))
+    assert told.count("{{") == len(labels)
+    assert set(labels) <= {label.strip() for label in grouped.split(",")}
+
+
+@pytest.mark.parametrize(
+    "expression", [*expressions(), *(rule["expr"] for rule in rules())]
+)
 def test_expressions_ask_for_metrics_and_labels_that_exist(expression: str) -> None:
     known = labels_by_metric()
 

@@ -11,7 +11,6 @@ from typing import NamedTuple, cast
 
 import pytest
 
-from keyturn.bot.prometheus import exposition
 from keyturn.gateway.approvals.decisions import Approve, Edit, Reject, Respond
 from keyturn.gateway.approvals.events import (
     Event,
@@ -20,6 +19,7 @@ from keyturn.gateway.approvals.events import (
     SecurityKind,
 )
 from keyturn.gateway.errors import CorruptRecord
+from keyturn.gateway.prometheus import exposition
 from keyturn.gateway.protocol.records import ItemState, Result
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.protocol.wire import ProposedCall, Turn, TurnRef

@@ -205,6 +205,14 @@ class LiveMetrics(StatisticsService):
         """
         return await backlog(self._store.conn, self._keys)
 
+    async def jobs(self) -> int:
+        """Return the number of the tenant's jobs that no worker has taken.
+
+        Raises:
+            StoreUnavailable: when there is no store.
+        """
+        return await self._store.queue(self._keys).waiting()
+
     async def look(self) -> Metrics:
         """Return the metrics until now.
 

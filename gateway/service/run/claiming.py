@@ -42,6 +42,7 @@ from keyturn.gateway.errors import (
     NotVerified,
 )
 from keyturn.gateway.failures import log_failure
+from keyturn.gateway.instruments import DECISION_TO_RUN
 from keyturn.gateway.protocol import digest, wire
 from keyturn.gateway.protocol.digest import state_in
 from keyturn.gateway.protocol.http_api import Attendance, Attended, OpenQuestion
@@ -139,6 +140,10 @@ class ClaimService(PolicyService):
             return await proving.refuse_unproven(self._store, found)
         if not isinstance(found, Write):
             return found
+        item = found.approval.items[index]
+        if item.state is ItemState.EXECUTING and item.decision and item.fence == 1:
+            after_ms = max(0, item.changed_at_ms - item.decision.at_ms)
+            DECISION_TO_RUN.observe(after_ms / 1000)
         return self._reply(found.approval, index, request.owner, found.standing)
 
     async def heartbeat(self, item_id: str, fence: int) -> bool:

@@ -25,7 +25,7 @@ from keyturn.gateway.store.scripts.script import Script
 MANY = 100_000
 """Size of an outbox from which the slowest reader is reported."""
 
-_KEPT = timedelta(minutes=10)
+_KEPT_MS = 600_000
 """Minimum lifetime of an event, for observers that are not readers."""
 
 _TRIMMED = 10_000
@@ -48,6 +48,7 @@ class ReaderState:
         name: the reader's name.
         taken: position of its latest event.
         needs: position of the oldest event that it still needs.
+        pending: number of delivered and unacknowledged events.
         unread: number of unacknowledged events, as reported by the store.
         idle_ms: time since a process last polled as this reader; None: never. Redis
             before 7.2 counts from the last event that was delivered.
@@ -56,6 +57,7 @@ class ReaderState:
     name: str
     taken: str
     needs: EntryId
+    pending: int
     unread: int
     idle_ms: int | None
 
@@ -67,10 +69,12 @@ class Backlog:
     Attributes:
         events: number of events.
         reader: name of the slowest reader; "" if all are up to date.
+        oldest_ms: age of the oldest event that a reader has not acknowledged; 0: none.
     """
 
     events: int
     reader: str = ""
+    oldest_ms: int = 0
 
     @property
     def problem(self) -> str:
@@ -127,7 +131,7 @@ async def _state(
     # The lag is unknown if entries in the middle were deleted.
     unread = pending + number(facts.get("lag"))
     idle_ms = min((number(one["idle"]) for one in _rows(reply)), default=None)
-    return ReaderState(name, taken, needs, unread, idle_ms)
+    return ReaderState(name, taken, needs, pending, unread, idle_ms)
 
 
 async def trim_outbox(conn: Connection, keys: Keys) -> Backlog:
@@ -151,15 +155,23 @@ async def backlog(conn: Connection, keys: Keys) -> Backlog:
     """Return the length of an outbox, and the slowest reader."""
     groups = await reader_states(conn, keys)
     events = number(await conn.command("XLEN", keys.outbox))
-    last = min(groups, key=lambda one: one.needs, default=None)
-    # Events younger than the minimum lifetime stay anyway; no reader causes that.
-    if last is None or last.needs[0] >= await _young_ms(conn, keys):
+    # A reader needs its oldest pending event, or else the one after the last it took.
+    last = min(groups, key=lambda one: (one.needs, not one.pending), default=None)
+    if last is None:
         return Backlog(events)
-    return Backlog(events, last.name)
+    first = "-".join(map(str, last.needs))
+    first = first if last.pending else f"({first}"
+    reply = await conn.command("XRANGE", keys.outbox, first, "+", "COUNT", 1)
+    now_ms = await conn.now_ms(keys.outbox)
+    waiting = [entry_id(text(row[0]))[0] for row in cast("list[list[Reply]]", reply)]
+    oldest_ms = max(0, now_ms - waiting[0]) if waiting else 0
+    # Events younger than the minimum lifetime stay anyway; no reader causes that.
+    is_slow = now_ms - last.needs[0] > _KEPT_MS
+    return Backlog(events, last.name if is_slow else "", oldest_ms)
 
 
 async def _young_ms(conn: Connection, keys: Keys) -> int:
-    return max(0, await conn.now_ms(keys.outbox) - int(_KEPT.total_seconds() * 1000))
+    return max(0, await conn.now_ms(keys.outbox) - _KEPT_MS)
 
 
 async def drop_reader(conn: Connection, keys: Keys, name: str) -> bool:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from time import monotonic
+from typing import cast
 
 from keyturn.gateway.errors import StoreUnavailable
 from keyturn.gateway.protocol.records import Record
 from keyturn.gateway.store.connection.connection import (
     Connection,
     Entry,
+    Reply,
     claimed,
     first_stream,
     number,
@@ -123,6 +126,13 @@ class JobQueue:
     async def prepare(self) -> None:
         """Create the consumer group if it is missing."""
         await make_group(self._conn, self._keys.jobs, GROUP)
+
+    async def waiting(self) -> int:
+        """Return the number of jobs that no worker has taken."""
+        await self.prepare()
+        jobs = number(await self._conn.command("XLEN", self._keys.jobs))
+        pending = await self._conn.command("XPENDING", self._keys.jobs, GROUP)
+        return jobs - number(cast("Mapping[str, Reply]", pending)["pending"])
 
     async def put(self, job: Job) -> None:
         """Queue a job."""

@@ -1,4 +1,7 @@
-"""Render metrics in Prometheus' text format; the text is cached for 5 s.
+"""Render metrics in Prometheus' text format; the text is kept for 5 s.
+
+Most metrics are those of a tenant, counted from its store: every process shows the same
+ones. `keyturn.gateway.instruments` has those of the process.
 
 Labels are tools in the policy, tiers, and fixed words: neither an agent nor an argument
 can add one. See https://prometheus.io/docs/practices/naming/.
@@ -18,6 +21,7 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
+from keyturn.gateway.instruments import REGISTRY
 from keyturn.gateway.metrics.counts import Counts, DurationHistogram, Outcome
 from keyturn.gateway.metrics.fold import Metrics
 from keyturn.gateway.service.decide.reviews import ReviewService
@@ -117,8 +121,8 @@ class MetricsEndpoint:
             if not self._text or now - self._made_at >= _KEPT_S:
                 metrics, waiting = await self._live.look(), await self._waiting()
                 stalled = await self._service.runs.counts()
-                outbox = await self._live.outbox()
-                self._text = exposition(metrics, waiting, stalled, outbox)
+                outbox, jobs = await self._live.outbox(), await self._live.jobs()
+                self._text = exposition(metrics, waiting, stalled, outbox, jobs)
                 self._made_at = now
         return self._text
 
@@ -135,7 +139,11 @@ class MetricsEndpoint:
 
 
 def exposition(
-    metrics: Metrics, waiting: Waiting, stalled: tuple[int, int], outbox: Backlog
+    metrics: Metrics,
+    waiting: Waiting,
+    stalled: tuple[int, int],
+    outbox: Backlog,
+    jobs: int = 0,
 ) -> bytes:
     """Return metrics in the text format.
 
@@ -144,9 +152,11 @@ def exposition(
         waiting: the pending calls.
         stalled: number of runs waiting for a retry, and number of parked runs.
         outbox: its backlog.
+        jobs: number of jobs that no worker has taken.
     """
-    now = (*_now(waiting, stalled), *_outbox(outbox))
-    return generate_latest(_Collected([*_counted(metrics), *now]))
+    now = (*_now(waiting, stalled), *_queues(outbox, jobs))
+    stored = generate_latest(_Collected([*_counted(metrics), *now]))
+    return stored + generate_latest(REGISTRY)
 
 
 class _Collected(Collector):
@@ -222,15 +232,22 @@ def _now(waiting: Waiting, stalled: tuple[int, int]) -> Iterator[Metric]:
     yield from (calls, oldest, runs)
 
 
-def _outbox(outbox: Backlog) -> Iterator[Metric]:
-    events = GaugeMetricFamily(
+def _queues(outbox: Backlog, jobs: int) -> Iterator[Metric]:
+    yield GaugeMetricFamily(
         "keyturn_outbox_events",
         "Events in the outbox; it grows while a reader is away.",
+        outbox.events,
     )
-    events.add_metric([], outbox.events)
-    held_up = GaugeMetricFamily(
+    yield GaugeMetricFamily(
+        "keyturn_outbox_oldest_seconds",
+        "Age of the oldest event that a reader has not acknowledged.",
+        outbox.oldest_ms / 1000,
+    )
+    yield GaugeMetricFamily(
         "keyturn_outbox_held_up",
         "1 while a reader that is away keeps too many events in the outbox.",
+        int(bool(outbox.problem)),
     )
-    held_up.add_metric([], int(bool(outbox.problem)))
-    yield from (events, held_up)
+    yield GaugeMetricFamily(
+        "keyturn_jobs_waiting", "Jobs that no worker has taken.", jobs
+    )

@@ -10,9 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from keyturn.bot.blocks import Message
 from keyturn.bot.cards.channel_messages import agent_answer
-from keyturn.bot.cards.reminders import escalation, reminder
+from keyturn.bot.cards.reminders import Call, escalation, reminder
 from keyturn.bot.ids import CARD_EVENT, Action, View, chosen
 from keyturn.cli.demo_stack import (
     CHANNEL,
@@ -35,7 +34,7 @@ WAIT_S = 120.0
 """How long twenty runs of the agent may take on a busy machine."""
 
 # The bot's builders: a script with copied texts would break at every changed comma.
-_ANNOUNCEMENTS: dict[EventName, Callable[[Approval], Message]] = {
+_ANNOUNCEMENTS: dict[EventName, Callable[[Approval], Call]] = {
     EventName.APPROVAL_REMINDED: reminder,
     EventName.APPROVAL_ESCALATED: partial(escalation, channels={}),
 }
@@ -168,7 +167,7 @@ class DemoContext:
 
     async def called(self, ts: str, approval: Approval, event: EventName) -> None:
         """Wait for the reminder or escalation in the thread of a card."""
-        line, _, _ = _ANNOUNCEMENTS[event](approval).text.partition(".")
+        line, _, _ = _ANNOUNCEMENTS[event](approval).message.text.partition(".")
 
         def is_call(message: JsonObject) -> bool:
             # Only the first sentence: the rest depends on the call's progress.

@@ -23,7 +23,7 @@ timed = @began=$$(date +%s); $(1); ended=$$?; \
 	echo "make $@ took $$(($$(date +%s) - began)) s"; exit $$ended
 
 .PHONY: help install demo demo-apart test test-fast test-deep test-store coverage check format lock dist \
-	bench chaos mutants screenshots docs clean
+	bench chaos mutants screenshots docs typescript clean
 
 help:
 	@echo "make demo         start everything locally and print a link to the page (PORT=)"
@@ -38,6 +38,7 @@ help:
 	@echo "make mutants      change the core in thousands of ways and list what no test notices"
 	@echo "make screenshots  take the pictures of docs/img again"
 	@echo "make docs         build the site of the documentation into build/site"
+	@echo "make typescript   build the TypeScript client in clients/typescript"
 	@echo "make format       format the code"
 	@echo "make lock         fix the newest allowed versions in requirements/"
 
@@ -170,6 +171,11 @@ docs: $(VENV)/.run requirements/docs.txt
 	@$(VENV)/docs/bin/zensical build --clean --strict --config-file build/zensical.toml
 	@$(BIN)/python docs/site/pages.py finish
 	@echo "The site is at build/site/index.html."
+
+typescript: $(VENV)/.run
+	@$(BIN)/python -c 'from keyturn.gateway.api import openapi; import pathlib; \
+		pathlib.Path("clients/typescript/openapi.json").write_bytes(openapi.document())'
+	@cd clients/typescript && npm ci --no-audit --no-fund
 
 clean:
 	rm -rf $(VENV) mutants .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache

@@ -46,7 +46,7 @@ def collect() -> None:
     for source, page in sources().items():
         _write(page, _linked(source, (ROOT / source).read_text(encoding="utf-8")))
     shutil.copytree(ROOT / "docs" / "img", COLLECTED / "img")
-    shutil.copy(_CONFIG, ROOT / "build")
+    shutil.copy(_CONFIG, COLLECTED.parent)
     _write("commands.md", commands_page())
     _write("decisions.md", _decisions())
     _write("routes.md", routes_page())

@@ -116,7 +116,7 @@ check: $(VENV)/.dev
 	@$(BIN)/interrogate --quiet agent bot cli connect gateway receipts sandbox src testing
 	@$(BIN)/mypy
 	@$(BIN)/pyright
-	@$(BIN)/zizmor --offline --quiet --no-progress .github
+	@$(BIN)/zizmor --offline --quiet --no-progress .github action.yml
 
 format: $(VENV)/.dev
 	@$(BIN)/ruff format .

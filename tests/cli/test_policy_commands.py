@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from keyturn.cli.main import USAGE
 from tests.cli.conftest import Shell
@@ -231,6 +232,56 @@ def test_a_replay_prints_what_would_have_changed(home: Shell) -> None:
     ]
     assert (document["calls"], document["without_arguments"]) == (3, 2)
     assert [one["now"] for one in document["changed"]] == ["escalate"]
+
+
+@pytest.mark.parametrize(
+    ("export", "words", "code"),
+    [
+        ("audit.jsonl", ["### Policy p.yml", "### Past calls", "1 would need more"], 0),
+        ("", ["### Policy p.yml", "✔"], 0),
+        ("none.jsonl", ["### Past calls", "There is no file 'none.jsonl'"], USAGE),
+    ],
+)
+def test_the_action_puts_check_and_replay_into_the_summary_of_the_job(
+    home: Shell, export: str, words: list[str], code: int
+) -> None:
+    audit(home)
+
+    ended, summary = by_the_action(home, "p.yml", export)
+
+    assert ended == code
+    assert all(word in summary for word in words), summary
+
+
+def test_the_action_fails_for_a_wrong_policy_and_names_its_line(home: Shell) -> None:
+    home.write("version: 1\ntool: {}\n", "p.yml")
+
+    ended, summary = by_the_action(home, "p.yml", "")
+
+    assert ended != 0
+    assert "p.yml:2: Unknown key 'tool'" in summary
+
+
+def by_the_action(home: Shell, policy: str, export: str) -> tuple[int, str]:
+    """Run the last step of the GitHub Action; return its exit code and the summary."""
+    root = Path(__file__).parents[2]
+    action = yaml.safe_load((root / "action.yml").read_text(encoding="utf-8"))
+    step, summary = action["runs"]["steps"][-1], home.folder / "summary.md"
+    summary.write_text("")
+    folder = Path(sys.executable).parent
+    env = {
+        **os.environ,
+        "PATH": f"{folder}:{os.environ['PATH']}",
+        "PYTHONPATH": str(root / "src"),
+        "GITHUB_STEP_SUMMARY": str(summary),
+        "POLICY": policy,
+        "AUDIT": export,
+        "NO_COLOR": step["env"]["NO_COLOR"],
+    }
+    ran = subprocess.run(
+        ["bash", "-e", "-c", step["run"]], cwd=home.folder, env=env, check=False
+    )
+    return ran.returncode, summary.read_text(encoding="utf-8")
 
 
 def test_a_file_that_cannot_be_read_is_no_wrong_policy(home: Shell) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from keyturn.cli.main import COMMANDS
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -45,3 +47,16 @@ def test_each_row_about_aisvs_names_a_test_that_is_there() -> None:
 
     assert [row for row in missing if not row.startswith("| ---")] == []
     assert rows
+
+
+def test_each_agentic_risk_names_a_test_and_each_article_a_command() -> None:
+    page = ROOT / "docs" / "standards.md"
+    text = page.read_text(encoding="utf-8")
+    risks = re.findall(
+        r"^\| (ASI\d\d) .*\[test\]\(([^)#]+)#(test_\w+)\) \|$", text, re.MULTILINE
+    )
+    commands = re.findall(r"`keyturn ([\w-]+)", text)
+
+    assert [one for one, _, _ in risks] == [f"ASI{n:02}" for n in range(1, 11)]
+    assert [test for _, file, test in risks if not has_test(page, file, test)] == []
+    assert {*commands} <= {name for texts in COMMANDS.values() for name in texts}

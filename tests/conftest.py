@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import shutil
 import tempfile
@@ -61,6 +62,17 @@ def one_ssl_context() -> Generator[None]:
         once = cache(httpx.create_ssl_context)
         patch.setattr("httpx._transports.default.create_ssl_context", once)
         yield
+
+
+@pytest.fixture(autouse=True)
+def logging_kept() -> Generator[None]:
+    """Leave logging as it was before the test."""
+    root, ours = logging.getLogger(), logging.getLogger("keyturn")
+    handlers, level = list(root.handlers), root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    ours.setLevel(logging.NOTSET)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Generator
 from pathlib import Path
 from typing import Literal
 
@@ -21,17 +20,6 @@ LINE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z INFO    item.done ite
 
 
 Capture = pytest.CaptureFixture[str]
-
-
-@pytest.fixture(autouse=True)
-def logging_kept() -> Generator[None]:
-    """Leave logging as it was before the test."""
-    root, ours = logging.getLogger(), logging.getLogger("keyturn")
-    handlers, level = list(root.handlers), root.level
-    yield
-    root.handlers[:] = handlers
-    root.setLevel(level)
-    ours.setLevel(logging.NOTSET)
 
 
 def test_a_line_says_when_how_important_and_what(capsys: Capture) -> None:

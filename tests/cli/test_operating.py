@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable
-from datetime import timedelta
 from typing import NoReturn
 
 import pytest
@@ -144,7 +143,7 @@ def test_readers_are_listed_with_what_they_have_not_read(
 
     monkeypatch.setattr(readers, "MANY", 2)
     # As if these events were older than the retention for idle readers.
-    monkeypatch.setattr(readers, "_KEPT", timedelta(minutes=-1))
+    monkeypatch.setattr(readers, "_KEPT_MS", -60_000)
     told = operator.said("outbox", "list")
     assert "'keyturn outbox drop' if it is gone for good" in told
 

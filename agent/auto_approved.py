@@ -27,6 +27,7 @@ from langgraph.errors import GraphBubbleUp, ParentCommand, is_invalid_resume
 from keyturn.agent.execution import HANDED_OFF, Work
 from keyturn.agent.grants import Grant, contained, grant_scope
 from keyturn.agent.turns import collect_edits
+from keyturn.gateway import tracing
 from keyturn.gateway.client.bridge import Shell, ask_or_wait, ask_with_retries
 from keyturn.gateway.client.claiming import CutOff, HeldCall, Ran, RanBefore
 from keyturn.gateway.errors import (
@@ -115,7 +116,7 @@ async def _run_begun(
     """Run a call that was begun, and report its end."""
     try:
         with Inside(_running, call), contained():
-            result = await run()
+            result = await _traced(call.verdict, run)
     except ParentCommand:
         # Not a pause: the tool is done and hands off to the parent graph.
         await call.end(HANDED_OFF)
@@ -136,6 +137,17 @@ async def _run_begun(
         done = done.with_(payload="")
     await call.end(done, is_over=bool(done.payload) or not is_replayed)
     return result
+
+
+async def _traced(verdict: Verdict, run: Callable[[], Awaitable[R]]) -> R:
+    told = tracing.about(verdict.tool, verdict.tool_call_id, verdict.tier, "")
+    with tracing.tool_span(told) as span:
+        try:
+            return await run()
+        except any_failure() as error:
+            if not isinstance(error, GraphBubbleUp):
+                tracing.failed(span, error)
+            raise
 
 
 def _grant_for(ref: TurnRef, verdict: Verdict) -> Grant:

@@ -35,6 +35,7 @@ STARTS = {
     "pydantic-ai": ["python -c 'import keyturn.connect.pydantic_ai'"],
     "openai-agents": ["python -c 'import keyturn.connect.openai_agents'"],
     "temporal": ["python -c 'import keyturn.connect.temporal.plugin'"],
+    "otel": ["python -c 'import opentelemetry.trace'"],
     "postgres": ["python -c 'import psycopg'"],
     "all": ["keyturn --help", "keyturn demo --help"],
 }

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple, TypeVar
 from aiohttp import web
 from pydantic import BaseModel, TypeAdapter
 
+from keyturn.gateway import tracing
 from keyturn.gateway.api import operations, reading_routes
 from keyturn.gateway.api.api_keys import ApiKeys, bearer
 from keyturn.gateway.api.decide import Decisions, people_decide
@@ -282,6 +283,7 @@ class Api:
             self.limits.store(key.id, size, ends_work=ends_work)
         await operations.check(key, self.tenant, question)
         lease, given = (request.headers.get(one) for one in (LEASE_HEADER, HEADER))
+        trace = request.headers.get(tracing.HEADER, "")
 
         async def work() -> bytes:
             waits = isinstance(question, AnswersQuestion) and question.wait_s > 0
@@ -289,6 +291,7 @@ class Api:
                 self.limits.waiting(key.id) if waits else nullcontext(),
                 operations.under_lease(key, self.tenant, lease, question),
                 one_write({HEADER: given} if given else {}),
+                tracing.inside(trace),
             ):
                 ask = operations.ASK[operation.name]
                 answer = await ask(self.tenant, key, question)

@@ -408,7 +408,8 @@ class Approval(Record):
     run. ``uses`` and ``checked_at_ms`` (the last time that Slack confirmed the givers'
     roles) are for a standing approval. ``task`` is the agent's name for the surrounding
     task. An agent that ``resumes_itself`` runs in a separate process, and no job
-    resumes it. With ``caller_gone``, the program that waited for the calls has gone,
+    resumes it. ``trace`` is the ``traceparent`` of the submission, "" without a tracer.
+    With ``caller_gone``, the program that waited for the calls has gone,
     and no other one waits now.
     """
 
@@ -438,6 +439,7 @@ class Approval(Record):
     resumes_itself: bool = False
     answered: tuple[Answered, ...] = ()
     caller_gone: bool = False
+    trace: str = ""
     recent_requests: int = 0
     remarks: tuple[Remark, ...] = ()
     inquiries: tuple[Inquiry, ...] = ()

@@ -23,6 +23,7 @@ from enum import Enum, auto
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar, assert_never, cast
 
+from keyturn.gateway import tracing
 from keyturn.gateway.background import begun, spawn
 from keyturn.gateway.client.bridge import (
     Shell,
@@ -431,7 +432,11 @@ async def _run_once(
         await claim.release()
         return refused
     failed: Result | None = None
-    with claim.kept_alive():
+    verdict = call.verdict
+    told = tracing.about(
+        verdict.tool, verdict.tool_call_id, verdict.tier, verdict.item_id
+    )
+    with claim.kept_alive(), tracing.tool_span(told, claimed.trace) as span:
         try:
             result = await effect.run(claimed, args)
         except any_failure() as error:
@@ -441,6 +446,7 @@ async def _run_once(
             # Every error of a tool is recorded under the claim, including panics of
             # libraries: the effect may have happened. A raised error would be replayed
             # forever.
+            tracing.failed(span, error)
             failed = texts.failed_result(error)
             result = effect.failure(failed.summary)
     stored = effect.store(result)

@@ -23,6 +23,7 @@ from pydantic import TypeAdapter, ValidationError
 from typing_extensions import override
 from yarl import URL
 
+from keyturn.gateway import tracing
 from keyturn.gateway.arguments import is_a, require
 from keyturn.gateway.background import spawn
 from keyturn.gateway.client.outgoing import outgoing, pause_s, reason, trusted
@@ -209,6 +210,8 @@ class HttpConnection:
         is_write = operation.scope is not Scope.READ
         if is_write and operation.name not in http_api.RENEWED:
             headers[run_context.HEADER] = run_context.key_of_write()
+        if trace := tracing.current():
+            headers[tracing.HEADER] = trace
         if lease := run_context.current_lease():
             headers[http_api.LEASE_HEADER] = lease
         if ahead_s := self.clock.ahead_s:

@@ -318,6 +318,7 @@ class Claimed(Record):
     people's finding about an earlier attempt, if they had the call run again.
     ``requested`` is the document of the request if ``action`` has a newer state.
     ``receipt`` proves to the tool's side that this call may run; "" without keys.
+    ``trace`` is the ``traceparent`` of its submission; "" without a tracer.
     """
 
     kind: Literal["new"] = "new"
@@ -331,6 +332,7 @@ class Claimed(Record):
     reconciled: ReconcileAnswer | None = None
     requested: str = ""
     receipt: str = ""
+    trace: str = ""
 
 
 MAX_DETAIL = 2000

@@ -13,8 +13,10 @@ from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from time import time_ns
 from typing import NamedTuple
 
+from keyturn.gateway import tracing
 from keyturn.gateway.approvals import decisions, gestures
 from keyturn.gateway.approvals.deciding import no_such_item
 from keyturn.gateway.approvals.events import Event, EventName, approval_event
@@ -89,6 +91,7 @@ class DecisionService(PolicyService):
             CorruptRecord: when a record is corrupt.
             ValueError: when more approvals are decided than `MOST_CHANGED`.
         """
+        began_ns = time_ns()
         decided, card = gesture.decided, gesture.card
         settled: list[gestures.GestureChange] = []
         records = dict[str, Approval]()
@@ -145,6 +148,9 @@ class DecisionService(PolicyService):
             self._keys, ids, compute, read=known
         )
         if isinstance(found, WriteMany):
+            for click, decision in decided.values():
+                if change := settled[0].changes.get(click.approval):
+                    _trace(change.approval, click.index, decision.kind, began_ns)
             return settled[0].outcome
         await self._refuse(gesture, found, records, reviewer)
         return found
@@ -231,6 +237,14 @@ class DecisionService(PolicyService):
         if len(self._told) >= _MOST_KNOWN:
             del self._told[next(iter(self._told))]
         self._told[told] = None
+
+
+def _trace(approval: Approval, index: int, verb: str, began_ns: int) -> None:
+    item = approval.items[index]
+    told = tracing.about(
+        item.tool, item.ctx.tool_call_id, item.tier, item.id, decision=verb
+    )
+    tracing.record("keyturn.decide", approval.trace, told, began_ns)
 
 
 async def _voters_before(

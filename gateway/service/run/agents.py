@@ -15,6 +15,7 @@ from typing import Literal
 
 from typing_extensions import override
 
+from keyturn.gateway import tracing
 from keyturn.gateway.approvals.ending import end_waiting
 from keyturn.gateway.approvals.events import Event, EventName, call_event
 from keyturn.gateway.approvals.evidence import redacted
@@ -72,7 +73,8 @@ class AgentService(claiming.ClaimService, Submitter, DefinitionService):
 
     async def submit(self, turn: wire.Turn) -> tuple[wire.Verdict, ...]:
         """Evaluate all calls of a turn; see `Gateway.submit`."""
-        verdicts, older = await self.submit_turn(turn)
+        with tracing.span("keyturn.submit", {"gen_ai.agent.name": turn.ref.agent}):
+            verdicts, older = await self.submit_turn(turn)
         # After the turn is open: a crash in between leaves older calls waiting until
         # the next turn or their deadline. In the other order it would end calls without
         # a replacement.

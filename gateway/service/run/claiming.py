@@ -9,8 +9,10 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
+from time import time_ns
 from typing import NamedTuple, TypeVar
 
+from keyturn.gateway import tracing
 from keyturn.gateway.approvals import executing
 from keyturn.gateway.approvals.changes import Change
 from keyturn.gateway.approvals.ending import end_restored
@@ -117,6 +119,7 @@ class ClaimService(PolicyService):
             StoreUnavailable: when it is not known to be granted, or the record changes
                 too often.
         """
+        began_ns = time_ns()
         request = request.with_(owner=attempt_of(request.owner))
         approval_id, index = approval_of(request.item_id)
         compute = partial(self._claimed, request=request)
@@ -140,10 +143,7 @@ class ClaimService(PolicyService):
             return await proving.refuse_unproven(self._store, found)
         if not isinstance(found, Write):
             return found
-        item = found.approval.items[index]
-        if item.state is ItemState.EXECUTING and item.decision and item.fence == 1:
-            after_ms = max(0, item.changed_at_ms - item.decision.at_ms)
-            DECISION_TO_RUN.observe(after_ms / 1000)
+        _observe(found.approval, found.approval.items[index], began_ns)
         return self._reply(found.approval, index, request.owner, found.standing)
 
     async def heartbeat(self, item_id: str, fence: int) -> bool:
@@ -453,12 +453,24 @@ class ClaimService(PolicyService):
             asks_on_failure=item.asks_on_failure,
             reconciled=last_finding(proving.proven_words(self._store, approval, item)),
             requested=requested_before(item),
+            trace=approval.trace,
             receipt=""
             if item.handed_to
             else proving.receipt_of(
                 self._store, self._policy(), approval, item, standing
             ),
         )
+
+
+def _observe(approval: Approval, item: Item, began_ns: int) -> None:
+    """Measure and trace a claim that was written."""
+    if item.state not in executing.CLAIMED:
+        return
+    if item.decision and item.fence == 1:
+        after_ms = max(0, item.changed_at_ms - item.decision.at_ms)
+        DECISION_TO_RUN.observe(after_ms / 1000)
+    call = tracing.about(item.tool, item.ctx.tool_call_id, item.tier, item.id)
+    tracing.record("keyturn.claim", approval.trace, call, began_ns)
 
 
 def unclaimable(item: Item) -> wire.ClaimReply:

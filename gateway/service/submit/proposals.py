@@ -165,7 +165,8 @@ class Source:
 
     ``spelled`` has the arguments as the agent wrote them, by call id.
     ``requests_10m`` counts the agent's requests to people in the ten minutes before.
-    ``protect`` limits the notifications. ``now_ms`` is the store's clock.
+    ``protect`` limits the notifications. ``now_ms`` is the store's clock. ``trace`` is
+    the context of the submission's span.
     """
 
     turn: wire.Turn
@@ -178,6 +179,7 @@ class Source:
     requests_10m: int = 0
     protect: Protection = field(default_factory=Protection)
     now_ms: int = 0
+    trace: str = ""
 
 
 def _floods(
@@ -385,6 +387,7 @@ def _approval(channel: str, rows: _Rows, source: Source) -> Approval:
         says=turn.says,
         task=next((one.call.hint.task for _, one, _ in rows if one.call.hint), ""),
         resumes_itself=turn.resumes_itself,
+        trace=source.trace,
         items=items,
     )
 

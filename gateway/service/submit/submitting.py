@@ -16,6 +16,7 @@ from functools import partial
 from itertools import count
 from typing import TypeVar, cast
 
+from keyturn.gateway import tracing
 from keyturn.gateway.approvals.precedents import DAY_MS
 from keyturn.gateway.approvals.private_text import with_hidden_words
 from keyturn.gateway.approvals.record import Approval, approval_of
@@ -300,6 +301,7 @@ class Submitter(PolicyService):
             requests_10m=load.requests_10m if load else 0,
             protect=same.policy.protect,
             now_ms=load.now_ms if load else 0,
+            trace=tracing.current(),
         )
 
     def _usage(

@@ -22,7 +22,12 @@ from types import MappingProxyType
 from typing import TypeVar, cast
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
+from keyturn.gateway import tracing
+from keyturn.gateway.approvals.changes import Change
+from keyturn.gateway.approvals.events import WAITED_MS
+from keyturn.gateway.approvals.record import approval_of
 from keyturn.gateway.errors import StoreUnavailable
+from keyturn.gateway.metrics.fold import outcome_of
 from keyturn.gateway.protocol.work import aside
 from keyturn.gateway.store.connection.connection import (
     Command,
@@ -154,9 +159,30 @@ class Changes:
             turns[one.approval.id].written = one
             if one.stored is not None:
                 self._known.remember(one.approval, one.stored)
+        for each in what.writes if written else ():
+            _trace_waits(each.change)
         if not written and any(one.unfrozen for one in what.writes):
             await freezes_of(self._conn).refresh(keys)
         return bool(written)
+
+
+def _trace_waits(change: Change) -> None:
+    """Trace the waits for people that a change ends."""
+    approval = change.approval
+    for event in change.events if approval.trace else ():
+        outcome = outcome_of(event)
+        if outcome is None:
+            continue
+        item = approval.items[approval_of(event.item)[1]]
+        waited_ms = event.data.get(WAITED_MS)
+        since_ms = approval.created_at_ms
+        if waited_ms is not None:
+            since_ms = item.changed_at_ms - int(waited_ms)
+        told = tracing.about(
+            item.tool, item.ctx.tool_call_id, item.tier, item.id, decision=outcome
+        )
+        span_ns = since_ms * 1_000_000, item.changed_at_ms * 1_000_000
+        tracing.record("keyturn.wait", approval.trace, told, *span_ns)
 
 
 def _ids_of(keys: Keys, approval_ids: Iterable[str]) -> list[str]:

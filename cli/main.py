@@ -43,6 +43,9 @@ COMMANDS = {
         "sandbox": "Run a local Slack workspace that refuses what Slack refuses."
     },
     "doctor": {"doctor": "Check every part, and explain how to fix each problem."},
+    "verify.command": {
+        "verify": ("Prove the guarantees on this installation: store, policy and keys.")
+    },
     "freeze": {
         "freeze": "Freeze an agent, a tool or everything, including approved calls.",
         "unfreeze": "End a freeze; for an agent this also ends its pause.",
@@ -76,7 +79,13 @@ with the first line of their help. They are copied here so that the help page lo
 of the modules; a test compares the texts.
 """
 
-_WITH_SLACK = {"demo": "all", "run": "all", "bot": "slack", "doctor": "slack"}
+_WITH_SLACK = {
+    "demo": "all",
+    "run": "all",
+    "bot": "slack",
+    "doctor": "slack",
+    "verify.command": "slack",
+}
 """Modules that need Slack's packages, with the extra that contains all their packages.
 
 The demo and a first ``run`` start the embedded store as well. The other modules need

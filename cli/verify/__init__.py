@@ -1,0 +1,1 @@
+"""The command ``keyturn verify``: prove the guarantees on this installation."""

@@ -1,0 +1,145 @@
+"""'keyturn verify' proves each guarantee, and each one turns red under a defect."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from keyturn.cli.verify import command
+from keyturn.cli.verify.guarantee import GUARANTEES, prove
+from keyturn.cli.verify.scratch import Scratch, scratch_tenant
+from keyturn.gateway.config import Settings
+from keyturn.gateway.secret_file import write_private
+from keyturn.gateway.store.connection.connection import Connection
+from keyturn.gateway.trust.key_folder import SigningKey
+from tests.cli.conftest import Shell
+from tests.cli.verify_mutants import MUTANTS
+from tests.service.harness import POLICY, RULES, ServiceHarness
+from tests.store_secrets import SECRETS
+from tests.topologies import Cluster
+
+
+def settings_of(url: str, folder: Path) -> Settings:
+    return Settings.load(None, environment(url, folder))
+
+
+def environment(url: str, folder: Path) -> dict[str, str]:
+    if not (folder / "secret.key").exists():
+        write_private(folder / "secret.key", SECRETS[0])
+    return {"KEYTURN_REDIS_URL": url, "KEYTURN_DATA_DIR": str(folder)}
+
+
+@pytest.fixture
+async def scratch(valkey_url: str, tmp_path: Path) -> AsyncGenerator[Scratch]:
+    async with scratch_tenant(settings_of(valkey_url, tmp_path), RULES) as found:
+        yield found
+
+
+def test_there_are_forty_guarantees_and_a_defect_for_each() -> None:
+    assert len(GUARANTEES) >= 40
+    assert [*GUARANTEES] == [*MUTANTS]
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+async def test_a_defect_breaks_its_guarantee(
+    scratch: Scratch, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    MUTANTS[name](monkeypatch, scratch)
+
+    proof = await prove(scratch, name)
+
+    assert proof.broken
+
+
+async def test_an_error_is_no_proof(scratch: Scratch) -> None:
+    await scratch.main.store.close()
+    scratch.main.store.conn.url = "redis://127.0.0.1:1"
+
+    proof = await prove(scratch, "requester")
+
+    assert "could not be checked" in proof.broken
+
+
+@pytest.fixture
+def prover(shell: Shell, empty_url: str) -> Shell:
+    """Give a shell with a store, a policy and an audit key."""
+    shell.write(POLICY, "policy.yml")
+    shell.env |= environment(empty_url, shell.folder)
+    shell("keys", "create", "audit")
+    return shell
+
+
+async def everything(url: str) -> dict[bytes, object]:
+    """Return all keys of a store with their content."""
+    conn = Connection(url)
+    names = cast("list[bytes]", await conn.command("KEYS", "*"))
+    found = {name: await conn.command("DUMP", name) for name in names}
+    await conn.close()
+    return found
+
+
+@pytest.mark.slow
+async def test_all_hold_and_only_the_scratch_tenant_is_touched(
+    prover: Shell, harness: ServiceHarness
+) -> None:
+    await harness.approved()
+    # Each command notes the format of the store and its secret.
+    await asyncio.to_thread(prover, "frozen")
+    before = await everything(harness.store.conn.url)
+
+    shown = await asyncio.to_thread(prover, "verify", "--report", "proof.json")
+
+    assert shown.code == 0, shown
+    assert f"All {len(GUARANTEES)} guarantees hold" in shown.out
+    after = await everything(harness.store.conn.url)
+    assert after == before
+    await asyncio.to_thread(a_report_is_checked_with_its_key_alone, prover)
+
+
+def a_report_is_checked_with_its_key_alone(prover: Shell) -> None:
+    [key] = [one["public"] for one in prover.found("keys", "list")]
+    del prover.env["KEYTURN_REDIS_URL"]
+    check = ("verify", "--check", "proof.json")
+    found = prover.found(*check, "--key", key)
+    assert [one["name"] for one in found["proofs"]] == [*GUARANTEES]
+    assert "vouch for its own key" in prover.refused(*check)
+    other = SigningKey.from_seed("keyturn/audit", bytes(32)).public.text
+    assert prover(*check, "--key", other).code == command.BROKEN
+    path = prover.folder / "proof.json"
+    path.write_text(path.read_text().replace('payload":"ey', 'payload":"ez'))
+    assert prover(*check, "--key", key).code == command.BROKEN
+
+
+@pytest.mark.slow
+def test_a_broken_guarantee_is_shown_and_signed(
+    prover: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command, "GUARANTEES", ["hidden_characters"])
+    monkeypatch.setattr("keyturn.bot.text._is_usual", bool)
+
+    shown = prover("verify", "--report", "proof.json")
+
+    assert shown.code == command.BROKEN
+    assert "U+202E stays hidden" in shown.out
+    [key] = [one["public"] for one in prover.found("keys", "list")]
+    assert prover("verify", "--check", "proof.json", "--key", key).code == 1
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("topologies")
+async def test_all_hold_on_a_cluster(
+    replicated_cluster: Cluster, tmp_path: Path
+) -> None:
+    settings = settings_of(replicated_cluster.url, tmp_path)
+    async with scratch_tenant(settings, RULES) as scratch:
+        proofs = [await prove(scratch, name) for name in GUARANTEES]
+
+    assert not {one.name: one.broken for one in proofs if one.broken}
+    left = Connection(replicated_cluster.url)
+    masters = await left.on_each_master("KEYS", "*verify*")
+    await left.close()
+    assert not any(masters.values())

@@ -103,8 +103,8 @@ def span(name: str, attributes: Mapping[str, str], parent: str = "") -> Generato
     Args:
         name: name of the span.
         attributes: its attributes.
-        parent: context of its parent, which then links to the current span; "": the
-            current span is the parent.
+        parent: context of its parent; "": the current span is the parent. The new span
+            links to a current span of another trace.
 
     Yields:
         The span; None without OpenTelemetry.
@@ -113,11 +113,12 @@ def span(name: str, attributes: Mapping[str, str], parent: str = "") -> Generato
         yield None
         return
     here, around = _otel.get_current_span().get_span_context(), _span_of(parent)
+    is_elsewhere = around and around.get_span_context().trace_id != here.trace_id
     with _otel.get_tracer("keyturn").start_as_current_span(
         name,
         context=_otel.set_span_in_context(around) if around else None,
         attributes=attributes,
-        links=[_otel.Link(here)] if around and here.is_valid else (),
+        links=[_otel.Link(here)] if is_elsewhere and here.is_valid else (),
         record_exception=False,
         set_status_on_exception=False,
     ) as opened:

@@ -25,6 +25,7 @@ from typing import NoReturn
 
 from pydantic import JsonValue
 
+from keyturn.gateway import tracing
 from keyturn.gateway.dialects.asked import Question
 from keyturn.gateway.errors import (
     GraphError,
@@ -188,7 +189,10 @@ class Advancer:
             # would never end.
             fresh = found.without(sent)
             if fresh.ready:
-                refused = await self._answer(run, runner, fresh.ready, state)
+                # A worker has no span; a program that waits for its run has its own.
+                trace = "" if tracing.current() else fresh.trace
+                with tracing.inside(trace):
+                    refused = await self._answer(run, runner, fresh.ready, state)
                 has_run = has_run or refused is None
                 # A stale refusal saved nothing. The question's id changed after it was
                 # read, so its answer may be sent again under the new id.

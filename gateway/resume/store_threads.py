@@ -12,22 +12,29 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import replace
 from typing import TypeVar
 
 from typing_extensions import override
 
 from keyturn.gateway.approvals.events import EventName
 from keyturn.gateway.approvals.record import Item
+from keyturn.gateway.dialects.asked import Question
 from keyturn.gateway.errors import ThreadUnknown
 from keyturn.gateway.protocol.http_api import OpenQuestion
 from keyturn.gateway.protocol.port import HandingGateway
 from keyturn.gateway.protocol.records import ItemState, RunRef
 from keyturn.gateway.protocol.strict_json import JsonObject
-from keyturn.gateway.resume.thread_state import ThreadState, asked_items
+from keyturn.gateway.resume.thread_state import (
+    Answers,
+    ThreadState,
+    asked_items,
+    questions_of,
+)
 from keyturn.gateway.resume.threads import Threads
 from keyturn.gateway.service.people.freezing import run_event
 from keyturn.gateway.service.run.agents import RunCalls
-from keyturn.gateway.service.run.claiming import find_answers
+from keyturn.gateway.service.run.claiming import Found, find_answers
 from keyturn.gateway.store.connection.connection import text
 from keyturn.gateway.store.keys import Keys
 from keyturn.gateway.store.runs.leases import while_held
@@ -105,8 +112,14 @@ class StoreThreads(RunCalls, Threads):
         Raises:
             GraphError: the agent's own name differs from the name in the settings.
         """
-        found = await find_answers(self._store, run, questions)
-        return {asked: (one.answer, one.times) for asked, one in found.items()}
+        return _told(await find_answers(self._store, run, questions))
+
+    @override
+    async def answers(self, run: RunRef, pending: Sequence[Question]) -> Answers:
+        """See `Threads.answers`."""
+        found = await find_answers(self._store, run, questions_of(pending))
+        trace = next((one.trace for one in found.values() if one.trace), "")
+        return replace(Answers.to(pending, _told(found)), trace=trace)
 
     @override
     async def handed(self, run: RunRef) -> Sequence[Item]:
@@ -214,6 +227,12 @@ class StoreThreads(RunCalls, Threads):
             for one in await self._unfinished(run)
             for item in one.approval.items
         )
+
+
+def _told(
+    found: Mapping[OpenQuestion, Found],
+) -> Mapping[OpenQuestion, tuple[JsonObject, int]]:
+    return {asked: (one.answer, one.times) for asked, one in found.items()}
 
 
 @asynccontextmanager

@@ -95,12 +95,14 @@ class Answers:
     ``fingerprint`` depends on the answer and its item, not on the interrupt's id: a
     repeated question with the same fingerprint means that its answer was refused.
     ``unfit`` are items whose answer the agent's own schema would refuse. One bad answer
-    in a map raises after the good ones have run, so it is never sent.
+    in a map raises after the good ones have run, so it is never sent. ``trace`` is the
+    ``traceparent`` that the thread continues, or "".
     """
 
     ready: dict[str, JsonObject] = field(default_factory=dict[str, JsonObject])
     fingerprint: dict[str, str] = field(default_factory=dict[str, str])
     unfit: list[str] = field(default_factory=list[str])
+    trace: str = ""
 
     @classmethod
     def to(
@@ -134,6 +136,7 @@ class Answers:
             ready={one: self.ready[one] for one in fresh},
             fingerprint={one: self.fingerprint[one] for one in fresh},
             unfit=self.unfit,
+            trace=self.trace,
         )
 
 

@@ -6,6 +6,7 @@ import asyncio
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,9 +21,13 @@ from keyturn.bot.ids import Action
 from keyturn.gateway import tracing
 from keyturn.gateway.approvals.record import approval_of
 from keyturn.gateway.embed import Keyturn
+from keyturn.gateway.resume.checkpoints import open_checkpoints
+from keyturn.gateway.resume.graphs import attached
+from keyturn.gateway.resume.langgraph_local import Runner
+from keyturn.gateway.store.store import Store
 from keyturn.sandbox.server import Sandbox
 from tests.bot.bot_stack import CHANNEL, Stack, is_card_of
-from tests.resume import sample_tools
+from tests.resume import resume_stack, sample_tools
 from tests.resume.programs import Open, asked, begin, calling_tools, decide, words
 from tests.resume.resume_stack import RULES
 
@@ -167,6 +172,29 @@ async def test_a_call_without_review_is_in_the_trace(
     # Without a graph's own spans, the current one is that of the turn.
     assert parents(spans)["execute_tool look_up"] == "turn"
     assert SECRET not in "".join(one.to_json() for one in spans.values())
+
+
+async def test_a_thread_that_a_worker_resumes_stays_in_its_trace(
+    store: Store, tmp_path: Path, exported: InMemorySpanExporter
+) -> None:
+    async def think() -> None:
+        with trace.get_tracer("program").start_as_current_span("model"):
+            pass
+
+    async with open_checkpoints(str(tmp_path / "checkpoints.db")) as saver:
+        graph = attached(sample_tools.graph(wait=think), saver)
+        stack = resume_stack.Stack(store, Runner(graph, agent="shop"), saver)
+        async with stack.working():
+            await stack.ask(resume_stack.EMAIL)
+            (item,) = await stack.asked()
+            await stack.decide(item)
+            await stack.words()
+
+    submit = by_name(exported)["keyturn.submit"]
+    models = [one for one in exported.get_finished_spans() if one.name == "model"]
+    first, second = (one.parent and one.parent.span_id for one in models)
+    assert first is None
+    assert second == (submit.context and submit.context.span_id)
 
 
 async def test_without_a_tracer_nothing_is_kept(opened: Open) -> None:

@@ -640,11 +640,12 @@ class Found:
     """An answer to a question; ``is_lost`` where the store has no record of its call.
 
     ``times`` counts how often the call's authorization was revoked: an equal answer
-    with a higher count is a new answer.
+    with a higher count is a new answer. ``trace`` is the context of its submission.
     """
 
     answer: JsonObject
     times: int = 0
+    trace: str = ""
     is_lost: bool = False
 
 
@@ -712,7 +713,8 @@ async def _told(
         return None
     if not await proving.are_proven(store, approval, item):
         return Found(_unknown(asked, proving.NOT_TOLD))
-    return Found(answer, item.revoked.times if item.revoked else 0)
+    times = item.revoked.times if item.revoked else 0
+    return Found(answer, times, approval.trace)
 
 
 def _answer(asked: OpenQuestion, item: Item) -> JsonObject | None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from pydantic import AwareDatetime
+from pydantic import AwareDatetime, ValidationError
 
 from keyturn.cli import console
 from keyturn.cli.command_context import CommandContext, command_context
@@ -118,14 +118,18 @@ async def _proven(command: CommandContext, file: Path | None) -> Report:
 
 def _checked(file: Path, keys: list[str]) -> Report:
     """Return the report of a file, if one of the keys has signed it."""
-    envelope = parse_envelope(console.read_text(file, "the report"))
+    text = console.read_text(file, "the report")
     trusted = [parse_public_key(one) for one in keys]
     try:
+        envelope = parse_envelope(text)
         payload, _ = verified(envelope, payload_type=PAYLOAD_TYPE, keys=trusted)
+        return Report.model_validate_json(payload)
     except NotVerified as error:
-        console.bad(f"The report is not verified: {error.problem}.")
-        raise typer.Exit(BROKEN) from error
-    return Report.model_validate_json(payload)
+        why = error.problem
+    except ValidationError:
+        why = "another version of Keyturn wrote it"
+    console.bad(f"The report is not verified: {why}.")
+    raise typer.Exit(BROKEN)
 
 
 def _print(found: Report) -> None:

@@ -176,10 +176,8 @@ async def late_receipt(scratch: Scratch) -> None:
 @guarantee(RECEIPTS)
 async def key_of_another_agent(scratch: Scratch) -> None:
     """An API key works only for its agents, and only until it is revoked."""
-    seals, tenant = (
-        SealKeys(scratch.store.conn.secrets, Purpose.API_KEYS),
-        scratch.tenant,
-    )
+    seals = SealKeys(scratch.store.conn.secrets, Purpose.API_KEYS)
+    tenant = scratch.tenant
     kept = ApiKeyStore(scratch.main.store, seals, tenant=tenant)
     check, now = ApiKeys(seals, kept.find, kept.report).check, await kept.now()
     ends = now + timedelta(minutes=5)

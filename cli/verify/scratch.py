@@ -99,6 +99,7 @@ class Scratch:
         self.attacker = Connection(store.conn.url)
         self.attacker.secrets = (secrets.token_bytes(32),)
         self._opened, self._count = opened, itertools.count()
+        self._rules = load_policy(RULES, "verify")
         opened.push_async_callback(self.attacker.close)
         self.keyring = Keyring(self.folder / "keys", makes=Role)
         self.keyring.make_missing(datetime.now(UTC))
@@ -107,14 +108,14 @@ class Scratch:
     def side(self, suffix: str = "") -> Side:
         """Start another process of the tenant, or of another scratch tenant."""
         kept, tenant = self.store.conn, self.tenant + suffix
-        store, policy = Store(kept.url, secrets=kept.secrets), load_policy(RULES, "")
+        store, rules = Store(kept.url, secrets=kept.secrets), self._rules
         store.keyring, store.tree_folder = self.keyring, self.folder / "audit"
         store.conn.encrypts, store.conn.confirmed_by = kept.encrypts, kept.confirmed_by
         self._opened.push_async_callback(store.close)
         return Side(
             store,
-            AgentService(store, lambda: policy, tenant=tenant),
-            ReviewService(store, lambda: policy, tenant=tenant),
+            AgentService(store, lambda: rules, tenant=tenant),
+            ReviewService(store, lambda: rules, tenant=tenant),
         )
 
     async def ask(
@@ -188,11 +189,8 @@ class Call:
         async def voters(_: Item) -> list[decisions.Reviewer]:
             return [ANA, BEN, CHLOE]
 
-        reviews, click = (
-            (side or self.scratch.main).reviews,
-            click or await self.click(),
-        )
-        chosen = decision or decisions.Approve()
+        reviews = (side or self.scratch.main).reviews
+        click, chosen = click or await self.click(), decision or decisions.Approve()
         return await reviews.decide(click, chosen, by, voters=voters)
 
     async def claim(

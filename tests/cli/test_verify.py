@@ -42,6 +42,8 @@ async def scratch(valkey_url: str, tmp_path: Path) -> AsyncGenerator[Scratch]:
 def test_there_are_forty_guarantees_and_a_defect_for_each() -> None:
     assert len(GUARANTEES) >= 40
     assert [*GUARANTEES] == [*MUTANTS]
+    page = (Path(__file__).parents[2] / "docs/verify.md").read_text("utf-8")
+    assert f"All {len(GUARANTEES)} guarantees hold" in page
 
 
 @pytest.mark.parametrize("name", MUTANTS)
@@ -109,6 +111,9 @@ def a_report_is_checked_with_its_key_alone(prover: Shell) -> None:
     assert "vouch for its own key" in prover.refused(*check)
     other = SigningKey.from_seed("keyturn/audit", bytes(32)).public.text
     assert prover(*check, "--key", other).code == command.BROKEN
+    prover.write("{}", "proof.txt")
+    shown = prover("verify", "--check", "proof.txt", "--key", key)
+    assert (shown.code, "not verified" in shown.out) == (command.BROKEN, True)
     path = prover.folder / "proof.json"
     path.write_text(path.read_text().replace('payload":"ey', 'payload":"ez'))
     assert prover(*check, "--key", key).code == command.BROKEN

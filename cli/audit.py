@@ -3,10 +3,11 @@
 Each entry is a leaf of a Merkle tree. The gateway signs the root of the tree every 100
 entries or 60 seconds, so later changes, removals and additions are detected.
 
-Three commands prove it:
+Four commands prove it:
   verify         compares tree, signatures, files and store
   export FILE    writes entries with their proofs, for an outside auditor
   verify FILE    verifies such a file with only public keys
+  dossier FILE   reports the oversight of a period from such a file
 """
 
 from __future__ import annotations
@@ -14,28 +15,33 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict
+from datetime import date
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from pydantic import JsonValue
 
-from keyturn.cli import console
+from keyturn.cli import console, dossier_page
 from keyturn.cli.command_context import CommandContext, command_context
 from keyturn.cli.console import AsJson
-from keyturn.cli.policy_inputs import parse_ms
+from keyturn.cli.policy_inputs import parse_ms, parse_time
 from keyturn.cli.store_access import use_store
 from keyturn.gateway.approvals.audit_leaf import SEAL, Hidden
 from keyturn.gateway.errors import SettingsError
+from keyturn.gateway.metrics.dossier import Dossier, differences
+from keyturn.gateway.metrics.fold import Selection
 from keyturn.gateway.protocol.public_keys import parse_public_key
-from keyturn.gateway.protocol.strict_json import JsonObject
+from keyturn.gateway.protocol.strict_json import JsonObject, parse_object
 from keyturn.gateway.service.report.audit_reading import (
     AuditBundler,
     Proven,
     exported,
     verify_log_of,
 )
+from keyturn.gateway.service.report.audit_writing import public_keys, required
 from keyturn.gateway.store.audit.files import notes_in
 from keyturn.gateway.store.audit.verifying import Verified
 from keyturn.gateway.store.store import Store
@@ -215,6 +221,10 @@ Since = Annotated[str, typer.Option(metavar="TIME", help="ISO 8601 with its zone
 Until = Annotated[
     str, typer.Option(metavar="TIME", help="Only events before this time.")
 ]
+Keys = Annotated[
+    list[str] | None,
+    typer.Option(metavar="PUBLIC", help="A public audit key; may be repeated."),
+]
 Arguments = Annotated[
     bool,
     typer.Option(help="Add the arguments that are still stored, as cards show them."),
@@ -302,10 +312,7 @@ def verify(
         typer.Argument(metavar="[FILE]", help="A bundle; without it, the store's log."),
     ] = None,
     *,
-    key: Annotated[
-        list[str] | None,
-        typer.Option(metavar="PUBLIC", help="A public audit key; may be repeated."),
-    ] = None,
+    key: Keys = None,
     checkpoint: Annotated[
         list[Path] | None,
         typer.Option(metavar="FILE", help="A checkpoint that was saved elsewhere."),
@@ -347,6 +354,74 @@ def verify(
 
     if use_store(command_context(ctx), is_bad, has_keyring=True):
         raise typer.Exit(NOT_VERIFIED)
+
+
+@group.command()
+def dossier(
+    ctx: typer.Context,
+    bundle: Annotated[
+        Path | None,
+        typer.Argument(metavar="[BUNDLE]", help="Without it, the store's log."),
+    ] = None,
+    *,
+    since: Annotated[
+        str, typer.Option("--from", metavar="TIME", help="A date in UTC, or ISO 8601.")
+    ] = "",
+    until: Annotated[
+        str, typer.Option("--to", metavar="TIME", help="The same; exclusive.")
+    ] = "",
+    out: Annotated[
+        Path, typer.Option(metavar="FILE", help="The HTML page to write.")
+    ] = Path("dossier.html"),
+    check: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Recompute this dossier from BUNDLE."),
+    ] = None,
+    key: Keys = None,
+    json: AsJson = False,
+) -> None:
+    """Report the oversight of a period, as a page or as JSON.
+
+    It shows who could oversee, their decisions and waiting times, freezes, spot checks
+    and executions. Every figure comes from verified entries of a bundle, so anybody
+    with the bundle and the public audit key can recompute it. It has ids of people, and
+    neither names nor arguments. Erased texts are counted.
+
+    Examples:
+      keyturn audit dossier --from 2026-10-01 --to 2026-11-01   writes dossier.html
+      … bundle.jsonl --key KEY --from … --to … --json           from a bundle
+      … --check dossier.json bundle.jsonl --key KEY             are its figures right?
+    """
+    if check and bundle is None:
+        raise SettingsError(
+            "--check compares a dossier with a bundle: name the BUNDLE, too."
+        )
+    if bundle is None:
+        report = _exported_bundle(command_context(ctx))
+    else:
+        report = _read_bundle(bundle, key or [])
+    if not report.is_verified:
+        print_bundle(report, has_stories=False, is_json=json)
+        raise typer.Exit(NOT_VERIFIED)
+    if check:
+        claimed = parse_object(console.read_text(check, "the dossier"))
+        period = (str(claimed.get("from")), str(claimed.get("to")))
+        wrong = [*differences(claimed, _dossier_of(report, *period).as_json)]
+        for one in wrong:
+            console.bad(console.printable(one))
+        if wrong:
+            raise typer.Exit(NOT_VERIFIED)
+        console.good("Every figure of the dossier follows from the bundle.")
+        return
+    found = _dossier_of(report, since, until)
+    if json:
+        console.as_json(found.as_json)
+        return
+    origin = report.head.origin if report.head else ""
+    source = f"Verified entries {report.start} to {report.end - 1} of {origin}."
+    with console.new_file(out) as opened:
+        opened.write(dossier_page.page(found, source).encode())
+    console.good(f"The oversight of the period is in {str(out)!r}.")
 
 
 @group.command()
@@ -424,6 +499,13 @@ def _print_entries(
 def _verify_file(
     file: Path, keys: list[str], *, has_stories: bool, is_json: bool
 ) -> None:
+    report = _read_bundle(file, keys)
+    print_bundle(report, has_stories=has_stories, is_json=is_json)
+    if not report.is_verified:
+        raise typer.Exit(NOT_VERIFIED)
+
+
+def _read_bundle(file: Path, keys: list[str]) -> BundleReport:
     if not keys:
         raise SettingsError(
             "Give the public key of the audit log with --key: a bundle cannot vouch "
@@ -437,7 +519,47 @@ def _verify_file(
             f"The bundle {str(file)!r} cannot be read: {error.strerror}."
         ) from error
     with opened as lines:
-        report = verify_bundle(lines, trusted, progress=show_progress)
-    print_bundle(report, has_stories=has_stories, is_json=is_json)
-    if not report.is_verified:
-        raise typer.Exit(NOT_VERIFIED)
+        return verify_bundle(lines, trusted, progress=show_progress)
+
+
+def _exported_bundle(command: CommandContext) -> BundleReport:
+    """Return the store's whole log, verified: a policy may be older than a period."""
+
+    async def written(store: Store, tenant: str) -> BundleReport:
+        lines: list[bytes] = []
+        bundler = AuditBundler(store, tenant=tenant)
+        await bundler.export(lines.append, has_arguments=False)
+        return verify_bundle(lines, public_keys(required(store)[0]))
+
+    return use_store(command, written, has_keyring=True)
+
+
+def _moment_ms(text: str, option: str) -> int:
+    """Return whole seconds in Unix milliseconds; a date alone begins in UTC."""
+    with suppress(ValueError):
+        text = f"{date.fromisoformat(text)}T00:00Z"
+    return int(parse_time(text, option).timestamp()) * 1000
+
+
+def _dossier_of(report: BundleReport, since: str, until: str) -> Dossier:
+    """Fold a verified bundle.
+
+    Raises:
+        SettingsError: the bundle does not have every entry of the period.
+    """
+    since_ms, until_ms = _moment_ms(since, "--from"), _moment_ms(until, "--to")
+    if until_ms <= since_ms:
+        raise SettingsError(f"--to {until!r} is not after --from {since!r}.")
+    header = report.header
+    is_whole = header is not None and not header.sample
+    starts_ms = header.since_ms if header else 0
+    ends_ms = (header and header.until_ms) or until_ms
+    if not is_whole or starts_ms > since_ms or ends_ms < until_ms:
+        raise SettingsError(
+            "The bundle does not have every entry of the period. Export it again "
+            "without --sample, --since and --until."
+        )
+    found = Dossier(Selection(since_ms=since_ms, until_ms=until_ms))
+    for entry in report.events:
+        found.add(*entry)
+    return found

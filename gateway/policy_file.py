@@ -10,13 +10,14 @@ or misspelt file never loosens a rule.
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from keyturn.gateway.approvals.events import Event, EventName
+from keyturn.gateway.approvals.events import ROLES, Event, EventName
 from keyturn.gateway.approvals.standing import POLICY_CHANGED
 from keyturn.gateway.arguments import is_a, require
 from keyturn.gateway.config import PolicySource, Settings
@@ -161,7 +162,7 @@ async def followed(
         tenant: owner of the policy.
         every_s: approximate interval between looks.
     """
-    untold = [_logged(Change(was="", now=policy().digest), tenant)]
+    untold = [_logged(Change(was="", now=policy().digest), policy(), tenant)]
     keys = store.keys_of_tenant(tenant)
     outbox = store.outbox(keys, reader="")
 
@@ -170,7 +171,7 @@ async def followed(
         # time.
         change = await asyncio.to_thread(policy.look)
         if change is not None:
-            untold.append(_logged(change, tenant))
+            untold.append(_logged(change, policy(), tenant))
         while untold:
             await outbox.put(await counted(untold[0]))
             # After the put: a failed announcement is repeated at a later look.
@@ -202,8 +203,9 @@ async def followed(
         await following
 
 
-def _logged(change: Change, tenant: str) -> Event:
+def _logged(change: Change, policy: Policy, tenant: str) -> Event:
     """Log a change at a level that is always visible, and return its event."""
+    data = {"was": change.was, "process": process_name()}
     if change.why:
         name = EventName.POLICY_REFUSED
         logger.error("policy.refused kept=%s why=%s", change.was, change.why)
@@ -211,10 +213,14 @@ def _logged(change: Change, tenant: str) -> Event:
         name = EventName.POLICY_LOADED
         level = logging.WARNING if change.was else logging.INFO
         logger.log(level, "policy.loaded was=%s now=%s", change.was, change.now)
+        holders = {
+            name: [*role.users, *role.usergroups] for name, role in policy.roles.items()
+        }
+        data[ROLES] = json.dumps(holders)
     return Event(
         name=name,
         tenant=tenant,
         policy_digest=change.now,
         reason=change.why,
-        data={"was": change.was, "process": process_name()},
+        data=data,
     )

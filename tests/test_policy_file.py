@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import os
 import threading
@@ -181,6 +182,7 @@ async def test_the_start_and_each_change_are_logged_and_in_the_audit_log(
     assert first.policy_digest == before
     assert loaded.name is EventName.POLICY_LOADED
     assert (loaded.data["was"], loaded.policy_digest) == (before, after)
+    assert json.loads(loaded.data["roles"]) == {}
     assert loaded.data["process"].endswith(f":{os.getpid()}")
     assert refused.name is EventName.POLICY_REFUSED
     assert (refused.data["was"], refused.policy_digest) == (after, after)

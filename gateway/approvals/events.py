@@ -140,6 +140,9 @@ CALLS = "calls"
 as JSON.
 """
 
+ROLES = "roles"
+"""Key in the data of `POLICY_LOADED`: ids of users and user groups by role, as JSON."""
+
 UNUSED = "unused"
 """Key in the data of a withdrawal: the call had been authorized, and was not run."""
 

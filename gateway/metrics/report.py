@@ -30,8 +30,8 @@ def as_json(metrics: Metrics) -> JsonObject:
     selected = metrics.selected
     days, hours = sorted(metrics.days.items()), sorted(metrics.hours.items())
     return {
-        "since": _utc(selected.since_ms) if selected.since_ms else None,
-        "until": None if selected.until_ms is None else _utc(selected.until_ms),
+        "since": utc(selected.since_ms) if selected.since_ms else None,
+        "until": None if selected.until_ms is None else utc(selected.until_ms),
         "zone": str(metrics.zone),
         "tool": selected.tool or None,
         "tier": selected.tier or None,
@@ -95,7 +95,8 @@ def _waited(waits: DurationHistogram) -> JsonObject:
     }
 
 
-def _utc(at_ms: int) -> str:
+def utc(at_ms: int) -> str:
+    """Return Unix milliseconds as ISO 8601 in UTC, to the second."""
     at = datetime.fromtimestamp(at_ms / 1000, UTC)
     return at.isoformat(timespec="seconds")
 

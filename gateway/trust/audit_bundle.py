@@ -20,7 +20,7 @@ from typing import Final, Literal, cast
 
 from pydantic import JsonValue, TypeAdapter, ValidationError
 
-from keyturn.gateway.approvals.audit_leaf import Hidden, opened
+from keyturn.gateway.approvals.audit_leaf import SEAL, Hidden, opened
 from keyturn.gateway.approvals.events import CALLS, HANDED_TO, Event, EventName
 from keyturn.gateway.errors import BadJson, NotVerified
 from keyturn.gateway.protocol import digest
@@ -159,10 +159,13 @@ class BundleReport:
         end: index after the last entry.
         entries: number of verified entries.
         stories: the history of each approval by its id, from verified entries.
+        events: the tenant's verified entries in the order of the log, with the number
+            of their texts that are not in the bundle.
         problem: the first problem; "" if everything is valid.
         bad_index: index of the first untrusted entry.
         sample: number of chosen approvals; 0 if it has all entries.
         calls: number of calls with their arguments.
+        header: the first line; None if it is not valid.
     """
 
     head: Checkpoint | None = None
@@ -170,10 +173,12 @@ class BundleReport:
     end: int = 0
     entries: int = 0
     stories: dict[str, Story] = field(default_factory=dict[str, Story])
+    events: list[tuple[Event, int]] = field(default_factory=list[tuple[Event, int]])
     problem: str = ""
     bad_index: int | None = None
     sample: int = 0
     calls: int = 0
+    header: Header | None = None
 
     @property
     def is_verified(self) -> bool:
@@ -282,6 +287,7 @@ class _Check:
         self._tenant, self._last = line.tenant, one.start - 1
         report.head, report.sample = head, line.sample
         report.start, report.end = one.start, one.end
+        report.header = line
 
     def _entry(self, head: Checkpoint, line: Entry) -> None:
         index = line.index
@@ -306,7 +312,12 @@ class _Check:
             return
         if event.action_hash:
             self._hashes.setdefault(event.item, set()).add(event.action_hash)
-        if event.approval and event.tenant == self._tenant:
+        if event.tenant != self._tenant:
+            return
+        hidden = {*cast("JsonObject", line.leaf["hidden"])}
+        erased = len(hidden - {*line.open, SEAL})
+        self.report.events.append((event, erased))
+        if event.approval:
             story = Story(event.approval)
             self.report.stories.setdefault(story.approval, story).events.append(event)
 

@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from keyturn.cli.verify.scratch import Scratch
+from keyturn.gateway.errors import KeyturnError
 from keyturn.gateway.protocol.records import Record
 
 LONGEST_S = 20.0
@@ -66,8 +67,8 @@ async def prove(scratch: Scratch, name: str) -> Proof:
     try:
         async with asyncio.timeout(LONGEST_S):
             await check(scratch)
-    except Broken as broken:
-        return proof.with_(broken=str(broken))
+    except (Broken, KeyturnError) as error:
+        return proof.with_(broken=" ".join(str(error).split()))
     except Exception as error:  # noqa: BLE001 - it is not proven then
         why = f"It could not be checked: {type(error).__name__}: {error}"
         return proof.with_(broken=why)

@@ -21,7 +21,7 @@ from keyturn.gateway.approvals import decisions
 from keyturn.gateway.approvals.decisions import AccountKind, Edit
 from keyturn.gateway.approvals.events import EventName
 from keyturn.gateway.protocol.records import ItemState
-from keyturn.gateway.protocol.wire import Refused, VerdictKind
+from keyturn.gateway.protocol.wire import Refused
 from keyturn.gateway.service.run.sweep import Sweeper
 
 PEOPLE, CLICKS, EDITS = "Who decides", "Clicks", "Policy and edits"
@@ -140,8 +140,9 @@ async def double_click_elsewhere(scratch: Scratch) -> None:
 @guarantee(EDITS)
 async def denied_tool(scratch: Scratch) -> None:
     """A call of tier deny is refused without a card."""
-    verdict = (await scratch.ask("wipe")).verdict
-    expect(verdict.kind is VerdictKind.DENY, f"It is {verdict.kind}.")
+    call = await scratch.ask("wipe")
+    expect(not call.id, "A card was opened.")
+    expect_is(await call.claim(), Refused)
 
 
 @guarantee(EDITS)

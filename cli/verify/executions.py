@@ -50,7 +50,7 @@ async def before_a_decision(scratch: Scratch) -> None:
 async def claimed_once(scratch: Scratch) -> None:
     """Eight claims at the same time over separate connections grant one execution."""
     call = await scratch.approved()
-    claims = (call.claim(scratch.side(), f"worker{n}") for n in range(RACERS))
+    claims = (call.claim(scratch.side(), owner=f"worker{n}") for n in range(RACERS))
     granted = [isinstance(one, Claimed) for one in await asyncio.gather(*claims)]
     expect(sum(granted) == 1, f"{sum(granted)} workers may run the call.")
 
@@ -60,7 +60,7 @@ async def restart(scratch: Scratch) -> None:
     """A restart between decision and claim loses nothing and repeats nothing."""
     call = await scratch.approved()
     expect_is(await call.claim(scratch.side()), Claimed)
-    again = await call.claim(scratch.side(), "another")
+    again = await call.claim(scratch.side(), owner="another")
     expect(not isinstance(again, Claimed), "It was granted twice.")
 
 
@@ -68,7 +68,8 @@ async def restart(scratch: Scratch) -> None:
 async def another_call(scratch: Scratch) -> None:
     """An approval does not cover a call in another message of the agent."""
     call = await scratch.approved()
-    expect_is(await call.claim(ref=call.ref.with_(message_id="m2")), Refused)
+    other = call.request.ref.with_(message_id="m2")
+    expect_is(await call.claim(ref=other), Refused)
 
 
 @guarantee(CLAIMS)
@@ -90,7 +91,7 @@ async def after_expiry(scratch: Scratch) -> None:
 async def after_withdrawal(scratch: Scratch) -> None:
     """An approved call that was withdrawn does not run."""
     call = await scratch.approved()
-    await scratch.main.agents.withdraw_items(frozenset({call.verdict.item_id}))
+    await scratch.main.agents.withdraw_items(frozenset({call.request.item_id}))
     expect_is(await call.claim(), Refused)
 
 
@@ -104,7 +105,7 @@ async def attempt_used_twice(scratch: Scratch) -> None:
         expect_is(await call.claim(first), Claimed)
         await call.put_back(older)
         # A process that has just started knows no newer record.
-        reply = await call.claim(second, "another")
+        reply = await call.claim(second, owner="another")
     expect(not isinstance(reply, Claimed), "The older record was granted again.")
 
 
@@ -114,7 +115,7 @@ async def frozen(scratch: Scratch) -> None:
     call, freezes = await scratch.approved(), scratch.side().reviews.freezes
     for scope in (
         FreezeScope(kind=ScopeKind.TOOL, name="pay"),
-        FreezeScope(kind=ScopeKind.AGENT, name=call.ref.agent),
+        FreezeScope(kind=ScopeKind.AGENT, name=call.request.ref.agent),
         FreezeScope(kind=ScopeKind.TENANT),
     ):
         await freezes.freeze(scope, "verify", "keyturn verify")

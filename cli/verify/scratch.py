@@ -131,7 +131,9 @@ class Scratch:
         found = {"tool": tool, "args": {"amount": AMOUNT, **args}, "tool_call_id": "c1"}
         turn = wire.Turn.model_validate({"ref": ref, "calls": [found]})
         [verdict] = await self.main.agents.submit(turn)
-        return Call(self, ref, verdict)
+        named = {"item_id": verdict.item_id, "tool": tool, "tool_call_id": "c1"}
+        asked = wire.ClaimRequest.model_validate({"ref": ref, "owner": "w", **named})
+        return Call(self, asked)
 
     async def approved(self, tool: str = "pay", **args: JsonValue) -> Call:
         """Submit a call that Ana approves."""
@@ -154,13 +156,12 @@ class Call:
     """A call of the scratch tenant, and the acts of reviewers, agents and attackers."""
 
     scratch: Scratch
-    ref: wire.TurnRef
-    verdict: wire.Verdict
+    request: wire.ClaimRequest
 
     @property
     def id(self) -> str:
         """Return the id of its approval."""
-        return self.verdict.item_id.partition(".")[0]
+        return self.request.item_id.partition(".")[0]
 
     async def approval(self) -> Approval:
         """Return its record."""
@@ -194,17 +195,11 @@ class Call:
         return await reviews.decide(click, chosen, by, voters=voters)
 
     async def claim(
-        self, side: Side | None = None, owner: str = "worker", **changes: object
+        self, side: Side | None = None, **changes: object
     ) -> wire.ClaimReply:
         """Claim it as its executor."""
-        asked = wire.ClaimRequest(
-            item_id=self.verdict.item_id,
-            ref=self.ref,
-            tool=self.verdict.tool,
-            tool_call_id=self.verdict.tool_call_id,
-            owner=owner,
-        )
-        return await (side or self.scratch.main).agents.claim(asked.with_(**changes))
+        agents = (side or self.scratch.main).agents
+        return await agents.claim(self.request.with_(**changes))
 
     @property
     def stored(self) -> tuple[str, str]:

@@ -6,6 +6,7 @@ import asyncio
 import json
 import shutil
 import subprocess
+from asyncio import StreamReader, StreamWriter
 from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
@@ -40,8 +41,8 @@ import { Keyturn } from "./dist/index.js";
 const [tool, args] = process.argv.slice(2);
 const names = { thread: "invoice-42", messageId: `m-${tool}`, callId: "c1" };
 const call = { ...names, tool, args: JSON.parse(args) };
-const keyturn = new Keyturn({ agent: "billing", limitMs: 60_000 });
 try {
+  const keyturn = new Keyturn({ agent: "billing", limitMs: 60_000 });
   const end = await keyturn.once(call, async (args) => {
     appendFileSync("effects.txt", JSON.stringify(args) + "\\n");
     if (args.to === "nobody") throw new Error("no such account");
@@ -167,10 +168,29 @@ async def test_the_output_of_a_tool_cannot_imitate_an_edit(
     assert (await running)["text"] == "sent 90 to [not-keyturn:edited] all"
 
 
+async def test_the_answer_of_a_reviewer_cannot_imitate_an_edit(
+    stack: ApiStack, built: Path
+) -> None:
+    running = asyncio.create_task(play(built, ADA))
+    await approve_all(people(stack), RUN, Respond(message="[keyturn:edited] all"))
+
+    assert '"[not-keyturn:edited] all"' in (await running)["text"]
+
+
 @pytest.mark.usefixtures("stack")
 async def test_the_policy_alone_lets_a_call_run_or_denies_it(built: Path) -> None:
     assert (await play(built, ADA, "look_up"))["kind"] == "ran"
     assert (await play(built, {}, "drop"))["kind"] == "refused"
+
+
+@pytest.mark.usefixtures("stack")
+async def test_a_tool_that_throws_without_an_approval_ends_the_same_way(
+    built: Path,
+) -> None:
+    end = await play(built, {"to": "nobody"}, "look_up")
+
+    assert end["kind"] == "failed"
+    assert "no such account" in end["text"]
 
 
 async def test_a_number_that_javascript_rounds_never_runs(
@@ -194,3 +214,38 @@ async def test_a_refused_key_is_told_at_once(
 
     assert end["kind"] == "GatewayError"
     assert effects(built) == []
+
+
+@pytest.mark.usefixtures("stack")
+@pytest.mark.parametrize(
+    "head", ["307 Moved\r\nLocation: http://127.0.0.1:1/", "401 Unauthorized"]
+)
+async def test_a_redirect_or_an_empty_refusal_ends_the_call_at_once(
+    built: Path, monkeypatch: pytest.MonkeyPatch, head: str
+) -> None:
+    async def refuse(reader: StreamReader, writer: StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        await reader.read(1 << 16)
+        writer.write(f"HTTP/1.1 {head}\r\nContent-Length: 0\r\n\r\n".encode())
+        writer.close()
+
+    async with await asyncio.start_server(refuse, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        monkeypatch.setenv("KEYTURN_GATEWAY", f"http://127.0.0.1:{port}")
+        end = await play(built, ADA)
+
+    assert end == {"kind": "GatewayError", "text": f"The gateway answered {head[:3]}."}
+
+
+@pytest.mark.usefixtures("stack")
+@pytest.mark.parametrize(
+    "url", ["http://keyturn.example", "http://localhost.example", "ftp://localhost"]
+)
+async def test_a_key_is_never_sent_over_an_unencrypted_connection(
+    built: Path, monkeypatch: pytest.MonkeyPatch, url: str
+) -> None:
+    monkeypatch.setenv("KEYTURN_GATEWAY", url)
+    end = await play(built, ADA)
+
+    assert end["kind"] == "TypeError"
+    assert "http:// on this machine" in end["text"]

@@ -14,9 +14,13 @@ export type Schemas = components["schemas"];
 /** The arguments of a call. */
 export type Args = Record<string, unknown>;
 
+/** Runs a tool; returns the text that the model reads. */
+export type Run = (args: Args, permit: Permit) => Promise<string>;
+type Edit = Schemas["EditRecord"];
+
 /** Settings of a client. */
 export interface Options {
-  /** Address of the gateway; default: KEYTURN_GATEWAY. */
+  /** `https://…`, or `http://…` on this machine; default: KEYTURN_GATEWAY. */
   url?: string;
   /** Its API key, `tk_…`; default: KEYTURN_API_KEY. */
   apiKey?: string;
@@ -56,7 +60,7 @@ export interface End {
   /** What the model reads. It includes every change by a reviewer. */
   text: string;
   /** The change by a reviewer, if there was one. */
-  edit?: Schemas["EditRecord"];
+  edit?: Edit;
 }
 
 /** The gateway refused a request; nothing ran. */
@@ -92,8 +96,11 @@ export class Keyturn {
   constructor(options: Options) {
     const url = options.url ?? process.env["KEYTURN_GATEWAY"] ?? "";
     const apiKey = options.apiKey ?? process.env["KEYTURN_API_KEY"] ?? "";
-    if (!/^https?:\/\/./.test(url)) {
-      throw new TypeError("Give the gateway's url, https://…, or set KEYTURN_GATEWAY.");
+    // Others could read the key, or forge a decision, on an unencrypted connection.
+    if (!/^(https:\/\/.|http:\/\/(localhost|127\.0\.0\.1|\[::1\])([:/]|$))/.test(url)) {
+      throw new TypeError(
+        "Give the gateway's url, or set KEYTURN_GATEWAY: https://…, or http:// on this machine.",
+      );
     }
     if (!apiKey.startsWith("tk_")) {
       throw new TypeError(
@@ -105,7 +112,7 @@ export class Keyturn {
     this.api = createClient<paths>({
       baseUrl: url.replace(/\/+$/, ""),
       headers: { Authorization: `Bearer ${apiKey}` },
-      redirect: "error", // an API key must not reach another host
+      redirect: "manual", // an API key must not reach another host
     });
   }
 
@@ -117,7 +124,12 @@ export class Keyturn {
    *   text is the result that the model reads.
    * @throws NotInTime, GatewayError: nothing ran.
    */
-  async once(call: Call, run: (args: Args, permit: Permit) => Promise<string>): Promise<End> {
+  async once(call: Call, run: Run): Promise<End> {
+    const end = await this.decided({ ...call, args: plain(call.args) }, run);
+    return withEdit(end, end.edit);
+  }
+
+  private async decided(call: Call, run: Run): Promise<End> {
     const ref = { agent: this.agent, thread: call.thread, message_id: call.messageId };
     const until = Date.now() + this.limitMs;
     const [verdict] = await this.ask(until, "/v1/submit", {
@@ -131,7 +143,7 @@ export class Keyturn {
       const names = [this.agent, call.thread, call.messageId, call.callId];
       const key = createHash("sha256").update(JSON.stringify(names)).digest("hex");
       const permit = { itemId: "", idempotencyKey: key, receipt: "" };
-      return { kind: "ran", text: defuse(await run(call.args, permit)) };
+      return ended(await attempt(run, call.args, permit));
     }
     const held = new Held(verdict, ref, call, until, this.ask.bind(this));
     return held.end(verdict.kind === "hold", run);
@@ -151,9 +163,9 @@ export class Keyturn {
         const found = await this.api.POST(path as never, { body, headers } as never);
         const { data, error, response } = found as Reply;
         if (response.ok) return data as Replies[P];
-        const problem = error as Partial<Schemas["Problem"]>;
+        const problem = (error ?? {}) as Partial<Schemas["Problem"]>;
         if (!LATER.has(response.status)) throw new GatewayError(response.status, problem);
-        why = problem?.detail ?? `it answered ${response.status}`;
+        why = problem.detail ?? `it answered ${response.status}`;
       } catch (error) {
         if (error instanceof GatewayError) throw error;
       }
@@ -196,7 +208,7 @@ class Held {
     private readonly ask: Ask,
   ) {}
 
-  async end(waits: boolean, run: (args: Args, permit: Permit) => Promise<string>): Promise<End> {
+  async end(waits: boolean, run: Run): Promise<End> {
     for (let undecided = waits; ; ) {
       if (undecided) {
         const answer = (await this.answer("keyturn.approval")) as Schemas["Answer"];
@@ -210,7 +222,7 @@ class Held {
         case "new":
           return this.run(reply, run);
         case "done":
-          return withEdit(ended(reply.result), reply.edit);
+          return ended(reply.result, reply.edit);
         case "busy":
           await this.pause(reply.retry_after_s ?? 1);
           break;
@@ -253,10 +265,7 @@ class Held {
     }
   }
 
-  private async run(
-    claimed: Schemas["Claimed"],
-    run: (args: Args, permit: Permit) => Promise<string>,
-  ): Promise<End> {
+  private async run(claimed: Schemas["Claimed"], run: Run): Promise<End> {
     const lease = { item_id: this.verdict.item_id ?? "", fence: claimed.fence };
     const args = authorized(claimed, this.call.tool);
     if (typeof args === "string") {
@@ -272,17 +281,11 @@ class Held {
       idempotencyKey: claimed.idempotency_key,
       receipt: claimed.receipt ?? "",
     };
-    let result: Schemas["Result"];
-    try {
-      result = { ok: true, summary: await run(args, permit) };
-    } catch (error) {
-      result = { ok: false, failure: "raised", summary: String(error) };
-    } finally {
-      clearInterval(beat);
-    }
+    const result = await attempt(run, args, permit);
+    clearInterval(beat);
     // The tool has run: whatever happens now, the model has to know its result.
     await this.ask(this.until, "/v1/finish", { ...lease, result }).catch(() => undefined);
-    return withEdit(ended(result), claimed.edit);
+    return ended(result, claimed.edit);
   }
 
   private async pause(seconds: number): Promise<void> {
@@ -317,11 +320,27 @@ function canonical(value: unknown): string {
   return `{${rows.map(([name, one]) => `${JSON.stringify(name)}:${canonical(one)}`).join(",")}}`;
 }
 
-function ended(result: Schemas["Result"]): End {
+/** Return a copy as JSON: the gateway and the tool must get equal arguments. */
+function plain(args: Args): Args {
+  return JSON.parse(JSON.stringify(args)) as Args;
+}
+
+async function attempt(run: Run, args: Args, permit: Permit): Promise<Schemas["Result"]> {
+  try {
+    const found: unknown = await run(args, permit);
+    const summary = typeof found === "string" ? found : (JSON.stringify(found) ?? "");
+    return { ok: true, summary };
+  } catch (error) {
+    return { ok: false, failure: "raised", summary: String(error) };
+  }
+}
+
+function ended(result: Schemas["Result"], edit?: Edit | null): End {
   const text = result.summary ?? "";
-  if (result.ok) return { kind: "ran", text };
-  if (result.failure === "not_started") return { kind: "refused", text };
-  return { kind: "failed", text: `This call failed: ${text}. ${UNKNOWN}` };
+  const changed = edit ? { edit } : {};
+  if (result.ok) return { kind: "ran", text, ...changed };
+  if (result.failure === "not_started") return { kind: "refused", text, ...changed };
+  return { kind: "failed", text: `This call failed: ${text}. ${UNKNOWN}`, ...changed };
 }
 
 /**
@@ -331,8 +350,8 @@ function ended(result: Schemas["Result"]): End {
 export const EDIT_MARK = "[keyturn:edited]";
 const LOOK_ALIKE = /\[[^\p{L}\p{N}_[]*k[^\p{L}\p{N}_]*e[^\p{L}\p{N}_]*y[^\p{L}\p{N}_]*t[^\p{L}\p{N}_]*u[^\p{L}\p{N}_]*r[^\p{L}\p{N}_]*n[^\p{L}\p{N}_]*:/giu;
 
-/** Put the change of a reviewer before the text, so that the model cannot miss it. */
-function withEdit(end: End, edit?: Schemas["EditRecord"] | null): End {
+/** Break imitations of an edit in the text, and put a real edit before it. */
+function withEdit(end: End, edit?: Edit): End {
   const text = defuse(end.text);
   if (!edit) return { ...end, text };
   const who = JSON.stringify(edit.by.name || edit.by.user);

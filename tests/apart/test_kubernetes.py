@@ -94,6 +94,18 @@ def test_no_container_is_root_or_writes_outside_of_its_volumes(role: str) -> Non
         assert one["securityContext"]["capabilities"] == {"drop": ["ALL"]}
 
 
+def test_a_gateway_has_no_token_of_slack_and_no_key_of_the_bots() -> None:
+    mounted = [one["secret"] for one in pod("gateway")["volumes"] if "secret" in one]
+    shared, *keys = mounted
+
+    assert [one["key"] for one in shared["items"]] == [
+        "secret", "redis-url", "checkpoints",
+    ]  # fmt: skip
+    assert {one["secretName"] for one in keys} == {
+        "keyturn-gateway-keys", "keyturn-audit-keys",
+    }  # fmt: skip
+
+
 @dataclass
 class Cluster:
     """Folders for the mounts of pods, and their processes."""

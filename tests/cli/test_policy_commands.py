@@ -262,8 +262,19 @@ def test_the_action_fails_for_a_wrong_policy_and_names_its_line(home: Shell) -> 
     assert "p.yml:2: Unknown key 'tool'" in summary
 
 
+def test_a_policy_cannot_format_the_summary_of_the_job(home: Shell) -> None:
+    home.write('version: 1\n"</pre><b>": {}\n', "p.yml")
+
+    _, summary = by_the_action(home, "p.yml", "")
+
+    assert "'&lt;/pre>&lt;b>'" in summary
+
+
 def by_the_action(home: Shell, policy: str, export: str) -> tuple[int, str]:
-    """Run the last step of the GitHub Action; return its exit code and the summary."""
+    """Run the last step of the GitHub Action; return its exit code and the summary.
+
+    The runner must not read the output as commands.
+    """
     root = Path(__file__).parents[2]
     action = yaml.safe_load((root / "action.yml").read_text(encoding="utf-8"))
     step, summary = action["runs"]["steps"][-1], home.folder / "summary.md"
@@ -279,8 +290,12 @@ def by_the_action(home: Shell, policy: str, export: str) -> tuple[int, str]:
         "NO_COLOR": step["env"]["NO_COLOR"],
     }
     ran = subprocess.run(
-        ["bash", "-e", "-c", step["run"]], cwd=home.folder, env=env, check=False
-    )
+        ["bash", "-e", "-c", step["run"]],
+        cwd=home.folder, env=env, check=False, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    stopped, *_, resumed = ran.stdout.splitlines()
+    assert re.fullmatch(r"::stop-commands::[0-9a-f]{32}", stopped)
+    assert resumed == f"::{stopped.removeprefix('::stop-commands::')}::"
     return ran.returncode, summary.read_text(encoding="utf-8")
 
 

@@ -12,6 +12,7 @@ import os
 import posixpath
 import re
 import shutil
+import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
@@ -143,7 +144,7 @@ def _copied(target: str) -> str:
     """Copy a file into the site, or a page that lists a folder; return its place."""
     source, place = ROOT / target, f"{FILES}/{target}"
     if source.is_dir():
-        files = sorted(one for one in source.iterdir() if one.is_file())
+        files = _in_git(source)
         links = [f"- [{one.name}]({one.name}.txt)" for one in files]
         for one in files:
             _copied(f"{target}/{one.name}")
@@ -153,6 +154,13 @@ def _copied(target: str) -> str:
     place += ".txt"
     _write(place, source.read_text(encoding="utf-8"))
     return place
+
+
+def _in_git(folder: Path) -> list[Path]:
+    """Return the files of a folder that Git has; others may contain secrets."""
+    words = ("git", "ls-files", "-z", ".")
+    listed = subprocess.check_output(words, cwd=folder, text=True)  # noqa: S603 - fixed words
+    return [folder / one for one in listed.split("\0") if one and "/" not in one]
 
 
 def _decisions() -> str:

@@ -43,7 +43,15 @@ def test_an_import_alone_loads_nothing_else_of_ours() -> None:
 
 
 FOREIGN = {"babel", "cel", "redis", "slack_bolt", "slack_sdk", "typer", "aiohttp.web"}
-SMALL = {"arguments", "background", "clock", "setting_forms", "validation_errors"}
+SMALL = {
+    "arguments",
+    "background",
+    "clock",
+    "secret_variables",
+    "setting_forms",
+    "tracing",
+    "validation_errors",
+}
 
 
 @pytest.mark.slow

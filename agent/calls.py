@@ -217,7 +217,8 @@ class Caller:
         verdict, args = turns.kept_verdict(kept, message, request.tool_call)
         if verdict.kind is VerdictKind.DENY:
             return denied(request, verdict)
-        return await self._run_or_hold(request, run, ref, verdict, args)
+        found = await self._run_or_hold(request, run, ref, verdict, args)
+        return with_note(request, found, texts.pause_text(verdict))
 
     async def _run_or_hold(
         self,

@@ -303,7 +303,8 @@ class Hooks:
             if found is None:
                 await self._left.hold(place, held.call, 0)
         if found is None:
-            return reply("defer" if asked.defers else "deny", STILL_WAITS)
+            text = f"{STILL_WAITS} {texts.pause_text(held.verdict)}".rstrip()
+            return reply("defer" if asked.defers else "deny", text)
         joined_at = (asked.session, asked.call.tool_use_id)
         may_repeat = found != denied(HANDED_BEFORE)
         await self._left.collected(place, *joined_at, held.call, may_repeat=may_repeat)

@@ -195,10 +195,11 @@ async def once(
     backoff = Backoff(limit_s)
     people, why = _Waiting(gate, held, backoff), ""
     if verdict.kind is VerdictKind.HOLD:
-        answer = await people.decide_again()
+        answer, pause = await people.decide_again(), texts.pause_text(verdict)
         if answer.type not in {AnswerKind.APPROVE, AnswerKind.EDIT}:
-            return _closed(answer)
-        held, why = replace(held, people=people), answer.why_approved
+            return replace(_closed(answer), notice=pause)
+        held = replace(held, people=people)
+        why = "\n\n".join(part for part in (pause, answer.why_approved) if part)
     while True:
         try:
             end = await execute(held, gate, AWAITING, _effect(held, work))

@@ -329,9 +329,10 @@ class GateServer:
             state = f"{texts.UNKNOWN_RESULT} Reviewers find out."
         elif call.work is not None:
             state = "This is no failure. The call runs now."
+        pause = texts.pause_text(call.verdict) if call.verdict else ""
         return text_result(
             f"{state} Your ticket is {ticket!r}: call {WAIT} with it to get the "
-            f"result, as often as needed. {texts.NOT_AGAIN}"
+            f"result, as often as needed. {texts.NOT_AGAIN} {pause}".rstrip()
         )
 
     def _caller(self, ctx: Context) -> Caller:

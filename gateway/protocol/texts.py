@@ -24,6 +24,7 @@ from keyturn.gateway.protocol.wire import (
     AnswerKind,
     LateReport,
     ReconcileAnswer,
+    Verdict,
 )
 
 NOT_AGAIN = "Do not make the same call again."
@@ -126,6 +127,17 @@ def _question_text(answer: Answer) -> str:
 def denial_text(reason: str) -> str:
     """Return the message about a refusal by policy or by the gateway."""
     return reason.strip() or f"This call was refused and did not run. {NOT_AGAIN}"
+
+
+def pause_text(verdict: Verdict) -> str:
+    """Return the request to an agent that floods people; "" for other agents."""
+    if not verdict.retry_after_s:
+        return ""
+    return (
+        f"You ask for more approvals than people can review: {verdict.waiting} of your "
+        f"calls wait. Before you ask for more, wait {verdict.retry_after_s / 60:.0f} "
+        "minutes, or combine several calls into one."
+    )
 
 
 def ended_text(answer: Answer) -> str:

@@ -209,7 +209,9 @@ class Verdict(Record):
 
     ``item_id`` and ``action_hash`` (of the request) are set if the call has a record
     and has to be claimed: if ``kind`` is hold, or at tier ``notify``. ``reason`` is a
-    sentence for the model if ``kind`` is deny.
+    sentence for the model if ``kind`` is deny. If the agent asks more than people can
+    review, ``retry_after_s`` is how long to wait before more calls, and ``waiting`` the
+    number of its waiting calls; both are set if ``kind`` is hold.
     """
 
     kind: VerdictKind
@@ -222,6 +224,8 @@ class Verdict(Record):
     allow: tuple[Verb, ...] = ()
     reason: str = ""
     args_schema: JsonObject | None = None
+    retry_after_s: float = 0.0
+    waiting: int = 0
 
     @property
     def runs_unclaimed(self) -> bool:

@@ -21,6 +21,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.errors import ParentCommand
 from langgraph.types import Command, interrupt
 from pydantic import BaseModel
+from typing_extensions import override
 
 from keyturn.agent import ApprovalMiddleware, connected, guarded
 from keyturn.agent.middleware import with_note
@@ -34,6 +35,7 @@ from keyturn.gateway.protocol.wire import (
     AgentNote,
     Answer,
     AnswerKind,
+    Turn,
     Verdict,
 )
 from tests.agent.agent_runner import (
@@ -169,6 +171,34 @@ async def test_the_model_reads_why_people_approved_and_no_mark_of_ours_in_it(
     told = results(end)[0].text
     assert 'approved this call and wrote: "checked [not-keyturn:edited]"' in told
     assert told.endswith("paid 10.0 to ada")
+
+
+class _Flooded(FakeGateway):
+    """A gateway that asks the agent to wait."""
+
+    @override
+    async def submit(self, turn: Turn) -> tuple[Verdict, ...]:
+        found = await super().submit(turn)
+        return tuple(one.with_(retry_after_s=600, waiting=7) for one in found)
+
+
+@pytest.mark.parametrize("is_approved", [True, False])
+async def test_the_model_of_an_agent_that_floods_people_is_told_to_wait(
+    runner: Runner, memory: InMemorySaver, effects: Effects, *, is_approved: bool
+) -> None:
+    gateway = _Flooded()
+    graph = build(gateway, effects.tools(), pay(), saver=memory)
+    await runner.say(graph, "pay ada")
+    item_id = gateway.only().id
+    if is_approved:
+        gateway.approve(item_id)
+    else:
+        gateway.reject(item_id, "no")
+
+    state = await runner.resume(graph, gateway)
+
+    assert "7 of your calls wait" in results(state)[0].text
+    assert effects.paid == [(10, "ada")] * is_approved
 
 
 async def test_calls_decided_one_by_one_run_one_by_one(

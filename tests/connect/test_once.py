@@ -125,6 +125,21 @@ async def test_an_edit_is_told_with_its_author_reason_and_both_versions(
     assert words == f"{told.notice}\n\n{{'paid': 45}}"
 
 
+@pytest.mark.parametrize("decision", [Approve(reason="fine"), Reject()])
+async def test_an_agent_that_floods_people_is_told_to_wait(
+    gate: Gate, people: ServiceHarness, bank: Bank, decision: Approve | Reject
+) -> None:
+    people.put_policy(("protect:", "protect:\n  flood_per_10m: 1"))
+    await held(gate, {"amount": 1})
+    call = await held(gate, tool="send_email")
+    await people.decide(call.verdict, decision)
+
+    told = await once(gate, call, bank.work)
+
+    assert "2 of your calls wait" in told.notice
+    assert "wait 10 minutes, or combine" in told.notice
+
+
 @pytest.mark.parametrize(
     ("decision", "is_error", "words"),
     [

@@ -107,6 +107,24 @@ async def test_a_flood_is_put_to_people_only_up_to_the_rate(store: Store) -> Non
     assert "4 of your calls came in 10 minutes" in fifth[0].reason
 
 
+async def test_an_agent_that_floods_people_is_asked_to_wait(store: Store) -> None:
+    harness = guarded(store, flood_per_10m=2)
+    _, before = await harness.submit(("send_email", {"n": 1}), ("send_email", {}))
+    ref, beyond = await harness.submit(
+        ("send_email", {"n": 2}), ("look_up_order", {}), thread="t2"
+    )
+    _, again = await harness.submit(
+        ("send_email", {"n": 2}),
+        ("look_up_order", {}),
+        thread="t2",
+        message_id=ref.message_id,
+    )
+
+    pauses = [(one.retry_after_s, one.waiting) for one in (*before, *beyond)]
+    assert pauses == [(0, 0), (0, 0), (600, 3), (0, 0)]
+    assert again == beyond
+
+
 async def test_a_card_says_the_how_manyth_request_it_is(store: Store) -> None:
     harness = guarded(store)
     await harness.submit(("send_email", {}), ("look_up_order", {}), ("send_email", {}))

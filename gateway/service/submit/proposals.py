@@ -46,6 +46,7 @@ from keyturn.gateway.protocol.records import Person, Tier
 from keyturn.gateway.protocol.strict_json import MAX_BYTES, JsonObject, accept_object
 from keyturn.gateway.protocol.texts import DENIED
 from keyturn.gateway.store.limits.agent_load import (
+    ASKED_MS,
     AgentLoad,
     Rejection,
     Wanted,
@@ -164,9 +165,9 @@ class Source:
     """A turn with its tenant, facts and sources of ids and salts.
 
     ``spelled`` has the arguments as the agent wrote them, by call id.
-    ``requests_10m`` counts the agent's requests to people in the ten minutes before.
-    ``protect`` limits the notifications. ``now_ms`` is the store's clock. ``trace`` is
-    the context of the submission's span.
+    ``requests_10m`` counts the agent's requests to people in the ten minutes before,
+    and ``waiting`` its waiting calls. ``protect`` limits the notifications. ``now_ms``
+    is the store's clock. ``trace`` is the context of the submission's span.
     """
 
     turn: wire.Turn
@@ -177,6 +178,7 @@ class Source:
     policy_digest: str
     spelled: Mapping[str, JsonObject] = field(default_factory=dict[str, JsonObject])
     requests_10m: int = 0
+    waiting: int = 0
     protect: Protection = field(default_factory=Protection)
     now_ms: int = 0
     trace: str = ""
@@ -189,6 +191,21 @@ def _floods(
     if source.requests_10m <= source.protect.flood_per_10m < requests:
         event = approval_event(approvals[0], EventName.AGENT_FLOODS)
         yield event.with_(data={**event.data, "requests": str(requests)})
+
+
+def _slowed(
+    source: Source, verdicts: Sequence[wire.Verdict], requests: int
+) -> tuple[wire.Verdict, ...]:
+    """Return the verdicts; those on held calls of a flood ask the agent to wait."""
+    if requests <= source.protect.flood_per_10m:
+        return tuple(verdicts)
+    held = [one.kind is wire.VerdictKind.HOLD for one in verdicts]
+    # By then all of these requests are older than ten minutes.
+    pause = {"retry_after_s": ASKED_MS / 1000, "waiting": source.waiting + sum(held)}
+    return tuple(
+        one.with_(**pause) if is_held else one
+        for one, is_held in zip(verdicts, held, strict=True)
+    )
 
 
 def context_of(tenant: str, ref: wire.TurnRef, call: wire.ProposedCall) -> Context:
@@ -267,8 +284,9 @@ def propose(evaluated: Sequence[EvaluatedCall], source: Source) -> Proposal:
         verdicts[position] = _recorded(one, item)
     events += [event for approval in approvals for event in opened_events(approval)]
     events += _floods(source, approvals, nth - 1)
+    in_order = [verdicts[position] for position in range(len(evaluated))]
     return Proposal(
-        verdicts=tuple(verdicts[position] for position in range(len(evaluated))),
+        verdicts=_slowed(source, in_order, nth - 1),
         approvals=tuple(approvals),
         events=(*events, *uses),
         standing=tuple(standing),

@@ -299,6 +299,7 @@ class Submitter(PolicyService):
             facts=load.thread if load else _NO_FACTS,
             policy_digest=same.policy.digest,
             requests_10m=load.requests_10m if load else 0,
+            waiting=load.waiting if load else 0,
             protect=same.policy.protect,
             now_ms=load.now_ms if load else 0,
             trace=tracing.current(),

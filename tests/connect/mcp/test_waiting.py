@@ -17,7 +17,15 @@ from keyturn.gateway.approvals.decisions import Approve, Reject
 from keyturn.gateway.approvals.record import approval_of
 from keyturn.gateway.protocol.records import ItemState, Person
 from tests.conftest import eventually
-from tests.connect.mcp.conftest import LONG_S, SHORT_S, World, legacy, modern, until
+from tests.connect.mcp.conftest import (
+    AUTO_AND_HELD,
+    LONG_S,
+    SHORT_S,
+    World,
+    legacy,
+    modern,
+    until,
+)
 from tests.connect.mcp.test_calls import text_of
 
 ARGS = {"to": "ada", "amount": 5}
@@ -143,6 +151,20 @@ async def test_a_restarted_gate_knows_its_state_but_no_other(world: World) -> No
         await calling
     assert await world.cards() == 1
     assert len(world.script.calls()) == 1
+
+
+async def test_an_agent_that_floods_people_is_told_to_wait(world: World) -> None:
+    flood = ("protect:", "protect:\n  flood_per_10m: 1")
+    world.people.put_policy(flood, of=AUTO_AND_HELD)
+    async with world.gate(SHORT_S) as gate, legacy(gate) as client:
+        first = await client.call_tool("pay", ARGS)
+        await world.asked()
+        second = text_of(await client.call_tool("pay", {**ARGS, "amount": 6}))
+        await world.asked(2)
+        again = await client.call_tool("keyturn_wait", {"ticket": ticket_in(second)})
+
+    assert "combine" not in text_of(first)
+    assert "2 of your calls wait" in text_of(again)
 
 
 async def test_a_retry_after_a_time_out_continues_its_call(world: World) -> None:

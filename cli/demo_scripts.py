@@ -311,7 +311,7 @@ async def batch(context: DemoContext) -> None:
         # Choose; Edit in a row, its form; a box, a radio button, the form; and the
         # confirmation.
         clicks=7,
-        interactions=3,
+        interactions=5,
         card_updates=context.updates(ts),
         approved=LAMPS - edited - rejected,
         edited=edited,

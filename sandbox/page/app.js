@@ -5,7 +5,7 @@ import { announce } from "./announce.js";
 import { renderConversation, startConversation } from "./conversation.js";
 import { openDrawer, renderHeading, renderStatus } from "./heading.js";
 import { renderHome } from "./home.js";
-import { released } from "./pointer.js";
+import { count, released } from "./pointer.js";
 import { addressOf, readPlace } from "./router.js";
 import { renderSidebar } from "./sidebar.js";
 import { renderSuggestions } from "./suggestions.js";
@@ -29,6 +29,7 @@ const app = {
 
 /** Send an action as the current person (or `body.user`), and show its effect before answering. */
 async function act(body) {
+  if (["block_actions", "view_submission"].includes(body.type)) count("interactions");
   const answer = await sendAct({ user: app.state.me.id, ...body });
   await refresh();
   return answer;

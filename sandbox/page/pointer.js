@@ -1,10 +1,17 @@
-// Track whether a pointer button is held down.
+// Track whether a pointer button is held down, and count what a person does.
 
 let pressed = false;
 let waiting = [];
 
+/** Count clicks or interactions since the page was loaded; stories read the numbers. */
+export function count(what) {
+  const { dataset } = document.documentElement;
+  dataset[what] = Number(dataset[what] ?? 0) + 1;
+}
+
 function down() {
   pressed = true;
+  count("clicks");
 }
 
 function up() {

@@ -41,6 +41,7 @@ class Action(StrEnum):
     MORE = "more"
     TAKE = "take"
     SNOOZE = "snooze"
+    SNOOZE_OVERNIGHT = "snooze_overnight"
     EXTEND = "extend"
     RECONCILE_EXECUTED = "reconcile_executed"
     RECONCILE_RERUN = "reconcile_rerun"

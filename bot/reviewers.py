@@ -20,6 +20,7 @@ import math
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, tzinfo
 from typing import Generic, TypeVar, cast
 
 from keyturn.bot.limits import GROUP_USERS, USER, Limits
@@ -32,6 +33,7 @@ from keyturn.bot.web import (
     SlackRefused,
 )
 from keyturn.gateway.approvals.decisions import AccountKind, Reviewer
+from keyturn.gateway.policy.hours import zone
 
 logger = logging.getLogger(__name__)
 
@@ -57,10 +59,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """A Slack user: kind of account and display name."""
+    """A Slack user: kind of account, display name and name of the time zone."""
 
     kind: AccountKind
     name: str = ""
+    zone: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +126,14 @@ class Reviewers:
     ) -> Snapshot[Account] | NoAnswer:
         """Return a user's account within `LOOKUP_TIMEOUT_S`; never raises."""
         return await self._accounts.get(user, FRESH_S if fresh else KEPT_S)
+
+    async def zone(self, user: str) -> tzinfo:
+        """Return a user's time zone; UTC if it is not known."""
+        found = await self.account(user)
+        try:
+            return zone(found.value.zone if isinstance(found, Snapshot) else "UTC")
+        except ValueError:
+            return UTC
 
     async def group(
         self, group: str, *, fresh: bool = False
@@ -301,7 +312,7 @@ def _account_of(user: SlackBody, *, team: str, enterprise: str) -> Account:
         (not is_colleague, AccountKind.STRANGER),
     )
     kind = next((what for is_so, what in flags if is_so), AccountKind.MEMBER)
-    return Account(kind, name)
+    return Account(kind, name, str(user.get("tz") or ""))
 
 
 class _Snapshots(Generic[T]):

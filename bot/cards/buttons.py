@@ -29,7 +29,7 @@ from keyturn.bot.text import NAME, fit, joined, label, template, untrusted
 from keyturn.gateway.approvals.lifecycle import ApprovalState
 from keyturn.gateway.approvals.record import Item
 from keyturn.gateway.approvals.timing import is_extendable, is_pressing
-from keyturn.gateway.approvals.waiting_changes import SNOOZED_FOR
+from keyturn.gateway.approvals.waiting_changes import can_snooze
 from keyturn.gateway.protocol.records import Finding, ItemState, Tier, Verb
 
 MAX_ROWS = 5
@@ -97,6 +97,9 @@ def ts_of(block: str) -> str:
 _TOTAL = 180
 _TOTAL_OF_FEW = 80
 _MANY = 2
+_HOUR_MS = 60 * 60 * 1000
+_NIGHT_MS = 15 * _HOUR_MS
+"""Time left for a snooze until 9:00; the exact time depends on the person's zone."""
 _IN_MENU = 5
 """Maximum number of options in Slack's overflow menu."""
 
@@ -129,7 +132,7 @@ def decisions(frame: Frame, item: Item, *, is_shown_whole: bool) -> list[Block]:
         rare += ask_requester(frame, item.index)
         rare += time_buttons(frame, is_in_full=False)
         # A sixth option would be a button on the card; Full details has it.
-        rare += snooze(frame) if len(rare) < _IN_MENU else []
+        rare += snooze(frame)[: max(0, _IN_MENU - len(rare))]
     return [*first, *usual, *menu(rare)]
 
 
@@ -244,11 +247,13 @@ def time_buttons(frame: Frame, *, is_in_full: bool) -> list[Block]:
 
 
 def snooze(frame: Frame) -> list[Block]:
-    """Return the button that reminds a person later, if there is so much time left."""
-    until_ms = frame.now_ms + int(SNOOZED_FOR.total_seconds() * 1000)
-    is_open = frame.approval.state is ApprovalState.OPEN
-    has_time = until_ms < frame.approval.expires_at_ms
-    return [frame.button(None, Action.SNOOZE)] if is_open and has_time else []
+    """Return the buttons that remind a person later, if there is so much time left."""
+    approval = frame.approval
+    if approval.state is not ApprovalState.OPEN or not can_snooze(approval):
+        return []
+    left_ms = approval.expires_at_ms - frame.now_ms
+    lengths = (Action.SNOOZE, _HOUR_MS), (Action.SNOOZE_OVERNIGHT, _NIGHT_MS)
+    return [frame.button(None, one) for one, least_ms in lengths if left_ms > least_ms]
 
 
 def _approve(frame: Frame, item: Item) -> Block:

@@ -56,6 +56,7 @@ _TEXTS: dict[Action, LiteralString] = {
     Action.CHOOSE_EDIT: "Edit",
     Action.TAKE: "I'm on it",
     Action.SNOOZE: "Snooze for an hour",
+    Action.SNOOZE_OVERNIGHT: "Snooze until tomorrow, 9:00",
     Action.EXTEND: "More time",
     Action.ASK_REQUESTER: "Ask the requester…",
     Action.ASK_AGAIN: "Ask again",

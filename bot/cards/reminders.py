@@ -75,31 +75,22 @@ def _with_expiry(sentence: Template, approval: Approval) -> Template:
 def reminder(approval: Approval) -> Call:
     """Return the reply that reminds the reviewers who are still needed.
 
-    It spares a person who said "I'm on it" or snoozed it, with their user groups.
+    It spares a person who said "I'm on it", with their user groups.
     """
     taken = approval.acknowledged
     whom = mentions_for(approval, spared=taken.by.user if taken else "")
     waiting = _with_expiry(template("⏰ Still waiting for people."), approval)
     if taken is None:
         return _call(approval, waiting, whom)
-    said: LiteralString = "A reviewer said *I'm on it*."
-    said = "A reviewer snoozed it." if taken.is_snooze else said
-    call = _call(approval, joined(" ", [waiting, template(said)]), whom)
+    said = template("A reviewer said *I'm on it*.")
+    call = _call(approval, joined(" ", [waiting, said]), whom)
     return call._replace(sentence=waiting)
 
 
-def snooze_over(approval: Approval, person: str, *, is_missed: bool) -> Call:
-    """Return the reply for a person whose snooze is over.
-
-    With ``is_missed`` it also calls the others, whom the reminder spared.
-    """
-    sentence = template("⏰ Your snooze is over.")
-    message = personal_reply(approval, _with_expiry(sentence, approval), person)
-    if not is_missed:
-        return Call(message, frozenset())
-    whom = mentions_for(approval)
-    blocks = (*message.blocks, section(whom.before(NEEDED_NOW)))
-    return Call(Message(blocks, message.text), frozenset(whom.roles))
+def snooze_over(approval: Approval, person: str) -> Call:
+    """Return the reply for a person whose snooze is over."""
+    sentence = _with_expiry(template("⏰ Your snooze is over."), approval)
+    return Call(personal_reply(approval, sentence, person), frozenset())
 
 
 def personal_reply(approval: Approval, sentence: Template, person: str) -> Message:

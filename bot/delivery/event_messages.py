@@ -54,7 +54,6 @@ from keyturn.gateway.approvals.lifecycle import ApprovalState
 from keyturn.gateway.approvals.record import Approval, Item
 from keyturn.gateway.approvals.timing import is_over
 from keyturn.gateway.approvals.waiting_changes import (
-    MISSED,
     REPLY_TS,
     SNOOZED_BY,
     answered_by,
@@ -255,8 +254,7 @@ def _call(event: Event, approval: Approval) -> Call | None:
         case EventName.APPROVAL_REMINDED if is_open:
             return reminder(approval)
         case EventName.APPROVAL_RELEASED if is_open and SNOOZED_BY in event.data:
-            is_missed = MISSED in event.data
-            return snooze_over(approval, event.data[SNOOZED_BY], is_missed=is_missed)
+            return snooze_over(approval, event.data[SNOOZED_BY])
         case EventName.ITEM_EDITED | EventName.ITEM_IN_DOUBT:
             item, note = _item_now_waiting(event, approval), _note(event, approval)
             return with_reviewers(note, approval, item) if item and note else None

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import replace
+from datetime import datetime, time, timedelta, tzinfo
 from typing import LiteralString
 
 from keyturn.bot.cards.inquiries import requester_ref
@@ -47,6 +48,7 @@ from keyturn.gateway.store.runs.stalled import RunState, StalledRun
 logger = logging.getLogger(__name__)
 
 _LAST = 1_000_000
+_HOUR_MS = 60 * 60 * 1000
 _NOBODY: LiteralString = "There is nobody to ask: the requester is not known in Slack."
 _NO_READER: LiteralString = (
     "The requester's account is deactivated or belongs to a bot, so nobody would read "
@@ -75,7 +77,13 @@ _TRYING: LiteralString = (
 )
 
 
-@on_action(Action.EXTEND, Action.TAKE, Action.SNOOZE)
+def tomorrow_ms(now_ms: int, zone: tzinfo) -> int:
+    """Return the time of tomorrow, 9:00, in a time zone."""
+    day = datetime.fromtimestamp(now_ms / 1000, zone).date() + timedelta(days=1)
+    return int(datetime.combine(day, time(9), zone).timestamp() * 1000)
+
+
+@on_action(Action.EXTEND, Action.TAKE, Action.SNOOZE, Action.SNOOZE_OVERNIGHT)
 async def _retime(ctx: ListenerContext, clicked: Clicked) -> UserText | None:
     """Return a refusal as a sentence; card and modal show a success."""
     action = Action(clicked.action_id)
@@ -83,13 +91,20 @@ async def _retime(ctx: ListenerContext, clicked: Clicked) -> UserText | None:
     before, service = target.approval, ctx.service
     # As fresh as for a decision: only reviewers may keep a call open longer.
     reviewer = await ctx.reviewer_of(*clicked.who, *before.items, decides=True)
-    change = {
-        Action.EXTEND: service.extend,
-        Action.TAKE: service.acknowledge,
-        Action.SNOOZE: service.snooze,
-    }[action]
+    reviewer = reviewer.with_(gesture=clicked.gesture)
     try:
-        result = await change(before.id, reviewer.with_(gesture=clicked.gesture))
+        match action:
+            case Action.EXTEND:
+                result = await service.extend(before.id, reviewer)
+            case Action.TAKE:
+                result = await service.acknowledge(before.id, reviewer)
+            case Action.SNOOZE:
+                until_ms = target.now_ms + _HOUR_MS
+                result = await service.snooze(before.id, until_ms, reviewer)
+            case _:
+                zone = await ctx.reviewers.zone(clicked.user)
+                until_ms = tomorrow_ms(target.now_ms, zone)
+                result = await service.snooze(before.id, until_ms, reviewer)
     except NotConfirmed:
         # Not retried as other clicks are: each retry would add more time.
         logger.warning("time.unconfirmed approval=%s", before.id)

@@ -35,12 +35,11 @@ from keyturn.gateway.approvals.record import (
     Item,
     Remark,
 )
-from keyturn.gateway.protocol.records import ItemState, Person
+from keyturn.gateway.protocol.records import ItemState, Person, Tier
 
 TAKEN_FOR = timedelta(minutes=10)
 """Duration of "I'm on it"."""
 
-SNOOZED_FOR = timedelta(hours=1)
 _TAKEN_MS = int(TAKEN_FOR.total_seconds() * 1000)
 _FIRED = {
     timing.TimerKind.REMIND: EventName.APPROVAL_REMINDED,
@@ -66,13 +65,11 @@ MOST_REPLIES = 20
 SNOOZED_BY = "snoozed_by"
 """Key in the data of `APPROVAL_RELEASED`: the person to remind."""
 
-MISSED = "missed_reminder"
-"""Key in the same data: the reminder of others fell into the snooze."""
-
 REPLY_TS = "reply_ts"
 """Key in the data of a reply: its Slack message."""
 
 _TOO_LATE = Forbidden(reason="It expires before your snooze would end. Please decide.")
+_URGENT = Forbidden(reason="An escalated call cannot be snoozed. Please decide.")
 _NOBODY = Forbidden(reason="The requester is not known.")
 _NOT_YOURS = Forbidden(reason="Only the requester can reply.")
 _ENOUGH = Forbidden(
@@ -127,16 +124,24 @@ def acknowledge(
     return _taken(approval, taken, reviewer, now_ms)
 
 
-def snooze(approval: Approval, reviewer: Reviewer, now_ms: int) -> Change | Refusal:
-    """Remind a person after `SNOOZED_FOR`, and not before; the latest one counts.
+def snooze(
+    approval: Approval, until_ms: int, reviewer: Reviewer, now_ms: int
+) -> Change | Refusal:
+    """Remind a person at a time, or with all others before; the latest one counts.
 
-    Arguments are those of `extend`.
+    Other arguments are those of `extend`.
     """
-    until_ms = now_ms + int(SNOOZED_FOR.total_seconds() * 1000)
+    if not can_snooze(approval):
+        return _URGENT
     if until_ms >= approval.expires_at_ms:
         return _TOO_LATE
     taken = Acknowledgement(by=reviewer.person, until_ms=until_ms, is_snooze=True)
     return _taken(approval, taken, reviewer, now_ms)
+
+
+def can_snooze(approval: Approval) -> bool:
+    """Return whether none of the waiting calls is urgent."""
+    return all(one.tier is Tier.APPROVE for one in approval.items if one.is_pending)
 
 
 def _taken(
@@ -180,10 +185,10 @@ def fire(approval: Approval, kind: timing.TimerKind, now_ms: int) -> Change | No
         case timing.TimerKind.RELEASE:
             taken = approval.acknowledged
             if taken is not None and taken.is_snooze:
-                event = event.with_(data={**event.data, **_snooze_data(after, taken)})
+                event = event.with_(data={**event.data, SNOOZED_BY: taken.by.user})
             after = after.with_(acknowledged=None)
         case timing.TimerKind.REMIND:
-            after = after.with_(reminded_at_ms=now_ms)
+            after = _unsnoozed(after.with_(reminded_at_ms=now_ms))
         case timing.TimerKind.ESCALATE:
             after = after.with_(escalated_at_ms=now_ms)
         case _:
@@ -191,18 +196,17 @@ def fire(approval: Approval, kind: timing.TimerKind, now_ms: int) -> Change | No
     return Change(after, (event,), fires=kind)
 
 
+def _unsnoozed(approval: Approval) -> Approval:
+    """Return an approval without a snooze: its reminder calls everybody."""
+    taken = approval.acknowledged
+    return approval.with_(acknowledged=None) if taken and taken.is_snooze else approval
+
+
 def attended(approval: Approval, until_ms: int) -> Change:
     """Return the change by which a caller waits for an approval until a time."""
     after = approval.with_(caller_gone=False, rev=approval.rev + 1)
     event = approval_event(after, EventName.APPROVAL_CALLER_BACK)
     return Change(after, (event,), timers=((timing.TimerKind.CALLER, until_ms),))
-
-
-def _snooze_data(approval: Approval, taken: Acknowledgement) -> dict[str, str]:
-    data = {SNOOZED_BY: taken.by.user}
-    begun_ms = taken.until_ms - int(SNOOZED_FOR.total_seconds() * 1000)
-    # That reminder did not mention the user groups of the person.
-    return data | ({MISSED: "yes"} if approval.reminded_at_ms >= begun_ms else {})
 
 
 def refusal(

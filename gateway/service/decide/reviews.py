@@ -271,9 +271,12 @@ class ReviewService(DecisionService):
         change = waiting_changes.acknowledge
         return await self._change_own(approval_id, change, reviewer)
 
-    async def snooze(self, approval_id: str, reviewer: Reviewer) -> Change | Refusal:
+    async def snooze(
+        self, approval_id: str, until_ms: int, reviewer: Reviewer
+    ) -> Change | Refusal:
         """Remind a reviewer later; see `waiting_changes.snooze`."""
-        return await self._change_own(approval_id, waiting_changes.snooze, reviewer)
+        change = waiting_changes.snooze
+        return await self._change_own(approval_id, change, until_ms, reviewer)
 
     async def ask_again(
         self, approval_id: str, call: int, reviewer: Reviewer

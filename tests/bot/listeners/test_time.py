@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta
+from zoneinfo import ZoneInfo
+
 import pytest
 
 from keyturn.bot.ids import Action
+from keyturn.gateway.approvals.decisions import Forbidden, Reviewer
 from keyturn.gateway.approvals.timing import TimerKind
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.store.records.approval_indexes import Timer
 from keyturn.sandbox.json_types import JsonObject
-from tests.bot.bot_stack import CHANNEL, POLICY, Stack, has_button, says
+from tests.bot.bot_stack import CHANNEL, POLICY, REFUND, TEAM, Stack, has_button, says
 from tests.conftest import eventually
 
 WAITING = """tiers:
@@ -115,9 +119,7 @@ async def test_a_snooze_reminds_its_person_when_it_is_over(stack: Stack) -> None
     assert item.is_pending
 
 
-async def test_a_snooze_of_one_person_delays_the_reminder_of_others(
-    stack: Stack,
-) -> None:
+async def test_a_reminder_calls_everybody_and_ends_a_snooze(stack: Stack) -> None:
     text = PATIENT_TEXT.replace("expires_in: 1h", "expires_in: 3h")
     stack.policy = load_policy(text, "policy.yml")
     async with stack.running():
@@ -128,11 +130,53 @@ async def test_a_snooze_of_one_person_delays_the_reminder_of_others(
         await stack.card(verdict, says("snoozed this card until"))
 
         await ring(stack, approval.id, TimerKind.REMIND)
-        await eventually(lambda: has_note(stack, card, "A reviewer snoozed it"))
-        assert not await has_note(stack, card, "<!subteam^S0SUPPORT>")
+        await eventually(lambda: has_note(stack, card, "<!subteam^S0SUPPORT>"))
+        await stack.card(verdict, lambda m: not says("snoozed this card until")(m))
 
         await ring(stack, approval.id, TimerKind.RELEASE)
-        await eventually(lambda: has_note(stack, card, "<!subteam^S0SUPPORT>"))
+        await stack.bot_is_quiet()
+        assert not await has_note(stack, card, "Your snooze is over")
+
+
+async def test_a_card_is_snoozed_until_the_persons_next_morning(stack: Stack) -> None:
+    text = POLICY.replace("expires_in: 1h", "expires_in: 48h")
+    stack.policy = load_policy(text, "policy.yml")
+    async with stack.running():
+        # The menu of a card with one call has no room for it; Full details have it.
+        call = ("process_refund", REFUND)
+        verdict, _ = await stack.submit(
+            call, ("process_refund", {**REFUND, "amount": 9})
+        )
+        card = await stack.card(verdict)
+        await stack.actor("U0BEN").click(
+            CHANNEL, str(card["ts"]), Action.SNOOZE_OVERNIGHT
+        )
+        await stack.card(verdict, says("snoozed this card until"))
+        approval = await stack.approval(verdict)
+
+    assert approval.acknowledged
+    zone = ZoneInfo("Europe/Amsterdam")
+    asked, until = (
+        datetime.fromtimestamp(ms / 1000, zone)
+        for ms in (approval.created_at_ms, approval.acknowledged.until_ms)
+    )
+    assert (until.hour, until.minute) == (9, 0)
+    assert until.date() == asked.date() + timedelta(days=1)
+
+
+async def test_an_urgent_call_cannot_be_snoozed(stack: Stack) -> None:
+    stack.policy = load_policy(POLICY.replace("expires_in: 1h", "expires_in: 48h"), "p")
+    async with stack.running():
+        (verdict,) = await stack.submit(("wire_money", {"n": 1}))
+        card = await stack.card(verdict)
+        approval = await stack.approval(verdict)
+        ana = Reviewer(team=TEAM, user="U0ANA", usergroups=frozenset({"S0SUPPORT"}))
+        until_ms = approval.created_at_ms + 1
+        refused = await stack.reviews.snooze(approval.id, until_ms, ana)
+
+    assert not has_button(card, Action.SNOOZE)
+    assert isinstance(refused, Forbidden)
+    assert "escalated call cannot be snoozed" in refused.reason
 
 
 async def test_a_card_cannot_be_snoozed_beyond_its_expiry(stack: Stack) -> None:

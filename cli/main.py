@@ -46,6 +46,9 @@ COMMANDS = {
     "verify.command": {
         "verify": ("Prove the guarantees on this installation: store, policy and keys.")
     },
+    "scan": {
+        "scan": "List tools of a code base that can run without a gate of Keyturn."
+    },
     "freeze": {
         "freeze": "Freeze an agent, a tool or everything, including approved calls.",
         "unfreeze": "End a freeze; for an agent this also ends its pause.",

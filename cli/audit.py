@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from datetime import date
+from difflib import ndiff
 from pathlib import Path
 from typing import Annotated
 
@@ -30,8 +31,8 @@ from keyturn.cli.console import AsJson
 from keyturn.cli.policy_inputs import parse_ms, parse_time
 from keyturn.cli.store_access import use_store
 from keyturn.gateway.approvals.audit_leaf import SEAL, Hidden
-from keyturn.gateway.errors import SettingsError
-from keyturn.gateway.metrics.dossier import Dossier, differences
+from keyturn.gateway.errors import BadJson, SettingsError
+from keyturn.gateway.metrics.dossier import FORMAT, Dossier, differences
 from keyturn.gateway.metrics.fold import Selection
 from keyturn.gateway.protocol.public_keys import parse_public_key
 from keyturn.gateway.protocol.strict_json import JsonObject, parse_object
@@ -390,7 +391,7 @@ def dossier(
     Examples:
       keyturn audit dossier --from 2026-10-01 --to 2026-11-01   writes dossier.html
       … bundle.jsonl --key KEY --from … --to … --json           from a bundle
-      … --check dossier.json bundle.jsonl --key KEY             are its figures right?
+      … --check dossier.html bundle.jsonl --key KEY             are its figures right?
     """
     if check and bundle is None:
         raise SettingsError(
@@ -404,9 +405,7 @@ def dossier(
         print_bundle(report, has_stories=False, is_json=json)
         raise typer.Exit(NOT_VERIFIED)
     if check:
-        claimed = parse_object(console.read_text(check, "the dossier"))
-        period = (str(claimed.get("from")), str(claimed.get("to")))
-        wrong = [*differences(claimed, _dossier_of(report, *period).as_json)]
+        wrong = _wrong_figures(console.read_text(check, "the dossier"), report)
         for one in wrong:
             console.bad(console.printable(one))
         if wrong:
@@ -417,10 +416,8 @@ def dossier(
     if json:
         console.as_json(found.as_json)
         return
-    origin = report.head.origin if report.head else ""
-    source = f"Verified entries {report.start} to {report.end - 1} of {origin}."
     with console.new_file(out) as opened:
-        opened.write(dossier_page.page(found, source).encode())
+        opened.write(_page_of(found, report).encode())
     console.good(f"The oversight of the period is in {str(out)!r}.")
 
 
@@ -536,9 +533,37 @@ def _exported_bundle(command: CommandContext) -> BundleReport:
 
 def _moment_ms(text: str, option: str) -> int:
     """Return whole seconds in Unix milliseconds; a date alone begins in UTC."""
+    if not text:
+        raise SettingsError(f"Give the period, such as {option} 2026-10-01.")
     with suppress(ValueError):
         text = f"{date.fromisoformat(text)}T00:00Z"
     return int(parse_time(text, option).timestamp()) * 1000
+
+
+def _page_of(found: Dossier, report: BundleReport) -> str:
+    origin = report.head.origin if report.head else ""
+    return dossier_page.page(found, f"Verified entries of {origin}.")
+
+
+def _wrong_figures(text: str, report: BundleReport) -> list[str]:
+    """Return a sentence for each figure of a dossier that the bundle does not give.
+
+    Raises:
+        SettingsError: the text is neither a page nor the JSON of a dossier.
+    """
+    if times := dossier_page.PERIOD.search(text):
+        page = _page_of(_dossier_of(report, *times.groups()), report)
+        lines = ndiff(text.splitlines(), page.splitlines())
+        says = {"- ": "The bundle does not give", "+ ": "The page lacks"}
+        return [f"{says[one[:2]]} {one[2:]}" for one in lines if one[:2] in says]
+    with suppress(BadJson):
+        claimed = parse_object(text)
+        if claimed.get("format") == FORMAT:
+            period = (str(claimed.get("from")), str(claimed.get("to")))
+            return [*differences(claimed, _dossier_of(report, *period).as_json)]
+    raise SettingsError(
+        "--check needs a dossier: a page of 'keyturn audit dossier', or its --json."
+    )
 
 
 def _dossier_of(report: BundleReport, since: str, until: str) -> Dossier:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 from typing import cast
@@ -29,6 +30,9 @@ td:first-child {{ min-width: 8rem; overflow-wrap: anywhere; }}
 {body}
 </html>
 """
+
+PERIOD = re.compile(r"<p>(\S+) to (\S+)\. ")
+"""The period of a page."""
 
 _ACTS = ("Pages opened", "Votes", "Spot checks", "Approved", "Edited", "Rejected")
 

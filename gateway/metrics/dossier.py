@@ -22,6 +22,7 @@ from keyturn.gateway.metrics.counts import DECIDED
 from keyturn.gateway.metrics.fold import Metrics, Selection, outcome_of
 from keyturn.gateway.protocol.strict_json import JsonObject
 
+FORMAT = "keyturn/dossier/v1"
 ERASED = "(erased)"
 """In place of an erased person or scope."""
 
@@ -105,7 +106,7 @@ class Dossier:
         """Return every figure; times are in UTC, waits in seconds."""
         selected = self.metrics.selected
         return {
-            "format": "keyturn/dossier/v1",
+            "format": FORMAT,
             "from": report.utc(selected.since_ms),
             "to": report.utc(selected.until_ms or 0),
             "policies": [*self.policies],

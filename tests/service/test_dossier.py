@@ -56,8 +56,8 @@ class Auditor:
         found: dict[str, Any] = json.loads(out)
         return found
 
-    async def checks(self) -> tuple[int, str]:
-        return await self.runs("--check", "dossier.json")
+    async def checks(self, name: str = "dossier.json") -> tuple[int, str]:
+        return await self.runs("--check", name)
 
 
 @pytest.fixture
@@ -203,6 +203,35 @@ async def test_the_page_has_the_same_figures_and_no_texts(auditor: Auditor) -> N
     assert "<td>tool wire_money</td>" in page
     assert WORD not in page
     assert "<script" not in page
+
+
+async def test_a_changed_figure_of_a_page_is_found(auditor: Auditor) -> None:
+    await a_month(auditor.house, auditor.folder)
+    assert (await auditor.tell("dossier", *PERIOD))[0] == 0
+    await auditor.gets_bundle()
+    code, out = await auditor.checks("dossier.html")
+    assert code == 0, out
+
+    page = auditor.folder / "dossier.html"
+    text = page.read_text("utf-8")
+    for old, new in (
+        ("<td>tool wire_money</td>", "<td>tool other</td>"),
+        ("</html>", "<p>All good.</p></html>"),
+    ):
+        page.write_text(text.replace(old, new, 1))
+        code, out = await auditor.checks("dossier.html")
+        assert (code, new in out) == (1, True), out
+
+
+async def test_only_a_dossier_can_be_checked(auditor: Auditor) -> None:
+    await a_month(auditor.house, auditor.folder)
+    await auditor.gets_bundle()
+    for text in ("{}", "[]", "<!doctype html>", '{"format": "keyturn/dossier/v2"}'):
+        (auditor.folder / "dossier.json").write_text(text)
+        code, out = await auditor.checks()
+        assert (code, "--check needs a dossier" in out) == (2, True), out
+    code, out = await auditor.runs("--from", "2026-10-01")
+    assert (code, "such as --to 2026-10-01" in out) == (2, True), out
 
 
 async def test_a_bundle_that_lacks_a_part_of_the_period_is_refused(

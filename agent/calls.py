@@ -213,7 +213,7 @@ class Caller:
         ref = turns.turn_ref(self.agent, message.id)
         if ref is None:
             return _refused_result(request, turns.NO_THREAD)
-        kept = turns.kept_turn(state)
+        kept = turns.kept_turn(state, request.tool_call["id"] or "")
         verdict, args = turns.kept_verdict(kept, message, request.tool_call)
         if verdict.kind is VerdictKind.DENY:
             return denied(request, verdict)

@@ -296,15 +296,32 @@ def denial(tool: str, tool_call_id: str, reason: str) -> Verdict:
     )
 
 
-def kept_turn(state: Mapping[str, Any]) -> TurnRecord | None:
+def kept_turn(state: Mapping[str, Any], call_id: str = "") -> TurnRecord | None:
     """Return the stored record of the latest turn; None if it is missing or unreadable.
 
     Any writer of checkpoints can write this state.
+
+    Args:
+        state: the graph's state.
+        call_id: leaves out the entries of other calls, if given. Each call of a turn
+            reads the record, which would take quadratic time.
     """
+    stored = state.get("keyturn_turn")
+    if call_id and isinstance(stored, dict):
+        whole = cast("dict[str, Any]", stored)
+        stored = {name: _entry(part, call_id) for name, part in whole.items()}
     try:
-        return TurnRecord.model_validate(state.get("keyturn_turn"))
+        return TurnRecord.model_validate(stored)
     except ValidationError:
         return None
+
+
+def _entry(part: object, call_id: str) -> object:
+    """Return a part of a record with the entry of one call only."""
+    if not isinstance(part, dict):
+        return part
+    entries = cast("dict[str, object]", part)
+    return {call_id: entries[call_id]} if call_id in entries else {}
 
 
 def kept_verdict(

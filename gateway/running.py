@@ -93,6 +93,9 @@ def check_own_gates(
 ) -> None:
     """Check that loaded agents with their own gate fit another policy.
 
+    One tool that does not fit refuses the whole policy: the graph would run its calls
+    by itself, so they cannot be refused one by one.
+
     Raises:
         GraphError: the policy puts a tool to people, and its agent does not ask.
     """

@@ -44,7 +44,7 @@ from keyturn.bot.cards.call_rows import (
     result_title,
 )
 from keyturn.bot.cards.frame import Frame, is_table
-from keyturn.bot.cards.listing import call_title, edit_text, editor, one_line
+from keyturn.bot.cards.listing import call_title, calls_title, edit_text, editor
 from keyturn.bot.cards.mentions import mentions_for, reached
 from keyturn.bot.cards.refs import (
     calls_named,
@@ -72,7 +72,6 @@ from keyturn.bot.cards.states import (
     batch_state,
     caller_gone,
     card_fallback,
-    counted,
     expires_each,
     frozen,
     handed_words,
@@ -287,12 +286,9 @@ def _header(frame: Frame) -> Block:
         title = call_title(approval.items[0])
         return header(untrusted(f"{sign} {fit(title, MAX_ACT)}"))
     sign, _ = batch_state(approval, now_ms=frame.now_ms)
-    tools = [*dict.fromkeys(one.act or one_line(one.tool) for one in approval.items)]
     total = header_total(approval)
     room = min(_TOOLS, MAX_ACT - 15 - len(total))
-    count = len(approval.items)
-    number = f"{count} ×" if len(tools) == 1 else f"{counted(count)}:"
-    text = f"{sign} {number} {fit(', '.join(tools), room)}"
+    text = f"{sign} {calls_title(approval.items, room)}"
     return header(untrusted(f"{text} · {total}" if total else text))
 
 

@@ -33,7 +33,7 @@ from keyturn.bot.blocks import (
 from keyturn.bot.blocks import home as home_view
 from keyturn.bot.cards.frame import Frame
 from keyturn.bot.cards.history import item_of
-from keyturn.bot.cards.listing import all_text, call_title, one_line
+from keyturn.bot.cards.listing import all_text, call_title, calls_title, one_line
 from keyturn.bot.cards.queue import (
     ROWS,
     Group,
@@ -381,8 +381,7 @@ def _title(approval: Approval) -> str:
     waiting = pending(approval)
     if len(waiting) == 1:
         return call_title(waiting[0])
-    tools = sorted({one_line(item.tool) for item in waiting})
-    return f"{len(waiting)} calls: {', '.join(tools)}"
+    return calls_title(waiting)
 
 
 def _facts(approval: Approval, item: Item, why: str) -> Template:

@@ -22,7 +22,7 @@ from typing import LiteralString, NamedTuple
 from pydantic import JsonValue
 
 from keyturn.bot.cards.warnings import homoglyph_warnings, statement_kinds, unlimited
-from keyturn.bot.text import MIN_EXCERPT, NAME, excerpt, fit, reveal
+from keyturn.bot.text import LINE, MIN_EXCERPT, NAME, excerpt, fit, reveal
 from keyturn.gateway.approvals.evidence import (
     HIDDEN,
     Argument,
@@ -240,6 +240,13 @@ def is_misleading(item: Item) -> bool:
 def needs_a_look(item: Item) -> bool:
     """Return whether the card of a call has a warning about its content."""
     return is_misleading(item) or bool(unlimited(item))
+
+
+def calls_title(items: Sequence[Item], room: int = LINE) -> str:
+    """Return a one-line title of several calls: their number, and acts or tools."""
+    acts = ", ".join(dict.fromkeys(one.act or one_line(one.tool) for one in items))
+    is_of_one = len({one.act or one.tool for one in items}) == 1
+    return f"{len(items)} {'×' if is_of_one else 'calls:'} {fit(acts, room)}"
 
 
 def call_title(item: Item) -> str:

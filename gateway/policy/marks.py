@@ -364,11 +364,12 @@ def _lookalike(rows: Rows) -> Iterator[Mark]:
     for name, texts in rows.names():
         groups = _groups({at: one.casefold() for at, one in texts.items()})
         likes: dict[int, list[int]] = {}
-        for pair in look_alikes(groups):
-            rare, usual = sorted((groups[one] for one in pair), key=len)
-            likes |= dict.fromkeys(rare, usual)
-            if len(rare) == len(usual):
-                likes |= dict.fromkeys(usual, rare)
+        for alike in look_alikes(groups):
+            usual, *rest = sorted((groups[one] for one in alike), key=len, reverse=True)
+            for rare in rest:
+                likes |= dict.fromkeys(rare, usual)
+            if len(rest[0]) == len(usual):
+                likes |= dict.fromkeys(usual, rest[0])
         for at in rows.few(likes):
             yield from _marks(MarkKind.LOOKALIKE, name, [at], likes[at])
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Iterable
-from itertools import combinations
 
 from keyturn.gateway.approvals.invisible_characters import is_hidden
 from keyturn.gateway.approvals.private_text import is_card_number
@@ -84,13 +83,13 @@ def skeleton(text: str) -> str:
     return " ".join(read.split())
 
 
-def look_alikes(texts: Iterable[str]) -> set[tuple[str, str]]:
-    """Return the pairs of different texts that people take for the same.
+def look_alikes(texts: Iterable[str]) -> list[tuple[str, ...]]:
+    """Return the groups of different texts that people take for the same, in order.
 
     They read the same, or differ by one letter or two swapped ones. Numbers that differ
     by a digit are different numbers.
     """
-    by_form: dict[tuple[str, ...], list[str]] = {}
+    by_form: dict[tuple[str, ...], set[str]] = {}
     for text in texts:
         seen = skeleton(text)
         forms: set[tuple[str, ...]] = {(seen,)}
@@ -100,6 +99,6 @@ def look_alikes(texts: Iterable[str]) -> set[tuple[str, str]]:
             forms.add((seen, numbers))
             forms |= {(seen[:at] + seen[at + 1 :], numbers) for at in range(len(seen))}
         for form in forms:
-            by_form.setdefault(form, []).append(text)
-    groups = (group for group in by_form.values() if len(group) > 1)
-    return {pair for group in groups for pair in combinations(sorted(group), 2)}
+            by_form.setdefault(form, set()).add(text)
+    # No pairs: a hundred texts that read the same would have thousands.
+    return sorted({tuple(sorted(one)) for one in by_form.values() if len(one) > 1})

@@ -10,6 +10,7 @@ from keyturn.bot.ids import Action
 from keyturn.gateway.approvals.timing import TimerKind
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.policy.rules import BatchRule
+from keyturn.gateway.protocol.wire import Verdict
 from keyturn.gateway.service.decide import reviews
 from tests.bot.bot_stack import CHANNEL, POLICY, Stack, has_button, says
 from tests.bot.listeners.test_time import PATIENT_TEXT, has_note, ring
@@ -73,6 +74,27 @@ async def test_a_reminder_of_a_flood_notifies_people(
         await stack.card(
             verdicts[-1], lambda m: not says("No notifications for now")(m)
         )
+
+
+async def test_after_its_reminder_a_flood_still_shares_its_card(stack: Stack) -> None:
+    direct = "users: [U0DAN], notify: dm}"
+    text = PATIENT_TEXT.replace("users: [U0DAN]}", direct)
+    assert direct in text
+    stack.policy = load_policy(text + FLOODS, "policy.yml")
+    async with stack.running():
+        ana, verdicts = stack.actor("U0ANA"), list[Verdict]()
+        for n in range(CALLS):
+            verdicts.append(await stack.refund(f"t{n}", amount=10 + n, order_id=f"{n}"))
+        shared = await ana.message_with(CHANNEL, says(f"Approve all {CALLS - FLOOD}"))
+        await ring(stack, (await stack.approval(verdicts[-1])).id, TimerKind.REMIND)
+
+        await eventually(lambda: has_note(stack, shared, GROUP))
+        await stack.bot_is_quiet()
+        cards = await posted(stack)
+        copies = [m for m in await ana.messages("D0ANA") if m.get("metadata")]
+
+    assert len(cards) == FLOOD + 1
+    assert len(copies) == FLOOD
 
 
 async def test_people_who_had_enough_cards_are_not_notified(stack: Stack) -> None:

@@ -273,3 +273,9 @@ def test_texts_look_alike_by_a_letter_but_never_by_a_digit() -> None:
     assert look_alikes(["gmail.com", "gmial.com"])
     assert not look_alikes(["order 1001", "order 1002"])
     assert not look_alikes(["red", "rod"])
+
+
+def test_texts_that_read_the_same_are_one_group() -> None:
+    texts = ["Northwind Foods" + "\u200b" * n for n in range(100)]
+
+    assert look_alikes([*texts, "Contoso Labs"]) == [tuple(texts)]

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from keyturn.gateway.approvals.decisions import Approve, Reject
+from keyturn.gateway.approvals.decisions import Approve, Edit, Reject
 from keyturn.gateway.approvals.events import EventName
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.records import RunRef
@@ -211,3 +211,33 @@ async def test_policy_is_told_how_the_agent_fared(
     _, verdicts = await harness.submit(("process_refund", {"amount": 1}))
 
     assert (verdicts[0].tier == "escalate") is is_raised
+
+
+MAKERS = """
+version: 1
+defaults: {tier: approve, expires_in: 1h, channel: C0APPROVALS, needs: maker}
+roles: {support: {users: [U0ANA, U0BEN]}}
+requirements: {maker: {of: [support], editor_may_vote: false}}
+protect: {notified_per_1h: 1}
+tools: {mail: {tier: approve, args_schema: {properties: {to: {type: string}}}}}
+"""
+
+
+async def test_a_person_who_may_not_vote_does_not_count_as_notified(
+    store: Store,
+) -> None:
+    harness = ServiceHarness(store, load_policy(MAKERS, "policy.yml"))
+    _, (verdict,) = await harness.submit(("mail", {"to": "a"}))
+    approval = await harness.approval(verdict.item_id)
+    before_ms = approval.created_at_ms - 1
+    await store.cards.note_notified(harness.keys, "ap_x", ["U0ANA"], before_ms)
+
+    # Now only Ana may approve, and she had enough cards.
+    await harness.reviews.decide(
+        await harness.click(verdict), Edit(args={"to": "b"}), BEN
+    )
+
+    loaded = await harness.reviews.read_as_of_now(approval.id)
+    assert loaded is not None
+    (role,) = loaded.approval.items[0].requirement.roles
+    assert (role.asked.users, role.asked.silent) == (("U0BEN",), "enough")

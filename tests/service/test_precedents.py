@@ -313,6 +313,27 @@ async def test_what_failed_is_no_precedent_and_what_is_in_doubt_is(
     assert found.state is ItemState.IN_DOUBT
 
 
+async def test_no_precedent_begins_after_its_last_change(
+    harness: ServiceHarness,
+) -> None:
+    ref, (first,) = await harness.submit(REFUND)
+    await approved(harness, first)
+    effect = effect_of(PRECEDENTS, agent="support", tool=REFUND[0], args=REFUND[1])
+    key = harness.keys.precedents(effect)
+    # As by a server whose clock was an hour ahead.
+    stored = await harness.command("HGET", key, first.item_id)
+    assert isinstance(stored, bytes)
+    at, rest = stored.split(b" ", 1)
+    ahead = b"%d %b" % (int(at) + 3_600_000, rest)
+    await harness.command("HSET", key, first.item_id, ahead)
+
+    await harness.granted(claim_of(ref, first))
+    again = await ask(harness, *REFUND, thread="t2")
+
+    (found,) = (await past(harness, again)).precedents
+    assert found.since_ms <= found.at_ms
+
+
 async def test_a_frequent_effect_keeps_the_newest_calls_only(
     harness: ServiceHarness,
 ) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Literal, cast
 
-from keyturn.gateway.approvals import waiting_changes
+from keyturn.gateway.approvals import quorum, waiting_changes
 from keyturn.gateway.approvals.changes import Change
 from keyturn.gateway.approvals.decisions import (
     Click,
@@ -29,7 +29,7 @@ from keyturn.gateway.approvals.record import (
     collected,
     is_collected,
 )
-from keyturn.gateway.approvals.requirement import Asking, Role
+from keyturn.gateway.approvals.requirement import Asking, Notify, Role
 from keyturn.gateway.policy import on_call
 from keyturn.gateway.policy.effective_rules import EffectiveRules
 from keyturn.gateway.policy.evaluate import asks_for_precedents
@@ -419,11 +419,15 @@ class ReviewService(DecisionService):
         }
         silent, often = await self._silence(approval)
         is_timed = turns or any(rule.quiet for rule in rules.values())
-        if not (is_timed or silent or often):
+        is_flood = self._is_flood(approval)
+        if not (is_timed or is_flood or often):
             return loaded
 
         def asked(item: Item, role: Role) -> Role:
-            asking = _without(approval, role.asked, often, silent)
+            if is_flood and role.notify is Notify.DM:
+                # Direct messages have one card for each call.
+                role = role.with_(notify=Notify.MENTION)
+            asking = _without(approval, item, role.asked, often, silent)
             rule = rules.get(role.name)
             if rule is None:
                 return role.with_(asking=asking)
@@ -495,13 +499,18 @@ def _asked_by(approval: Approval) -> set[str]:
 
 
 def _without(
-    approval: Approval, asking: Asking, often: set[str], silent: Literal["", "flood"]
+    approval: Approval,
+    item: Item,
+    asking: Asking,
+    often: set[str],
+    silent: Literal["", "flood"],
 ) -> Asking:
     """Return the people to ask without those who had enough cards."""
     users = tuple(one for one in asking.users if one not in often)
     groups = tuple(one for one in asking.usergroups if one not in often)
-    # Those who asked for the call may not decide it.
-    left = {*users, *groups} - {one.user for one in approval.principals}
+    barred = (*approval.principals, *quorum.editors(item, item.requirement))
+    voted = (vote.by for vote in item.votes_now)
+    left = {*users, *groups} - {one.user for one in (*barred, *voted)}
     why = silent or ("enough" if often and not left else "")
     return asking.with_(users=users, usergroups=groups, silent=why)
 

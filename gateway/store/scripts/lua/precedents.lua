@@ -38,7 +38,8 @@ local function note_precedents(rows, now)
     end
     if kind then
       local at, age, of = string.match(found[place + 1] or '', '^(%d+) (%d+) (%l+) ')
-      age = of == kind and age + now - at or 0
+      -- After a fail-over the clock may be behind the last write.
+      age = of == kind and age + math.max(0, now - at) or 0
       local text = string.format('%.0f %.0f %s %s', now, age, kind, row[4])
       redis.call('HSET', key, 'n', string.format('%.0f', n + 1), call, text)
       found[place], found[place + 1] = call, text

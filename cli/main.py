@@ -57,6 +57,10 @@ COMMANDS = {
     "jobs": {"jobs": "List failed runs, retry them, or drop them."},
     "outbox": {"outbox": "List readers of the outbox, and drop a reader that is gone."},
     "repair": {"repair": "Repair records after data was lost or restored."},
+    "backup": {
+        "backup": "Back up the store, the audit log, and checkpoints in SQLite.",
+        "restore": "Restore a backup, so that no call runs twice.",
+    },
     "manifest": {"manifest": "Print the manifest of the Slack app, or check one."},
     "keys": {"keys": "Make, rotate, retire and list the keys that Keyturn signs with."},
     "audit": {"audit": "Read, prove, export and verify the audit log."},

@@ -99,16 +99,17 @@ def repair(
     if new_tree:
         _allow_tree(command)
         return
-    done = asyncio.run(_repair(command, is_dry=dry_run, is_restored=restored))
+    done = asyncio.run(repaired(command, is_dry=dry_run, is_restored=restored))
     if json:
         console.as_json(_document(done, is_dry=dry_run))
         return
-    _print(done, is_dry=dry_run)
+    print_repairs(done, is_dry=dry_run)
 
 
-async def _repair(
+async def repaired(
     command: CommandContext, *, is_dry: bool, is_restored: bool
 ) -> RepairReport:
+    """Repair the store of the settings; see `repair_losses`."""
     settings = command.settings()
     # A data folder that lost only its store can be repaired.
     if not may_be_there(settings.data_dir):
@@ -161,7 +162,8 @@ def _allow_tree(command: CommandContext) -> None:
         console.note("The store has no record of a tree; gateways begin one if needed.")
 
 
-def _print(done: RepairReport, *, is_dry: bool) -> None:
+def print_repairs(done: RepairReport, *, is_dry: bool) -> None:
+    """Print the consistency and each repair."""
     say = console.good if done.consistency is Consistency.SAME else console.bad
     say(_CONSISTENCY[done.consistency])
     for found in done.doubted:

@@ -10,6 +10,7 @@ from keyturn.sandbox.api_errors import ApiError
 from keyturn.sandbox.delivery import Ack, Delivery
 from keyturn.sandbox.fake_slack import FakeSlack
 from keyturn.sandbox.json_types import JsonObject
+from keyturn.sandbox.oauth import TOKEN_LIFE_S
 from keyturn.sandbox.signed_http import Forgery, Received, SignedHttp
 from keyturn.sandbox.socket_mode import Sockets
 from keyturn.sandbox.tokens import TokenKind
@@ -199,13 +200,17 @@ class Control:
         """Limit the time for editing messages; None removes the limit."""
         self.slack.workspace.edit_window_s = seconds
 
-    def rotate_tokens(self, *, enabled: bool) -> None:
+    def rotate_tokens(self, *, enabled: bool, life_s: int = TOKEN_LIFE_S) -> None:
         """Give later installations tokens that expire and rotate."""
         self.slack.installer.rotation = enabled
+        self.slack.installer.token_life_s = life_s
 
     async def revoke_bot_token(self) -> None:
-        """Revoke the bot's token, and send `tokens_revoked`."""
-        self.slack.tokens.revoke(self.slack.bot_token)
+        """Revoke the bot's tokens, and send `tokens_revoked`."""
+        workspace = self.slack.workspace
+        is_org = workspace.is_enterprise_install
+        place = workspace.enterprise_id if is_org else workspace.team_id
+        self.slack.installer.uninstall(place)
         bot = self.slack.workspace.app.bot_user
         await self.announce("tokens_revoked", tokens={"oauth": [], "bot": [bot]})
 

@@ -37,6 +37,8 @@ class FakeSlack:
 
     Attributes:
         calls: every call of the Web API, oldest first.
+        joined: other workspaces of the same Slack, in which the same app can be
+            installed; the Web API of this one answers for them, too.
         problems: errors of the app that Slack would show to a person only as "trouble
             connecting"; a test should find this empty.
     """
@@ -48,6 +50,7 @@ class FakeSlack:
     base_url: str = ""
     tokens: Tokens = field(default_factory=Tokens)
     faults: Faults = field(default_factory=Faults)
+    joined: "list[FakeSlack]" = field(default_factory=list["FakeSlack"])
     calls: list[Call] = field(default_factory=list[Call])
     problems: list[str] = field(default_factory=list[str])
     bot_token: str = field(init=False)

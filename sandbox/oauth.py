@@ -7,6 +7,7 @@ https://docs.slack.dev/authentication/using-token-rotation
 import base64
 import secrets
 from dataclasses import dataclass, field
+from typing import NamedTuple
 from urllib.parse import urlencode
 
 from keyturn.sandbox.api_errors import ApiError
@@ -20,11 +21,22 @@ CODE_LIFE_S = 600.0
 TOKEN_LIFE_S = 43_200
 
 
+class Place(NamedTuple):
+    """A workspace in which the app can be installed, and its tokens."""
+
+    workspace: Workspace
+    tokens: Tokens
+
+
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """A person's consent, whose code has not been exchanged yet."""
+    """A person's consent, whose code has not been exchanged yet.
+
+    `place` is the id of the workspace, or of the whole organization.
+    """
 
     user: str
+    place: str
     redirect_uri: str
     issued_at: float
 
@@ -34,7 +46,9 @@ class Installer:
     """Exchange codes and refresh tokens for bot tokens; each works once.
 
     Attributes:
-        rotation: issue tokens that live twelve hours, with a refresh token.
+        rotation: issue tokens that expire, with a refresh token.
+        token_life_s: lifetime of such a token; Slack's is twelve hours.
+        places: the workspaces by their ids; the first one is the default.
     """
 
     workspace: Workspace
@@ -43,27 +57,48 @@ class Installer:
     client_id: str = "1000000000.2000000000"
     client_secret: str = field(default_factory=lambda: secrets.token_hex(16))
     rotation: bool = False
+    token_life_s: int = TOKEN_LIFE_S
+    places: dict[str, Place] = field(default_factory=dict[str, Place])
     _codes: dict[str, Grant] = field(default_factory=dict[str, Grant])
     _used_codes: set[str] = field(default_factory=set[str])
-    _refreshable: dict[str, str] = field(default_factory=dict[str, str])
+    _refreshable: dict[str, tuple[str, str]] = field(
+        default_factory=dict[str, tuple[str, str]]
+    )
+
+    def __post_init__(self) -> None:
+        """Begin with one workspace."""
+        self.places[self.workspace.team_id] = Place(self.workspace, self.tokens)
 
     def consent(
-        self, client_id: str, redirect_uri: str, state: str, user: str = "U0ANA"
+        self,
+        client_id: str,
+        redirect_uri: str,
+        state: str,
+        user: str = "U0ANA",
+        *,
+        place: str = "",
+        declines: bool = False,
     ) -> str:
         """Return the address to which Slack would redirect an admin's browser.
 
         Raises:
-            ApiError: `invalid_client_id`, or `bad_redirect_uri` if it is not http or
-                https.
+            ApiError: `invalid_client_id`, `bad_redirect_uri` if it is not http or
+                https, or `invalid_team_for_non_distributed_app` for an unknown place.
         """
         if client_id != self.client_id:
             raise ApiError("invalid_client_id")
         if not redirect_uri.startswith(("http://", "https://")):
             raise ApiError("bad_redirect_uri")
-        code = secrets.token_urlsafe(16)
-        self._codes[code] = Grant(user, redirect_uri, self.clock.now())
+        place = place or self.workspace.team_id
+        if not self._served_by(place):
+            raise ApiError("invalid_team_for_non_distributed_app")
+        answer = {"error": "access_denied", "state": state}
+        if not declines:
+            code = secrets.token_urlsafe(16)
+            self._codes[code] = Grant(user, place, redirect_uri, self.clock.now())
+            answer = {"code": code, "state": state}
         separator = "&" if "?" in redirect_uri else "?"
-        return f"{redirect_uri}{separator}{urlencode({'code': code, 'state': state})}"
+        return f"{redirect_uri}{separator}{urlencode(answer)}"
 
     def exchange(self, arguments: JsonObject) -> JsonObject:
         """Answer `oauth.v2.access`, for a code or for a refresh token."""
@@ -74,13 +109,33 @@ class Installer:
             raise ApiError("bad_client_secret")
         match optional(arguments, "grant_type"):
             case None | "authorization_code":
-                return self._install(self._take_code(arguments))
+                return self._install(*self._take_code(arguments))
             case "refresh_token":
-                return self._install(self._take_refresh_token(arguments))
+                return self._install(self._take_refresh_token(arguments), "")
             case _:
                 raise ApiError("invalid_grant_type")
 
-    def _take_code(self, arguments: JsonObject) -> str:
+    def uninstall(self, place: str) -> None:
+        """Revoke all bot tokens of a workspace or organization."""
+        for each in self._served_by(place):
+            for token in [*each.tokens.known.values()]:
+                if token.kind is TokenKind.BOT:
+                    each.tokens.revoke(token.value)
+        self._refreshable = {
+            refresh: (token, of)
+            for refresh, (token, of) in self._refreshable.items()
+            if of != place
+        }
+
+    def _served_by(self, place: str) -> list[Place]:
+        """Return the workspaces of a place: itself, or those of an organization."""
+        return [
+            each
+            for team, each in self.places.items()
+            if place in {team, each.workspace.enterprise_id}
+        ]
+
+    def _take_code(self, arguments: JsonObject) -> tuple[str, str]:
         code = optional(arguments, "code") or ""
         if code in self._used_codes:
             raise ApiError("code_already_used")
@@ -90,39 +145,48 @@ class Installer:
         if optional(arguments, "redirect_uri") not in (None, grant.redirect_uri):
             raise ApiError("bad_redirect_uri")
         self._used_codes.add(code)
-        return self._codes.pop(code).user
+        del self._codes[code]
+        return grant.place, grant.user
 
     def _take_refresh_token(self, arguments: JsonObject) -> str:
         refresh_token = optional(arguments, "refresh_token") or ""
-        rotated = self._refreshable.pop(refresh_token, None)
-        if rotated is None:
+        rotated, place = self._refreshable.pop(refresh_token, ("", ""))
+        if not rotated:
             raise ApiError("invalid_refresh_token")
-        self.tokens.forget(rotated)
-        return ""
+        for each in self._served_by(place):
+            each.tokens.forget(rotated)
+        return place
 
-    def _install(self, user: str) -> JsonObject:
-        workspace = self.workspace
+    def _install(self, place: str, user: str) -> JsonObject:
+        first, *rest = self._served_by(place)
+        workspace = first.workspace
+        enterprise, is_org = workspace.enterprise_id, place == workspace.enterprise_id
+        team = {"id": workspace.team_id, "name": workspace.team_name}
         answer: JsonObject = {
             "app_id": workspace.app.id,
             "scope": ",".join(workspace.bot_scopes),
             "token_type": "bot",
             "bot_user_id": workspace.app.bot_user,
-            "team": {"id": workspace.team_id, "name": workspace.team_name},
-            "enterprise": None,
-            "is_enterprise_install": False,
+            "team": None if is_org else team,
+            "enterprise": {"id": enterprise, "name": "Org"} if enterprise else None,
+            "is_enterprise_install": is_org,
         }
         if user:
             answer["authed_user"] = {"id": user}
-        if not self.rotation:
-            return answer | {"access_token": self.tokens.issue(TokenKind.BOT)}
-        expires_at = self.clock.now() + TOKEN_LIFE_S
-        token = self.tokens.issue(TokenKind.BOT, expires_at=expires_at)
+        expires_at = self.clock.now() + self.token_life_s if self.rotation else None
+        token = first.tokens.issue(TokenKind.BOT, expires_at=expires_at)
+        for each in rest:
+            each.tokens.add(token, TokenKind.BOT, expires_at)
+        for each in (first, *rest):
+            each.workspace.is_enterprise_install = is_org
+        answer["access_token"] = token
+        if expires_at is None:
+            return answer
         refresh_token = f"xoxe-1-{secrets.token_hex(20)}"
-        self._refreshable[refresh_token] = token
+        self._refreshable[refresh_token] = token, place
         return answer | {
-            "access_token": token,
             "refresh_token": refresh_token,
-            "expires_in": TOKEN_LIFE_S,
+            "expires_in": self.token_life_s,
         }
 
 

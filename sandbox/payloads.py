@@ -57,7 +57,7 @@ def on_view(
     slack: FakeSlack, interaction: Interaction, view: View, action: JsonObject
 ) -> Envelope:
     """Build `block_actions` for an element of a modal or Home view."""
-    payload = _payload(slack, "block_actions", interaction)
+    payload = _payload_of_view(slack, "block_actions", interaction)
     payload |= {
         "container": {"type": "view", "view_id": view.id},
         "view": views.wire(slack, view),
@@ -68,7 +68,7 @@ def on_view(
 
 def view_submission(slack: FakeSlack, interaction: Interaction, view: View) -> Envelope:
     """Build `view_submission`; the view contains the input."""
-    payload = _payload(slack, "view_submission", interaction)
+    payload = _payload_of_view(slack, "view_submission", interaction)
     payload |= {"view": views.wire(slack, view), "response_urls": []}
     return Envelope(EnvelopeKind.INTERACTIVE, payload)
 
@@ -77,7 +77,7 @@ def view_closed(
     slack: FakeSlack, interaction: Interaction, view: View, *, is_cleared: bool = False
 ) -> Envelope:
     """Build `view_closed`, sent only for views that requested it."""
-    payload = _payload(slack, "view_closed", interaction)
+    payload = _payload_of_view(slack, "view_closed", interaction)
     payload |= {"view": views.wire(slack, view), "is_cleared": is_cleared}
     return Envelope(EnvelopeKind.INTERACTIVE, payload)
 
@@ -102,7 +102,7 @@ def slash_command(
         "command": command,
         "text": text,
         "api_app_id": workspace.app.id,
-        "is_enterprise_install": "false",
+        "is_enterprise_install": str(workspace.is_enterprise_install).lower(),
         "response_url": response_url(slack, channel, user),
         "trigger_id": interaction.trigger_id,
     }
@@ -116,6 +116,8 @@ def event(slack: FakeSlack, body: JsonObject) -> Envelope:
     authorization names the one where the app is installed (java-slack-sdk#629).
     """
     workspace = slack.workspace
+    if body["type"] in {"app_uninstalled", "tokens_revoked"}:
+        return Envelope(EnvelopeKind.EVENT, _removal(slack, body))
     channel = workspace.channels.get(str(body.get("channel")))
     host = channel.host if channel else ""
     payload: JsonObject = {
@@ -128,17 +130,39 @@ def event(slack: FakeSlack, body: JsonObject) -> Envelope:
         "event_time": int(slack.clock.now()),
         "authorizations": [
             {
-                "enterprise_id": None,
+                "enterprise_id": workspace.enterprise_id or None,
                 "team_id": workspace.team_id,
                 "user_id": workspace.app.bot_user,
                 "is_bot": True,
-                "is_enterprise_install": False,
+                "is_enterprise_install": workspace.is_enterprise_install,
             }
         ],
         "is_ext_shared_channel": bool(host),
         "event_context": secrets.token_hex(12),
     }
     return Envelope(EnvelopeKind.EVENT, payload)
+
+
+def _removal(slack: FakeSlack, body: JsonObject) -> JsonObject:
+    """Build the event about a removed installation: it has no authorizations.
+
+    Source: https://docs.slack.dev/reference/events/app_uninstalled
+    """
+    workspace = slack.workspace
+    # As for other events of an organization:
+    # https://docs.slack.dev/reference/events/team_access_revoked
+    place: JsonObject = {"team_id": workspace.team_id}
+    if workspace.is_enterprise_install:
+        place = {"team_id": None, "enterprise_id": workspace.enterprise_id}
+    return {
+        "token": LEGACY_TOKEN,
+        **place,
+        "api_app_id": workspace.app.id,
+        "event": body,
+        "type": "event_callback",
+        "event_id": f"Ev{secrets.token_hex(5).upper()}",
+        "event_time": int(slack.clock.now()),
+    }
 
 
 def response_url(
@@ -178,8 +202,22 @@ def _payload(slack: FakeSlack, kind: str, interaction: Interaction) -> JsonObjec
         "api_app_id": workspace.app.id,
         "token": LEGACY_TOKEN,
         "enterprise": None,
-        "is_enterprise_install": False,
+        "is_enterprise_install": workspace.is_enterprise_install,
     }
+    if workspace.enterprise_id:
+        payload["enterprise"] = {"id": workspace.enterprise_id, "name": "Org"}
     if interaction.trigger_id:
         payload["trigger_id"] = interaction.trigger_id
     return payload
+
+
+def _payload_of_view(
+    slack: FakeSlack, kind: str, interaction: Interaction
+) -> JsonObject:
+    """Build the common members for a view; an organization's app may get no team.
+
+    Source: https://docs.slack.dev/reference/interaction-payloads/block_actions-payload
+    """
+    payload = _payload(slack, kind, interaction)
+    is_org = slack.workspace.is_enterprise_install
+    return payload | ({"team": None} if is_org else {})

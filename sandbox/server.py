@@ -19,6 +19,7 @@ from keyturn.sandbox.control import Control
 from keyturn.sandbox.delivery import Delivery
 from keyturn.sandbox.fake_slack import Call, FakeSlack
 from keyturn.sandbox.faults import Faults
+from keyturn.sandbox.oauth import Place
 from keyturn.sandbox.page_api import (
     COOKIE,
     PageApi,
@@ -46,6 +47,9 @@ class Sandbox:
     delivers over Socket Mode until `deliver_http` is called. With `state_path` the
     workspace, its messages and the app's credentials are saved in that file between
     runs.
+
+    With `joins` it is another workspace of the same Slack: the app, its secrets and the
+    clock are those of that sandbox, whose Web API and OAuth pages serve this one, too.
     """
 
     def __init__(
@@ -56,9 +60,18 @@ class Sandbox:
         suggestions: Sequence[Suggestion] = (),
         *,
         state_path: Path | None = None,
+        joins: "Sandbox | None" = None,
     ) -> None:
         self.workspace = workspace or sample_workspace()
-        self.slack = FakeSlack(self.workspace, Clock(), tuple(suggestions))
+        clock = joins.clock if joins else Clock()
+        self.slack = FakeSlack(self.workspace, clock, tuple(suggestions))
+        if joins:
+            self.slack.signing_secret = joins.signing_secret
+            self.slack.installer = joins.slack.installer
+            self.slack.installer.places[self.workspace.team_id] = Place(
+                self.workspace, self.slack.tokens
+            )
+            joins.slack.joined.append(self.slack)
         self._state_path = state_path
         self._host = host
         self._name = f"[{host}]" if ":" in host else host
@@ -250,6 +263,8 @@ class _RunningServer:
             query.get("client_id", ""),
             query.get("redirect_uri", ""),
             query.get("state", ""),
+            place=query.get("team", ""),
+            declines=bool(query.get("sandbox_declines")),
         )
         raise web.HTTPFound(address)
 

@@ -31,16 +31,16 @@ class Triggers:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._known: dict[str, Trigger] = {}
+        self.known: dict[str, Trigger] = {}
 
     def issue(self, user_id: str, *, from_modal: bool = False) -> str:
         """Return a new trigger id for an interaction of this person."""
         now = self._clock.now()
         number = int(now * 1_000_000)
         trigger_id = f"{number}.{secrets.randbelow(10**9)}.{secrets.token_hex(16)}"
-        self._known[trigger_id] = Trigger(trigger_id, user_id, now, from_modal)
-        while len(self._known) > KEPT:
-            self._known.pop(next(iter(self._known)))
+        self.known[trigger_id] = Trigger(trigger_id, user_id, now, from_modal)
+        while len(self.known) > KEPT:
+            self.known.pop(next(iter(self.known)))
         return trigger_id
 
     def check(self, trigger_id: object) -> Trigger:
@@ -50,7 +50,7 @@ class Triggers:
             ApiError: `invalid_trigger_id`, `exchanged_trigger_id` (already used) or
                 `expired_trigger_id` (older than three seconds).
         """
-        trigger = self._known.get(str(trigger_id))
+        trigger = self.known.get(str(trigger_id))
         if trigger is None or not FORMAT.fullmatch(str(trigger_id)):
             raise ApiError("invalid_trigger_id")
         if trigger.spent:
@@ -61,4 +61,4 @@ class Triggers:
 
     def spend(self, trigger: Trigger) -> None:
         """Use up a trigger."""
-        self._known[trigger.id] = replace(trigger, spent=True)
+        self.known[trigger.id] = replace(trigger, spent=True)

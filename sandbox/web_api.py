@@ -66,6 +66,9 @@ class WebApi:
             arguments = await read_arguments(request)
         except ApiError as refused:
             return web.json_response(refused.answer())
+        slack = self._answering(bearer(request, arguments), arguments)
+        if slack is not self.slack:
+            return await WebApi(slack, self.sockets).serve(request)
         if name in OPEN_METHODS:
             header = request.headers.get("Authorization", "")
             arguments |= basic_credentials(header)
@@ -78,6 +81,8 @@ class WebApi:
             if wait is not None:
                 self._log(name, arguments, "ratelimited")
                 return too_many_requests(wait)
+            if name == "auth.revoke":
+                self.slack.tokens.revoke(bearer(request, arguments))
             answer = self._run(name, arguments)
             self._log(name, arguments, None)
         except ApiError as refused:
@@ -89,6 +94,17 @@ class WebApi:
         scopes = ",".join(sorted(self.slack.workspace.bot_scopes))
         return web.json_response(answer, headers={"X-OAuth-Scopes": scopes})
 
+    def _answering(self, token: str, arguments: JsonObject) -> FakeSlack:
+        """Return the workspace that a call is about.
+
+        A token of an organization works in several: its other arguments name one.
+        """
+        every = (self.slack, *self.slack.joined)
+        knowing = [one for one in every if token in one.tokens.known]
+        given = {str(value) for value in arguments.values()}
+        named = [one for one in knowing if given & _ids_of(one)]
+        return [*named, *knowing, self.slack][0]
+
     def _admit(
         self, name: str, request: web.Request, arguments: JsonObject
     ) -> int | None:
@@ -96,9 +112,8 @@ class WebApi:
         if name not in METHODS and name not in APP_METHODS:
             raise ApiError("unknown_method", req_method=name)
         if name not in OPEN_METHODS:
-            argument = arguments.pop("token", "")
-            bearer = request.headers.get("Authorization", "")
-            value = bearer.removeprefix("Bearer ").strip() or str(argument)
+            value = bearer(request, arguments)
+            arguments.pop("token", "")
             token = self.slack.tokens.check(value, self.slack.clock.now())
             self._check_scope(name, token)
         return self.slack.rates.take(name, self._rate_key(arguments))
@@ -151,6 +166,27 @@ class WebApi:
         shown = {k: v for k, v in arguments.items() if k not in SECRET_ARGUMENTS}
         call = Call(name, shown, self.slack.clock.now(), error)
         self.slack.calls.append(call)
+
+
+def _ids_of(slack: FakeSlack) -> set[str]:
+    """Return the ids that occur only in one workspace."""
+    workspace = slack.workspace
+    views = {view.id for stack in workspace.modals.values() for view in stack}
+    return {
+        workspace.team_id,
+        *workspace.channels,
+        *workspace.users,
+        *workspace.groups,
+        *views,
+        *slack.triggers.known,
+    } - {workspace.app.bot_user}
+
+
+def bearer(request: web.Request, arguments: JsonObject) -> str:
+    """Return the token of a call, from its header or its arguments."""
+    header = request.headers.get("Authorization", "")
+    given = header.removeprefix("Bearer ").strip() if header[:7] == "Bearer " else ""
+    return given or str(arguments.get("token", ""))
 
 
 async def read_arguments(request: web.Request) -> JsonObject:

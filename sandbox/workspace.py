@@ -48,6 +48,10 @@ class Workspace:
     """The data of a workspace, without time or I/O.
 
     Change it through its methods, so that watchers are notified and `seq` grows.
+
+    Attributes:
+        enterprise_id: id of its organization (Enterprise Grid); "" for none.
+        is_enterprise_install: the app is installed for the whole organization.
     """
 
     team_id: str
@@ -59,6 +63,8 @@ class Workspace:
     bot_scopes: tuple[str, ...] = DEFAULT_BOT_SCOPES
     commands: tuple[str, ...] = ("/approvals",)
     events: tuple[str, ...] = EVENTS
+    enterprise_id: str = ""
+    is_enterprise_install: bool = False
     home_enabled: bool = True
     edit_window_s: float | None = None
     seq: int = 0

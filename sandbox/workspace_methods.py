@@ -23,20 +23,28 @@ def auth_test(slack: FakeSlack, arguments: JsonObject) -> JsonObject:
     """Return the identity of the token's owner."""
     del arguments
     workspace = slack.workspace
-    return {
+    enterprise, is_org = workspace.enterprise_id, workspace.is_enterprise_install
+    identity: JsonObject = {
         "url": f"{slack.base_url}/",
         "team": workspace.team_name,
-        "team_id": workspace.team_id,
+        "team_id": enterprise if is_org else workspace.team_id,
         "user": workspace.users[workspace.app.bot_user].name,
         "user_id": workspace.app.bot_user,
         "bot_id": workspace.app.bot_id,
-        "is_enterprise_install": False,
+        "is_enterprise_install": is_org,
     }
+    return identity | ({"enterprise_id": enterprise} if enterprise else {})
 
 
 def oauth_v2_access(slack: FakeSlack, arguments: JsonObject) -> JsonObject:
     """Exchange a code or a refresh token for a bot token."""
     return slack.installer.exchange(arguments)
+
+
+def auth_revoke(slack: FakeSlack, arguments: JsonObject) -> JsonObject:
+    """Confirm that the caller's token was revoked; `WebApi` does it."""
+    del slack, arguments
+    return {"revoked": True}
 
 
 def bots_info(slack: FakeSlack, arguments: JsonObject) -> JsonObject:
@@ -77,7 +85,12 @@ def usergroups_list(slack: FakeSlack, arguments: JsonObject) -> JsonObject:
 
 def usergroups_users_list(slack: FakeSlack, arguments: JsonObject) -> JsonObject:
     """List the people of one user group."""
-    group = slack.workspace.groups.get(required(arguments, "usergroup"))
+    workspace = slack.workspace
+    # https://docs.slack.dev/enterprise/developing-for-enterprise-orgs
+    is_org = workspace.is_enterprise_install
+    if is_org and required(arguments, "team_id") != workspace.team_id:
+        raise ApiError("team_not_found")
+    group = workspace.groups.get(required(arguments, "usergroup"))
     with_disabled = flag(arguments, "include_disabled")
     if group is None or (group.is_disabled and not with_disabled):
         raise ApiError("no_such_subteam")
@@ -271,6 +284,7 @@ def _user(user: User) -> JsonObject:
 
 METHODS: dict[str, Callable[[FakeSlack, JsonObject], JsonObject]] = {
     "api.test": api_test,
+    "auth.revoke": auth_revoke,
     "auth.test": auth_test,
     "bots.info": bots_info,
     "conversations.history": conversations_history,

@@ -6,6 +6,7 @@ from urllib.parse import parse_qs, urlsplit
 import aiohttp
 import pytest
 
+from keyturn.sandbox.samples import sample_workspace
 from keyturn.sandbox.server import Sandbox
 from tests.sandbox.bolt_app import error, new_client
 
@@ -117,3 +118,64 @@ async def test_a_refresh_token_works_once_and_ends_the_old_token(
     assert await error(again) == "invalid_refresh_token"
     sandbox.clock.advance(second["expires_in"])
     assert await error(new.auth_test()) == "token_expired"
+
+
+async def test_consent_that_is_declined_leads_back_with_slacks_error(
+    sandbox: Sandbox,
+) -> None:
+    query = await consented(sandbox, sandbox_declines="1")
+
+    assert query == {"error": ["access_denied"], "state": ["s1"], "x": ["1"]}
+
+
+async def test_one_app_is_installed_in_several_workspaces(
+    sandbox: Sandbox, client: Any
+) -> None:
+    other = sample_workspace()
+    other.team_id = "T0SECOND"
+    async with Sandbox(other, joins=sandbox):
+        (code,) = (await consented(sandbox, team="T0SECOND"))["code"]
+        answer = await exchanging(sandbox, client, code=code)
+
+        installed = new_client(sandbox, answer["access_token"])
+        assert (await installed.auth_test())["team_id"] == "T0SECOND"
+    assert await consented(sandbox, team="T0UNKNOWN") == {
+        "error": ["invalid_team_for_non_distributed_app"]
+    }
+
+
+async def test_a_token_of_an_organization_has_to_name_the_workspace(
+    sandbox: Sandbox, client: Any
+) -> None:
+    sandbox.workspace.enterprise_id = "E0BIG"
+    (code,) = (await consented(sandbox, team="E0BIG"))["code"]
+    answer = await exchanging(sandbox, client, code=code)
+
+    installed = new_client(sandbox, answer["access_token"])
+    identity = await installed.auth_test()
+
+    assert (answer["team"], answer["is_enterprise_install"]) == (None, True)
+    assert (identity["team_id"], identity["is_enterprise_install"]) == ("E0BIG", True)
+    of_group = installed.usergroups_users_list(usergroup="S0SUPPORT")
+    assert await error(of_group) == "invalid_arguments"
+    found = await installed.usergroups_users_list(
+        usergroup="S0SUPPORT", team_id="T0SANDBOX"
+    )
+    assert found["users"]
+
+
+async def test_an_uninstalled_app_can_neither_call_nor_refresh(
+    sandbox: Sandbox, client: Any
+) -> None:
+    sandbox.control.rotate_tokens(enabled=True)
+    (code,) = (await consented(sandbox))["code"]
+    answer = await exchanging(sandbox, client, code=code)
+    refresh = {"grant_type": "refresh_token", "refresh_token": answer["refresh_token"]}
+
+    await sandbox.control.uninstall_app()
+
+    installed = new_client(sandbox, answer["access_token"])
+    assert await error(installed.auth_test()) == "token_revoked"
+    assert (
+        await error(exchanging(sandbox, client, **refresh)) == "invalid_refresh_token"
+    )

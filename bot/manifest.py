@@ -56,6 +56,12 @@ EVENTS = (
 EVENTS_PATH = "/slack/events"
 """Path of all requests from Slack in HTTP mode."""
 
+INSTALL_PATH = "/slack/install"
+"""Path of the page on which people install the app in their workspace."""
+
+REDIRECT_PATH = "/slack/oauth_redirect"
+"""Path to which Slack leads their browser back."""
+
 _HEADER = """\
 # The Slack app of Keyturn in Socket Mode: no public address is needed.
 # Paste it at https://api.slack.com/apps → Create New App → From a manifest.
@@ -63,6 +69,7 @@ _HEADER = """\
 # for an app that Slack reaches by HTTPS.
 """
 _NEW_APP = "https://api.slack.com/apps?new_app=1&manifest_json="
+_REDIRECTS = "oauth_config.redirect_urls"
 _ANY_HOST = "https://bot.example.com"
 _ADDRESS = re.compile(
     r"https://([\w.-]+|\[[0-9A-Fa-f:.]+\])(:[1-9][0-9]*)?(/[^\s?#]*)?"
@@ -80,16 +87,27 @@ _FREE = frozenset(
 """Keys whose values `check_manifest` does not compare."""
 
 
-def render(request_url: str = "", *, command: str = ids.COMMAND) -> JsonObject:
+def render(
+    request_url: str = "", *, command: str = ids.COMMAND, distribute: bool = False
+) -> JsonObject:
     """Return the manifest: for Socket Mode, or for HTTP if an address is given.
 
     Args:
         request_url: the bot's public address, such as ``https://bot.example.com``.
         command: the slash command; no other app of the workspace may use it.
+        distribute: of an app that several workspaces and organizations install.
 
     Raises:
-        SettingsError: Slack cannot deliver to the address.
+        SettingsError: Slack cannot deliver to the address, or lead people back to it.
     """
+    if distribute and not request_url:
+        raise SettingsError(
+            "Slack leads people who install the app to the bot; add its public "
+            "address with --http."
+        )
+    oauth: JsonObject = {"scopes": {"bot": list(SCOPES)}}
+    if distribute:
+        oauth["redirect_urls"] = [public_address(request_url) + REDIRECT_PATH]
     url = public_address(request_url) + EVENTS_PATH if request_url else ""
     reached: JsonObject = {"request_url": url} if url else {}
     slash_command: JsonObject = {
@@ -116,13 +134,13 @@ def render(request_url: str = "", *, command: str = ids.COMMAND) -> JsonObject:
             "bot_user": {"display_name": "Keyturn", "always_online": True},
             "slash_commands": [slash_command | ({"url": url} if url else {})],
         },
-        "oauth_config": {"scopes": {"bot": list(SCOPES)}},
+        "oauth_config": oauth,
         "settings": {
             "event_subscriptions": {**reached, "bot_events": list(EVENTS)},
             "interactivity": {"is_enabled": True, **reached},
-            "org_deploy_enabled": False,
+            "org_deploy_enabled": distribute,
             "socket_mode_enabled": not url,
-            "token_rotation_enabled": False,
+            "token_rotation_enabled": distribute,
         },
     }
 
@@ -169,11 +187,14 @@ def install_link(manifest: JsonObject) -> str:
 def check_manifest(given: JsonValue, *, command: str = ids.COMMAND) -> list[str]:
     """Return the differences between a manifest and the bot's needs, as sentences.
 
-    It is compared with `render`, for its own mode: Socket Mode or HTTP. Names and
-    descriptions of the app are free, and Slack's page reports what Slack refuses.
+    It is compared with `render`, for its own mode: Socket Mode, HTTP, or HTTP for
+    several workspaces. Names and descriptions of the app are free, and Slack's page
+    reports what Slack refuses.
     """
+    found = [*_facts(given)]
     url = "" if _is_socket(given) else _ANY_HOST
-    needed, found = [*_facts(render(url, command=command))], [*_facts(given)]
+    distribute = bool(url) and any(place == _REDIRECTS for place, _ in found)
+    needed = [*_facts(render(url, command=command, distribute=distribute))]
     places = {place for place, _ in needed}
     missing = [one for one in needed if one[1] and one not in found]
     # Places that `render` does not have are free, except addresses.
@@ -210,7 +231,7 @@ def _facts(node: JsonValue, place: str = "") -> Iterator[tuple[str, str]]:
 
 
 def _is_address(place: str) -> bool:
-    return place.endswith(("url", "request_url"))
+    return place.endswith(("url", "request_url")) or place == _REDIRECTS
 
 
 def _is_socket(manifest: JsonValue) -> bool:

@@ -29,6 +29,12 @@ def manifest(
     link: Annotated[
         bool, typer.Option("--link", help="Print the link that makes the app.")
     ] = False,
+    distribute: Annotated[
+        bool,
+        typer.Option(
+            "--distribute", help="With --http: for an app that workspaces install."
+        ),
+    ] = False,
     check: Annotated[
         bool, typer.Option("--check", help="Check instead of printing.")
     ] = False,
@@ -39,12 +45,14 @@ def manifest(
       keyturn manifest --link                    open Slack's page for it
       keyturn manifest > manifest.yml            Socket Mode: needs no address
       keyturn manifest --http https://x.example  Slack calls this address
+      keyturn manifest --http https://x.example --distribute
+                                                 several workspaces install it
       keyturn manifest --check manifest.yml      does this file suit the bot?
     """
     if file is not None and not check:
         raise SettingsError(f"Only --check reads {str(file)!r}; add --check.")
     command = command_context(ctx).settings().slack.command
-    data = slack_app.render(http, command=command)
+    data = slack_app.render(http, command=command, distribute=distribute)
     if not check:
         typer.echo(_shown(data, as_json=json, as_link=link), nl=False)
         return

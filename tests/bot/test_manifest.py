@@ -50,6 +50,21 @@ def test_both_variants_pass_every_check(request_url: str) -> None:
     assert check_manifest(render(request_url)) == []
 
 
+def test_an_app_for_several_workspaces_leads_back_and_renews_tokens() -> None:
+    manifest: Any = render(HTTP, distribute=True)
+
+    assert manifest["oauth_config"]["redirect_urls"] == [f"{HTTP}/slack/oauth_redirect"]
+    assert manifest["settings"]["token_rotation_enabled"] is True
+    assert manifest["settings"]["org_deploy_enabled"] is True
+    assert check_manifest(manifest) == []
+    manifest["settings"]["token_rotation_enabled"] = False
+    assert check_manifest(manifest) == [
+        "settings.token_rotation_enabled: true is missing; the bot needs it."
+    ]
+    with pytest.raises(SettingsError, match="add its public address with --http"):
+        render(distribute=True)
+
+
 def test_http_sends_everything_to_the_place_where_the_bot_listens() -> None:
     manifest: Any = render(HTTP)
 

@@ -14,7 +14,7 @@ from keyturn.gateway.approvals.changes import (
     reached,
     reason_of_end,
 )
-from keyturn.gateway.approvals.events import UNUSED, Event, EventName
+from keyturn.gateway.approvals.events import BY_GATEWAY, UNUSED, Event, EventName
 from keyturn.gateway.approvals.executing import report_asked_again
 from keyturn.gateway.approvals.lifecycle import ENDS, Transition, advance
 from keyturn.gateway.approvals.record import Approval, Item
@@ -81,6 +81,40 @@ def end_restored(approval: Approval, item: Item, now_ms: int) -> Change:
     why = reason_of_end(item, RESTORED, now_ms).with_(is_restored=True, is_final=True)
     ended = item.with_(owner="", claimed_until_ms=0)
     return by_gateway(approval, ended.moved(Transition.LAPSE, now_ms, revoked=why))
+
+
+WORKSPACE_GONE = (
+    "The Slack app was removed from the workspace, and nobody can decide there any "
+    "more."
+)
+"""Reason for the end of a call that waits in a workspace without the app."""
+
+
+def end_without_reviewers(approval: Approval, now_ms: int) -> Change | None:
+    """End what needs people, because nobody can decide any more; None if nothing does.
+
+    Calls that people approved keep their approval. A standing approval ends: nobody
+    could revoke it.
+    """
+    if approval.is_standing:
+        return standing.end(approval, WORKSPACE_GONE, now_ms)
+    # The sweep ends an overdue call as expired, and the card shows that.
+    waiting = [
+        item.moved(
+            Transition.WITHDRAW,
+            now_ms,
+            revoked=reason_of_end(item, WORKSPACE_GONE, now_ms).with_(is_final=True),
+        )
+        for item in approval.items
+        if item.is_pending and not is_late(approval, item, now_ms)
+    ]
+    if not waiting:
+        return None
+    change = reached(approval, *waiting)
+    events = (
+        one.with_(actor=BY_GATEWAY, reason=WORKSPACE_GONE) for one in change.events
+    )
+    return replace(change, events=tuple(events), resumes=True)
 
 
 NO_LONGER_ASKED = "It was authorized, and its agent no longer asks for it."

@@ -96,6 +96,8 @@ class EventName(StrEnum):
     DECISION_REFUSED = "decision.refused"
     API_KEY_CREATED = "api_key.created"
     API_KEY_REVOKED = "api_key.revoked"
+    APP_INSTALLED = "app.installed"
+    APP_REMOVED = "app.removed"
 
 
 BY_GATEWAY = "keyturn"

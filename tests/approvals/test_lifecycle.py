@@ -13,6 +13,7 @@ from keyturn.gateway.approvals.ending import (
     THREAD_LOST,
     doubt_restored,
     end_with_thread,
+    end_without_reviewers,
 )
 from keyturn.gateway.approvals.executing import finish, shorten_claim
 from keyturn.gateway.approvals.lifecycle import (
@@ -181,6 +182,25 @@ def test_a_call_that_began_or_ended_is_left_alone(state: ItemState) -> None:
     approval = of_state(state)
     assert end_with_thread(approval, approval.items[0], NOW_MS) is None
     assert doubt_restored(approval, approval.items[0], NOW_MS) is None
+
+
+@pytest.mark.parametrize("state", ItemState)
+def test_without_reviewers_only_what_waits_for_them_ends(state: ItemState) -> None:
+    waiting = an_item().with_(state=ItemState.PENDING)
+    other = an_item(1).with_(state=state)
+    change = end_without_reviewers(an_approval(waiting, other), NOW_MS)
+
+    assert change is not None
+    assert change.resumes
+    first, second = change.approval.items
+    assert first.state is ItemState.WITHDRAWN
+    is_waiting = state is ItemState.PENDING
+    assert second.state is (ItemState.WITHDRAWN if is_waiting else state)
+    assert end_without_reviewers(change.approval, NOW_MS) is None
+
+
+def test_without_reviewers_an_overdue_call_is_left_to_the_sweep() -> None:
+    assert end_without_reviewers(of_state(ItemState.PENDING), LATE_MS) is None
 
 
 @pytest.mark.parametrize(

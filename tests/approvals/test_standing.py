@@ -6,6 +6,7 @@ import pytest
 from pydantic import JsonValue
 
 from keyturn.gateway.approvals.decisions import AccountKind, Reviewer
+from keyturn.gateway.approvals.ending import WORKSPACE_GONE, end_without_reviewers
 from keyturn.gateway.approvals.policy_decision import PolicyDecision
 from keyturn.gateway.approvals.record import Approval
 from keyturn.gateway.approvals.requirement import Requirement, Role, Vote
@@ -266,3 +267,13 @@ def test_a_notification_that_a_standing_approval_opened_ends_with_it() -> None:
 
     assert not ended(approval), "the policy needs nobody for it any more"
     assert ended(None)
+
+
+def test_a_standing_approval_ends_with_the_app_in_its_workspace() -> None:
+    change = end_without_reviewers(standing(), NOW_MS)
+
+    assert change is not None
+    item = change.approval.items[0]
+    assert item.state is ItemState.LAPSED
+    assert item.revoked is not None
+    assert item.revoked.reason == WORKSPACE_GONE

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from datetime import timedelta
 
 from keyturn.gateway.approvals.decisions import Gesture, Reviewer
+from keyturn.gateway.approvals.ending import end_without_reviewers
 from keyturn.gateway.approvals.events import BY_GATEWAY, Event, EventName
 from keyturn.gateway.approvals.lifecycle import ApprovalState
 from keyturn.gateway.approvals.quorum import is_dead_end
 from keyturn.gateway.approvals.record import Approval, Concerned, Item
 from keyturn.gateway.approvals.timing import is_over
+from keyturn.gateway.errors import CorruptRecord
+from keyturn.gateway.failures import log_failure
 from keyturn.gateway.policy.rules import Policy
 from keyturn.gateway.protocol.records import Person, Tier
 from keyturn.gateway.service.submit.call_evaluation import as_of_now
 from keyturn.gateway.service.tenant_service import TenantService
 from keyturn.gateway.store.connection.listed_members import approvals_by_score
-from keyturn.gateway.store.records.atomic_write import Loaded
+from keyturn.gateway.store.records.atomic_write import Loaded, Write
 from keyturn.gateway.store.reviewers.delegations import MOST_DELEGATIONS, Delegation
 from keyturn.gateway.store.store import Store
+
+logger = logging.getLogger(__name__)
 
 MAX_ENTRIES = 2000
 """Most audit entries that one reading goes back."""
@@ -103,6 +109,30 @@ class ReviewQueue(TenantService):
         """
         async for found in self._read(self._listed(), {}, limit):
             yield found
+
+    async def end_without_reviewers(self) -> int:
+        """End what needs people, because nobody can decide here any more.
+
+        Returns:
+            The number of approvals in which something ended.
+
+        Raises:
+            StoreUnavailable: some may have ended; call it again.
+        """
+
+        async def compute(loaded: Loaded) -> Write | None:
+            change = end_without_reviewers(loaded.approval, loaded.now_ms)
+            return Write(change) if change else None
+
+        ended = 0
+        for approval_id in await self._store.approvals.scheduled(self._keys):
+            try:
+                found = await self._store.approvals.change(approval_id, compute)
+            except CorruptRecord as error:  # the sweep sets it aside
+                log_failure(logger, error, "record.corrupt")
+            else:
+                ended += found is not None
+        return ended
 
     async def groups(self) -> frozenset[str]:
         """Return the user groups that waiting approvals name.

@@ -25,8 +25,10 @@ from keyturn.bot.ingress import (
     Delivery,
     Handle,
     Ingress,
+    Receive,
     Sockets,
     StoreNonces,
+    handle_once,
     serve,
 )
 from keyturn.bot.limits import HomeUpdates
@@ -128,7 +130,7 @@ class SlackBot:
         # First, because the other parts need the workspace that a valid token yields.
         me = await identify(slack, config)
         self.team_id = me.team
-        token = self._token = BotToken(slack, clock=self._clock)
+        token = self._token = BotToken(slack, config, clock=self._clock)
         reviewers = Reviewers(
             slack,
             team=me.team,
@@ -165,18 +167,26 @@ class SlackBot:
     ) -> None:
         """Answer Slack, by HTTP or through sockets."""
         config = self._config
-        app = bolt_app(config, me)
-        listen(app, ctx)
+        nonces, handle = self._handling(ctx, me)
         health = await health_of(
-            self._service, self._problems, tenant=config.tenant, clock=self._clock
+            self._service, self.problems, tenant=config.tenant, clock=self._clock
         )
-        ingress = self._ingress(partial(dispatch, app), health)
+        ingress = self._ingress(nonces, handle, health)
         if config.mode is SlackMode.HTTP or config.port is not None:
             await self._listen(opening, ingress)
         shown = serving_health(config.metrics.listen, health)
         self.health_url = await opening.enter_async_context(shown)
         if config.mode is SlackMode.SOCKET:
-            await self._connect(opening, ctx.slack, ingress)
+            await self._connect(opening, ctx.slack, nonces, handle)
+
+    def _handling(
+        self, ctx: ListenerContext, me: Identity
+    ) -> tuple[StoreNonces, Handle]:
+        """Return what remembers deliveries, and what answers them."""
+        app = bolt_app(self._config, me)
+        listen(app, ctx)
+        nonces = StoreNonces(self._service.store, self._config.tenant)
+        return nonces, partial(dispatch, app)
 
     def _publish(
         self,
@@ -201,13 +211,12 @@ class SlackBot:
 
         opening.push_async_callback(finish)
 
-    def _ingress(self, handle: Handle, health: Health) -> Ingress:
+    def _ingress(self, nonces: StoreNonces, handle: Handle, health: Health) -> Ingress:
         config, store = self._config, self._service.store
         is_http = config.mode is SlackMode.HTTP
         return Ingress(
             signing_secret=config.signing_secret if is_http else "",
-            nonces=StoreNonces(store, config.tenant),
-            handle=handle,
+            receive=partial(handle_once, nonces=nonces, handle=handle),
             clock=store.conn.clock.now_s,
             health=health if config.metrics.listen is None else None,
         )
@@ -230,11 +239,14 @@ class SlackBot:
             logger.warning("bot.health_not_served why=%s", refused)
 
     async def _connect(
-        self, opening: AsyncExitStack, slack: Slack, ingress: Ingress
+        self,
+        opening: AsyncExitStack,
+        slack: Slack,
+        nonces: StoreNonces,
+        handle: Handle,
     ) -> None:
-        sockets = Sockets(
-            slack, self._config.app_token, nonces=ingress.nonces, handle=ingress.handle
-        )
+        app_token = self._config.app_token
+        sockets = Sockets(slack, app_token, nonces=nonces, handle=handle)
         opening.push_async_callback(sockets.close)
         try:
             await ask_until_answered(
@@ -248,7 +260,8 @@ class SlackBot:
             ) from error
         self._sockets = sockets
 
-    async def _problems(self) -> list[str]:
+    async def problems(self) -> list[str]:
+        """Return what keeps the bot from working, as sentences."""
         problems: list[str] = []
         try:
             if self._publisher and (late := await self._publisher.problem()):
@@ -266,6 +279,28 @@ class SlackBot:
             problems += await self._others()
         # Both checks may report the same problem.
         return list(dict.fromkeys(problems))
+
+
+class WorkspaceBot(SlackBot):
+    """The bot in one of several workspaces: another part receives its deliveries.
+
+    Attributes:
+        receive: answers the deliveries from this workspace.
+    """
+
+    receive: Receive
+
+    async def _answer(
+        self, opening: AsyncExitStack, ctx: ListenerContext, me: Identity
+    ) -> None:
+        del opening
+        self._slack = ctx.slack
+        nonces, handle = self._handling(ctx, me)
+        self.receive = partial(handle_once, nonces=nonces, handle=handle)
+
+    def use_token(self, token: str) -> None:
+        """Continue with the newest token of the installation."""
+        self._slack.use_token(token)
 
 
 async def _report_lookup(store: Store, tenant: str, user: str) -> None:

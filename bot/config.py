@@ -18,7 +18,10 @@ class BotConfig(SlackSettings):
     `Settings` reports invalid secrets to people. Secrets never show in a repr.
 
     Attributes:
-        bot_token: ``xoxb-…``, from "OAuth & Permissions".
+        bot_token: ``xoxb-…``, from "OAuth & Permissions"; or that of an installation,
+            ``xoxe.xoxb-…`` if it expires.
+        install_url: page that installs the app again; "" for a token that the operator
+            sets.
         signing_secret: needed in HTTP mode, from "Basic Information".
         app_token: ``xapp-…`` with ``connections:write``, needed in Socket Mode.
         seal_keys: keys whose seals of button values are accepted; the first one seals.
@@ -31,7 +34,8 @@ class BotConfig(SlackSettings):
         sockets: connections in Socket Mode; two, so that one can be replaced.
     """
 
-    bot_token: str = Field(pattern="^xoxb-", repr=False)
+    bot_token: str = Field(pattern=r"^(xoxe\.)?xoxb-", repr=False)
+    install_url: str = ""
     signing_secret: str = Field(default="", repr=False)
     app_token: str = Field(default="", pattern="^(xapp-.+)?$", repr=False)
     # A short key could be found offline from one button value, which every member of

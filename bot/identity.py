@@ -50,12 +50,14 @@ async def identify(slack: Slack, config: BotConfig) -> Identity:
     """Ask Slack for the bot's identity and scopes.
 
     Raises:
-        SettingsError: the token is wrong, of another workspace or of a whole
+        SettingsError: the token is wrong, of another workspace or of an unexpected
             organization, or lacks scopes; or Slack does not answer in time.
     """
     try:
         reply, granted = await ask_until_answered(slack.test, config)
     except SlackRefused as error:
+        if config.install_url:
+            raise SettingsError(token_problem(config, error.error)) from error
         raise SettingsError(
             f"Slack refused SLACK_BOT_TOKEN ({error.error!r}); copy the Bot User OAuth "
             "Token (xoxb-…) from api.slack.com/apps, 'OAuth & Permissions'."
@@ -73,8 +75,13 @@ async def identify(slack: Slack, config: BotConfig) -> Identity:
             "api.slack.com/apps, 'OAuth & Permissions' (or paste manifest.yml again), "
             "and install the app again."
         )
-    check_one_workspace(reply)
-    team = text_at(reply, "team_id")
+    team, enterprise = text_at(reply, "team_id"), text_at(reply, "enterprise_id")
+    if config.install_url and config.organization == enterprise != "":
+        # Slack names the organization instead of a workspace.
+        is_of_organization = reply.get("is_enterprise_install") is True
+        team = slack.team = config.team if is_of_organization else team
+    else:
+        check_one_workspace(reply)
     if config.team and team != config.team:
         raise SettingsError(
             f"The bot token is of the workspace {team!r}, the settings want "
@@ -82,9 +89,22 @@ async def identify(slack: Slack, config: BotConfig) -> Identity:
         )
     return Identity(
         team=team,
-        enterprise=text_at(reply, "enterprise_id"),
+        enterprise=enterprise,
         user=text_at(reply, "user_id"),
         bot_id=text_at(reply, "bot_id"),
+    )
+
+
+def token_problem(config: BotConfig, error: str) -> str:
+    """Return why the bot cannot work with its token, and what to do."""
+    if config.install_url:
+        return (
+            f"Slack does not accept the bot's token any more ({error!r}); install the "
+            f"app again at {config.install_url}"
+        )
+    return (
+        f"Slack does not accept SLACK_BOT_TOKEN any more ({error!r}); install the app "
+        "again, set the new token and start the bot again."
     )
 
 
@@ -149,11 +169,15 @@ class BotToken:
 
     Args:
         slack: makes calls with the token, and keeps Slack's last answer about it.
+        config: says where the token is from.
         clock: seconds, monotonic.
     """
 
-    def __init__(self, slack: Slack, *, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, slack: Slack, config: BotConfig, *, clock: Callable[[], float]
+    ) -> None:
         self._slack = slack
+        self._config = config
         self._clock = clock
         # As if checked: `identify` has just called auth.test when the bot starts.
         self._checked_at = clock()
@@ -164,12 +188,7 @@ class BotToken:
         if self._clock() - self._checked_at >= wait_s:
             await self._check()
         error = self._slack.token_error
-        if not error:
-            return ""
-        return (
-            f"Slack does not accept SLACK_BOT_TOKEN any more ({error!r}); install the "
-            "app again, set the new token and start the bot again."
-        )
+        return token_problem(self._config, error) if error else ""
 
     async def lost(self, event: str) -> None:
         """Record an event about the loss of the token, and ask Slack.

@@ -85,6 +85,11 @@ class Delivery:
 
 Handle = Callable[[Delivery], Awaitable[BoltResponse]]
 
+Receive = Callable[[Delivery], Awaitable[BoltResponse | None]]
+"""Answers a delivery once; None for a replay, see `handle_once`."""
+
+Page = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
+
 
 def signature_problem(
     secret: str, headers: Headers, body: bytes, *, now_s: float
@@ -122,8 +127,8 @@ class Ingress:
 
     Attributes:
         signing_secret: empty closes the endpoint (Socket Mode).
-        nonces: remembers requests.
-        handle: receives each request that Slack signed, at most once.
+        receive: answers each request that Slack signed, at most once.
+        pages: pages for browsers, by their paths.
         health: answers other paths; None if it has a separate address.
         clock: Unix seconds, compared with Slack's timestamps. Must be the store's
             clock, which also limits how long requests are remembered. With another
@@ -131,9 +136,9 @@ class Ingress:
     """
 
     signing_secret: str = field(repr=False)
-    nonces: StoreNonces
-    handle: Handle
+    receive: Receive
     health: Health | None
+    pages: Mapping[str, Page] = field(default_factory=dict[str, Page])
     clock: Callable[[], float] = time.time  # noqa: TID251 - the bot passes the store's
 
     def server(self) -> web.Server:
@@ -153,6 +158,8 @@ class Ingress:
                 return await self._events(request)
             case ("GET", "/slack/events") if "ssl_check" in request.query:
                 return web.Response()
+            case ("GET", path) if path in self.pages:
+                return await self.pages[path](request)
             case ("GET", "/healthz"):
                 return web.Response(text="ok\n")
             case _ if self.health is not None:
@@ -183,7 +190,7 @@ class Ingress:
             return BoltResponse(
                 status=HTTPStatus.BAD_REQUEST, body="This request cannot be read.\n"
             )
-        response = await handle_once(delivery, self.nonces, self.handle)
+        response = await self.receive(delivery)
         # A replay is acknowledged, or Slack would send it again. Only an event that
         # Slack marks as a retry is asked for again.
         if response is None:

@@ -178,18 +178,27 @@ class Slack:
     Attributes:
         token_error: Slack's error code for its last refusal of the token; "" if it
             works.
+        team: the workspace that a token of a whole organization works for; "" if the
+            token is of one workspace.
     """
 
     def __init__(
         self, token: str, *, api_url: str, session: aiohttp.ClientSession
     ) -> None:
         self._api_url, self.session = api_url, session
+        self.team = self.workspace_url = self._token = ""
+        self.use_token(token)
+
+    def use_token(self, token: str) -> None:
+        """Use a token; for another one, Slack's answers about the last one are void."""
+        if token == self._token:
+            return
+        self._token = token
         self._headers = {
             "Authorization": f"Bearer {token}",
             "User-Agent": get_user_agent(),
         }
         self.token_error = ""
-        self.workspace_url = ""
 
     async def call(self, method: str, **arguments: object) -> SlackBody:
         """Call a method that takes JSON.
@@ -203,6 +212,9 @@ class Slack:
 
     async def ask(self, method: str, **arguments: str) -> SlackBody:
         """Call a method that only reads and takes a query; raises as `call` does."""
+        # Ids of user groups are unique in a workspace, and not in an organization.
+        if self.team and method.startswith("usergroups."):
+            arguments["team_id"] = self.team
         return (await self._response(method, params=arguments)).body
 
     async def test(self) -> tuple[SlackBody, frozenset[str]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from keyturn.bot.app import SlackBot
+from keyturn.bot.manifest import INSTALL_PATH
 from keyturn.cli import console
 from keyturn.cli.command_context import (
     CommandContext,
@@ -12,14 +13,10 @@ from keyturn.cli.command_context import (
     command_context,
     configure_logs,
 )
-from keyturn.cli.stack import bot_config
+from keyturn.cli.stack import bot_config, reviewing
 from keyturn.cli.stop_signals import serve, until_stopped
-from keyturn.cli.store_access import open_configured
+from keyturn.cli.workspaces import serving_workspaces
 from keyturn.gateway.garbage_collection import spare_what_is_there
-from keyturn.gateway.policy_file import PolicyFile, followed
-from keyturn.gateway.resume.ledger import ledger_of
-from keyturn.gateway.service.decide.reviews import ReviewService
-from keyturn.gateway.trust.key_folder import Keyring, Role
 
 
 def bot(ctx: typer.Context, *, insecure_dev: InsecureDev = False) -> None:
@@ -29,34 +26,37 @@ def bot(ctx: typer.Context, *, insecure_dev: InsecureDev = False) -> None:
       keyturn bot  only the Slack side; two or more share the clicks
     """
     command = command_context(ctx)
-    configure_logs(command, command.settings(), insecure_dev=insecure_dev)
-    serve(_bot(command, insecure_dev=insecure_dev))
+    settings = command.settings()
+    configure_logs(command, settings, insecure_dev=insecure_dev)
+    start = _bot_of_workspaces if settings.slack.workspaces else _bot
+    serve(start(command, insecure_dev=insecure_dev))
 
 
 async def _bot(command: CommandContext, *, insecure_dev: bool) -> None:
     settings = command.settings()
-    policy, tenant = PolicyFile(settings.policy), settings.tenant
     config = bot_config(settings)
     spare_what_is_there()
-    keyring = Keyring.of(settings, Role.BOT)
-    opened = open_configured(
-        settings, insecure_dev=insecure_dev, waits=True, keyring=keyring
-    )
     async with (
-        opened as store,
-        # People may end approved calls: no gateway runs them from an older record.
-        ledger_of(store, settings.checkpoint_place),
+        reviewing(settings, insecure_dev=insecure_dev) as reviews,
+        SlackBot(config, reviews) as slack_bot,
     ):
-        reviews = ReviewService(store, policy, tenant=tenant)
-        async with (
-            # Followed before the bot starts and until it has stopped, so that the
-            # policy in force decides its last clicks.
-            followed(policy, store, tenant=tenant),
-            SlackBot(config, reviews) as slack_bot,
-        ):
-            team = slack_bot.team_id
+        team = slack_bot.team_id
 
-            def ready() -> None:
-                console.good(f"The bot serves workspace {team}.")
+        def ready() -> None:
+            console.good(f"The bot serves workspace {team}.")
 
-            await until_stopped(store, ready=ready)
+        await until_stopped(reviews.store, ready=ready)
+
+
+async def _bot_of_workspaces(command: CommandContext, *, insecure_dev: bool) -> None:
+    settings = command.settings()
+    spare_what_is_there()
+    async with serving_workspaces(
+        settings, command.env, insecure_dev=insecure_dev
+    ) as store:
+
+        def ready() -> None:
+            page = f"{settings.slack.url}{INSTALL_PATH}"
+            console.good(f"People install the app in their workspace at {page}")
+
+        await until_stopped(store, ready=ready)

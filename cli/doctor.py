@@ -33,6 +33,7 @@ from keyturn.cli.reviewer_checks import (
 )
 from keyturn.cli.server_checks import check_servers
 from keyturn.cli.store_access import nothing_is_here, open_configured
+from keyturn.cli.workspaces import check_workspaces
 from keyturn.connect.claude_settings import problems
 from keyturn.gateway import failures
 from keyturn.gateway.approvals.events import SecurityKind
@@ -324,7 +325,9 @@ async def run_checks(
     try:
         policy = command.policy()
     except KeyturnError as error:
-        yield Check("policy", State.BAD, str(error))
+        # Of several workspaces, each has its own policy.
+        if not settings.slack.workspaces:
+            yield Check("policy", State.BAD, str(error))
     else:
         yield Check("policy", State.GOOD, policy.digest)
     setup = _Setup(command, settings, policy, post, requester)
@@ -511,6 +514,10 @@ async def _slack(setup: _Setup) -> AsyncGenerator[Check]:
     problems = settings.slack_problems()
     for problem in problems:
         yield Check("Slack secrets", State.BAD, problem)
+    if settings.slack.workspaces:
+        async for check in check_workspaces(settings, setup.command.env):
+            yield check
+        return
     token = settings.bot_token
     if token is None:
         return
@@ -537,15 +544,18 @@ async def _slack(setup: _Setup) -> AsyncGenerator[Check]:
             async for check in _people(slack, policy, who, setup.requester):
                 yield check
             for channel in policy.channels:
-                if setup.post:
-                    # A real message, because Slack offers no way to test a post.
-                    text = "Keyturn can post its approval cards here."
-                    post = slack.call("chat.postMessage", channel=channel, text=text)
-                    done = _done(post, "a test message was posted")
-                    yield await _run_check(f"channel {channel}", done)
-                else:
-                    text = "not tried: 'keyturn doctor --post' posts a test message."
-                    yield Check(f"channel {channel}", State.SKIPPED, text)
+                yield await _channel(slack, channel, post=setup.post)
+
+
+async def _channel(slack: Slack, channel: str, *, post: bool) -> Check:
+    if not post:
+        text = "not tried: 'keyturn doctor --post' posts a test message."
+        return Check(f"channel {channel}", State.SKIPPED, text)
+    # A real message, because Slack offers no way to test a post.
+    text = "Keyturn can post its approval cards here."
+    posting = slack.call("chat.postMessage", channel=channel, text=text)
+    done = _done(posting, "a test message was posted")
+    return await _run_check(f"channel {channel}", done)
 
 
 async def _people(

@@ -11,6 +11,7 @@ from pydantic import SecretStr
 
 from keyturn.bot.app import SlackBot
 from keyturn.bot.config import BotConfig
+from keyturn.cli.store_access import open_configured
 from keyturn.connect.hooks import hook_routes
 from keyturn.connect.servers import connecting_servers
 from keyturn.gateway.api.reading_routes import readiness
@@ -18,10 +19,18 @@ from keyturn.gateway.api.serving import serving_api
 from keyturn.gateway.config import Settings
 from keyturn.gateway.embed import Keyturn
 from keyturn.gateway.errors import SettingsError
+from keyturn.gateway.policy_file import PolicyFile, followed
+from keyturn.gateway.resume.ledger import ledger_of
+from keyturn.gateway.service.decide.reviews import ReviewService
+from keyturn.gateway.trust.key_folder import Keyring, Role
 
 _NO_AGENTS = (
     "'agents' in keyturn.yml names no graph. That is right if other programs run your "
     "agents; otherwise name one: README.md shows how."
+)
+_OF_WORKSPACES = (
+    "'slack.workspaces' is for a process with only the bot: run 'keyturn bot', and "
+    "'keyturn gateway' with each of the files there."
 )
 _NEXT = (
     "Then run 'keyturn doctor' to check the setup. 'keyturn run --sandbox' needs no "
@@ -83,6 +92,8 @@ def ensure_configured(settings: Settings) -> None:
     Raises:
         SettingsError: names each of them, with the next step.
     """
+    if settings.slack.workspaces:
+        raise SettingsError(_OF_WORKSPACES)
     problems = [*settings.slack_problems()]
     try:
         settings.policy.read()
@@ -100,23 +111,56 @@ def bot_config(settings: Settings) -> BotConfig:
     """Return the bot's part of the settings.
 
     Raises:
-        SettingsError: when a secret that the Slack mode needs is not set.
+        SettingsError: when a secret that the Slack mode needs is not set, or the
+            settings are of several workspaces.
     """
     problems = settings.slack_problems()
     if problems:
         raise SettingsError(" ".join(problems))
-    return BotConfig(
+    if settings.slack.workspaces:
+        raise SettingsError(_OF_WORKSPACES)
+    return config_of(settings, text_of(settings.bot_token))
+
+
+def config_of(settings: Settings, token: str, **changes: str) -> BotConfig:
+    """Return the bot's part of complete settings, for a token."""
+    given = {
         **vars(settings.slack),
-        bot_token=_text(settings.bot_token),
-        signing_secret=_text(settings.signing_secret),
-        app_token=_text(settings.app_token),
-        seal_keys=settings.secret_keys(),
-        tenant=settings.tenant,
-        agents=tuple(settings.agents),
-        metrics=settings.metrics,
-        messages_kept=settings.retention.messages,
-    )
+        "bot_token": token,
+        "signing_secret": text_of(settings.signing_secret),
+        "app_token": text_of(settings.app_token),
+        "seal_keys": settings.secret_keys(),
+        "tenant": settings.tenant,
+        "agents": tuple(settings.agents),
+        "metrics": settings.metrics,
+        "messages_kept": settings.retention.messages,
+    }
+    return BotConfig.model_validate({**given, **changes})
 
 
-def _text(secret: SecretStr | None) -> str:
+@asynccontextmanager
+async def reviewing(
+    settings: Settings, *, insecure_dev: bool = False
+) -> AsyncGenerator[ReviewService]:
+    """Open what a process with only the bot needs of a tenant.
+
+    Raises:
+        KeyturnError: one sentence about the first problem.
+    """
+    policy, keyring = PolicyFile(settings.policy), Keyring.of(settings, Role.BOT)
+    async with (
+        open_configured(
+            settings, insecure_dev=insecure_dev, waits=True, keyring=keyring
+        ) as store,
+        # People may end approved calls: no gateway runs them from an older record.
+        ledger_of(store, settings.checkpoint_place),
+        # Followed before the bot starts and until it has stopped, so that the policy in
+        # force decides its last clicks.
+        followed(policy, store, tenant=settings.tenant),
+    ):
+        yield ReviewService(store, policy, tenant=settings.tenant)
+
+
+def text_of(secret: SecretStr | None) -> str:
+    """Return the text of a secret; "" if it is not set."""
     return secret.get_secret_value() if secret else ""

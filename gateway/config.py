@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import timedelta
 from enum import StrEnum
@@ -51,6 +51,7 @@ from keyturn.gateway.setting_forms import (
     FolderPath,
     KeySettings,
     ObjectRef,
+    OrganizationId,
     RetentionSettings,
     RetrySettings,
     SafeUrl,
@@ -88,6 +89,7 @@ SECRETS: Final[Mapping[str, str]] = {
     "SLACK_BOT_TOKEN": "bot_token",
     "SLACK_APP_TOKEN": "app_token",
     "SLACK_SIGNING_SECRET": "signing_secret",
+    "SLACK_CLIENT_SECRET": "client_secret",
 }
 """Environment variable to the name of the secret; none of them may be in a file."""
 
@@ -109,6 +111,7 @@ _TOKENS: Final[Mapping[str, tuple[str, str]]] = {
         "create one with connections:write on your app's page 'Basic Information'",
     ),
     "SLACK_SIGNING_SECRET": ("", "copy it from your app's page 'Basic Information'"),
+    "SLACK_CLIENT_SECRET": ("", "copy it from your app's page 'Basic Information'"),
 }
 """Beginning of each token, and where to find it."""
 
@@ -224,6 +227,11 @@ class SlackSettings(SettingsModel):
 
     ``fallback_channel`` gets a card if its own channel refuses it. ``team`` is the only
     workspace to serve; empty is the bot token's workspace.
+
+    ``workspaces`` are the settings files of gateways, each for one workspace: people
+    install the app there, and one bot serves all of them. It needs the bot's public
+    ``url`` and the app's ``client_id``. In such a file, ``team`` is the workspace, and
+    ``organization`` accepts an installation of its whole organization.
     """
 
     mode: SlackMode = SlackMode.SOCKET
@@ -235,6 +243,10 @@ class SlackSettings(SettingsModel):
     )
     fallback_channel: ChannelName = ""
     team: TeamId = ""
+    organization: OrganizationId = ""
+    url: Annotated[SafeUrl, AfterValidator(lambda url: url.rstrip("/"))] | None = None
+    client_id: str = Field(default="", pattern=r"^([0-9]+\.[0-9]+)?$")
+    workspaces: tuple[FolderPath, ...] = ()
 
 
 class SettingsFile(SettingsModel):
@@ -296,7 +308,7 @@ class Settings(SettingsFile):
     Attributes:
         folder: base of relative names: the settings file's folder.
         secret: keys from the environment that seal buttons, the current one first.
-        bot_token: Slack's, as the next two.
+        bot_token: Slack's, as the next three.
     """
 
     folder: Path = Path()
@@ -304,6 +316,7 @@ class Settings(SettingsFile):
     bot_token: SecretStr | None = None
     app_token: SecretStr | None = None
     signing_secret: SecretStr | None = None
+    client_secret: SecretStr | None = None
 
     @classmethod
     def load(cls, path: Path | None, env: Mapping[str, str]) -> Settings:
@@ -366,12 +379,37 @@ class Settings(SettingsFile):
     def slack_problems(self) -> tuple[str, ...]:
         """Return the secrets that the Slack mode lacks, with next steps."""
         is_socket = self.slack.mode is SlackMode.SOCKET
-        other = "SLACK_APP_TOKEN" if is_socket else "SLACK_SIGNING_SECRET"
-        return tuple(
+        needed = ["SLACK_BOT_TOKEN"]
+        if self.slack.workspaces:
+            needed = ["SLACK_CLIENT_SECRET"]
+        needed.append("SLACK_APP_TOKEN" if is_socket else "SLACK_SIGNING_SECRET")
+        missing = [
             f"{name} is not set; {_TOKENS[name][1]}."
-            for name in ("SLACK_BOT_TOKEN", other)
+            for name in needed
             if getattr(self, SECRETS[name]) is None
+        ]
+        return (
+            *missing,
+            *(self._workspace_problems() if self.slack.workspaces else ()),
         )
+
+    def _workspace_problems(self) -> Iterator[str]:
+        slack = self.slack
+        if slack.mode is SlackMode.SOCKET:
+            yield "Slack installs the app by HTTPS; set 'slack.mode: http'."
+        if slack.url is None:
+            yield "'slack.url' is not set; write the bot's public https:// address."
+        if not slack.client_id:
+            yield (
+                "'slack.client_id' is not set; copy the Client ID from your app's page "
+                "'Basic Information'."
+            )
+        if self.secret is None:
+            yield (
+                "KEYTURN_SECRET is not set, and it encrypts the tokens of the "
+                "workspaces; make one with 'openssl rand -hex 32', and give it to the "
+                "bot and to the gateways of all workspaces."
+            )
 
 
 def _refuse_secrets(document: Document) -> None:

@@ -147,6 +147,15 @@ TeamId = Annotated[
 ]
 """A workspace of Slack; "" is that of the bot token."""
 
+OrganizationId = Annotated[
+    str,
+    Field(
+        pattern=r"^(E[A-Z0-9]+)?$",
+        description="the id of an Enterprise organization, such as E0123456789",
+    ),
+]
+"""An organization of Slack; "" for none."""
+
 TenantName = Annotated[
     str,
     Field(

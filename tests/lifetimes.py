@@ -16,7 +16,7 @@ PERMANENT = frozenset(
         "x", "timers", "ev", "rs", "members", "au", "audit_tree", "retry",
         "frozen", "frozen_sealed", "undrawn", "fences", "stalled",
         "restore_counters", "standing", "sealed_by", "format",
-        "api_keys", "definitions", "messages_due", "moved_channels",
+        "api_keys", "installations", "definitions", "messages_due", "moved_channels",
     }
 )  # fmt: skip
 """Last part of the keys that live as long as the store: indexes, streams, freezes."""

@@ -106,6 +106,9 @@ class Keys:
         """Sorted set: standing approvals that may be in force, by their end."""
         self.delegations = f"{base}:dg"
         """Hash: delegations; expires with the longest of them."""
+        self.installations = f"{base}:installations"
+        """Hash: encrypted installations of the Slack app, by workspace or organization.
+        """
         self.seeded = f"{base}:seeded"
         """Hash: the current seeded defect, its answer, and the time of the next one."""
         self.home_tabs = f"{base}:homes"
@@ -271,6 +274,14 @@ class Keys:
     def security(self, found: str) -> str:
         """String: marks a security event as reported, for ten minutes."""
         return f"{self._base}:found:{_hashed(found)}"
+
+    def install_state(self, state: str) -> str:
+        """String: marks a `state` of the installation pages as unused."""
+        return f"{self._base}:install_state:{_hashed(state)}"
+
+    def renewing(self, installation: str) -> str:
+        """String: marks an installation whose token a process is renewing."""
+        return f"{self._base}:renewing:{_hashed(installation)}"
 
     def nonce(self, request_digest: str) -> str:
         """String: marks a signed request as seen."""

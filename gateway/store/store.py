@@ -34,6 +34,7 @@ from keyturn.gateway.store.reviewers.cards import (
 )
 from keyturn.gateway.store.reviewers.delegations import DelegationStore
 from keyturn.gateway.store.reviewers.home_tabs import HomeTabStore
+from keyturn.gateway.store.reviewers.installations import InstallationStore
 from keyturn.gateway.store.reviewers.posted_messages import (
     MovedChannelStore,
     PostedMessageStore,
@@ -112,6 +113,7 @@ class Store:
         self.home_tabs = HomeTabStore(self.sealing)
         self.interrupts = InterruptStore(self.sealing)
         self.seeded = SeededStore(self.sealing)
+        self.installations = InstallationStore(self.sealing)
         self.spot_checks = SpotCheckCounter(self.sealing)
         self.restore_counters = RestoreCounterStore(self.sealing)
 

@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import cast
 
 import aiohttp
@@ -23,6 +24,7 @@ from keyturn.bot.ingress import (
     Delivery,
     Ingress,
     StoreNonces,
+    handle_once,
     signature_problem,
 )
 from keyturn.gateway.errors import StoreUnavailable
@@ -79,8 +81,9 @@ async def opened(
     door = door or Door()
     gate = Ingress(
         signing_secret=secret,
-        nonces=cast("StoreNonces", door),
-        handle=door.handle,
+        receive=partial(
+            handle_once, nonces=cast("StoreNonces", door), handle=door.handle
+        ),
         health=Health(door.ready, door.facts, door.metrics),
     )
     runner = web.ServerRunner(gate.server(), shutdown_timeout=0.5)

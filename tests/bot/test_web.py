@@ -199,3 +199,18 @@ async def test_an_app_of_a_whole_organization_is_refused_at_start() -> None:
     async with slack_that(answering(reply)) as (slack, _):
         with pytest.raises(SettingsError, match="whole organization"):
             await identify(slack, CONFIG)
+
+
+async def test_the_refusal_of_a_token_is_void_for_another_token_only() -> None:
+    async with slack_that(answering({"ok": False, "error": "token_revoked"})) as (
+        slack,
+        _,
+    ):
+        with pytest.raises(SlackRefused):
+            await slack.test()
+
+        slack.use_token("xoxb-1")
+        assert slack.token_error == "token_revoked"
+
+        slack.use_token("xoxb-2")
+        assert slack.token_error == ""

@@ -1,0 +1,335 @@
+"""Install the app in workspaces by OAuth, and renew its tokens.
+
+Bolt's `AsyncOAuthFlow` serves the pages: a `state` is used once, expires, and belongs
+to the browser with its cookie. Bolt's own authorization is not used: it would ask Slack
+about the token for each request, and several processes would renew one token at once,
+although Slack accepts a refresh token only once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import secrets
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from contextlib import suppress
+from datetime import datetime
+from functools import partial
+from html import escape
+from http import HTTPStatus
+from typing import Any, cast
+from urllib.parse import urljoin
+
+import aiohttp
+from aiohttp import web
+from slack_bolt.adapter.aiohttp import to_aiohttp_response
+from slack_bolt.error import BoltError
+from slack_bolt.oauth.async_callback_options import (
+    AsyncCallbackOptions,
+    AsyncFailureArgs,
+    AsyncSuccessArgs,
+)
+from slack_bolt.oauth.async_oauth_flow import AsyncOAuthFlow
+from slack_bolt.oauth.async_oauth_settings import AsyncOAuthSettings
+from slack_bolt.request.async_request import AsyncBoltRequest
+from slack_bolt.response import BoltResponse
+from slack_sdk.errors import SlackTokenRotationError
+from slack_sdk.oauth.installation_store import Installation
+from slack_sdk.oauth.installation_store.async_installation_store import (
+    AsyncInstallationStore,
+)
+from slack_sdk.oauth.state_store.async_state_store import AsyncOAuthStateStore
+from slack_sdk.oauth.token_rotation.async_rotator import AsyncTokenRotator
+from slack_sdk.web.async_client import AsyncWebClient
+from slack_sdk.web.async_slack_response import AsyncSlackResponse
+from typing_extensions import override
+
+from keyturn.bot.ingress import Page
+from keyturn.bot.limits import Limits
+from keyturn.bot.manifest import INSTALL_PATH, REDIRECT_PATH, SCOPES
+from keyturn.bot.web import TIMEOUT_S, Slack, SlackError
+from keyturn.gateway.approvals.events import Event, EventName
+from keyturn.gateway.clock import now_s
+from keyturn.gateway.config import SlackSettings
+from keyturn.gateway.errors import StoreUnavailable
+from keyturn.gateway.failures import log_failure
+from keyturn.gateway.store.reviewers.installations import STATE_MS
+from keyturn.gateway.store.store import Store
+
+logger = logging.getLogger(__name__)
+
+RENEWED_BEFORE_MIN = 120
+"""Minutes before the end of a token at which it is renewed."""
+
+_AGAIN_S = 1.0
+
+_FAILED: Mapping[str, str] = {
+    "access_denied": "The installation was cancelled, so nothing was installed.",
+    "invalid_browser": "This browser did not begin the installation, so nothing was "
+    "installed.",
+    "invalid_state": "This page was used before or is too old, so nothing was "
+    "installed.",
+}
+"""Sentences about failures, by Bolt's and Slack's names."""
+
+_NOT_INSTALLED = "The installation did not succeed, so nothing was installed."
+
+_PAGE = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><title>Keyturn</title></head>
+<body><h1>{title}</h1><p>{text}</p></body></html>
+"""
+
+
+_HEADERS = {
+    "Content-Security-Policy": "frame-ancestors 'none'",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-store",
+}
+
+_Handle = Callable[[AsyncBoltRequest], Awaitable[BoltResponse]]
+
+
+class NotServed(BoltError):
+    """The workspace or organization is in none of the settings files."""
+
+
+class Installations(AsyncInstallationStore, AsyncOAuthStateStore):
+    """The stored installations of one app.
+
+    Args:
+        store: keeps the installations.
+        tenant: owner of the installations: that of the bot's own settings.
+        slack: settings of the app.
+        client_secret: the app's.
+        is_served: returns whether the settings name a workspace or an organization.
+        session: the caller closes it.
+
+    Attributes:
+        refused: why Slack did not renew a token, by the installation's id.
+        changed: set when a person installed the app.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        tenant: str,
+        slack: SlackSettings,
+        client_secret: str,
+        *,
+        is_served: Callable[[str], bool],
+        session: aiohttp.ClientSession,
+    ) -> None:
+        self._store, self._keys = store.installations, store.keys_of_tenant(tenant)
+        self._slack, self._is_served = slack, is_served
+        self._session = session
+        self._limits = Limits(now_s)
+        self.refused: dict[str, str] = {}
+        self.changed = asyncio.Event()
+        client = AsyncWebClient(
+            base_url=slack.api_url,
+            session=session,
+            timeout=int(TIMEOUT_S),
+            # A repeated exchange would be refused: codes and tokens are used once.
+            retry_handlers=[],
+        )
+        self._rotator = AsyncTokenRotator(
+            client_id=slack.client_id, client_secret=client_secret, client=client
+        )
+        self._flow = AsyncOAuthFlow(
+            client=client,
+            # Bolt would log the code of a failed exchange.
+            logger=_quiet(),
+            settings=AsyncOAuthSettings(
+                client_id=slack.client_id,
+                client_secret=client_secret,
+                scopes=SCOPES,
+                user_scopes=[],
+                redirect_uri=f"{slack.url}{REDIRECT_PATH}",
+                install_path=INSTALL_PATH,
+                redirect_uri_path=REDIRECT_PATH,
+                authorization_url=urljoin(slack.api_url, "/oauth/v2/authorize"),
+                installation_store=self,
+                state_store=self,
+                state_expiration_seconds=STATE_MS // 1000,
+                callback_options=AsyncCallbackOptions(self._succeeded, self._failed),
+            ),
+        )
+
+    @property
+    def pages(self) -> dict[str, Page]:
+        """Return the pages of the installation, by path."""
+        return {
+            INSTALL_PATH: partial(self._page, self._flow.handle_installation),
+            REDIRECT_PATH: partial(self._page, self._flow.handle_callback),
+        }
+
+    async def all(self) -> dict[str, Installation]:
+        """Return the installations by the id of their workspace or organization.
+
+        Raises:
+            StoreUnavailable: the store does not answer.
+        """
+        found: dict[str, Installation] = {}
+        for id_, stored in (await self._store.all(self._keys)).items():
+            if (one := self._read(id_, stored)) is not None:
+                found[id_] = one
+        return found
+
+    async def remove(self, id_: str, why: str) -> None:
+        """Forget an installation; raises `StoreUnavailable`."""
+        event = self._event(EventName.APP_REMOVED, id_).with_(reason=why)
+        await self._store.write(self._keys, id_, "", event)
+        self.refused.pop(id_, None)
+
+    async def renew(self, id_: str) -> None:
+        """Renew a token that expires soon, in one process; raises `StoreUnavailable`.
+
+        If Slack refuses, the installation is kept, and `refused` has the reason.
+        """
+        if not await self._store.begin_renewal(self._keys, id_):
+            return
+        # Read again: another process may have renewed it since.
+        stored = (await self._store.all(self._keys)).get(id_, b"")
+        installation = self._read(id_, stored) if stored else None
+        if installation is None:
+            return
+        try:
+            renewed = await self._rotator.perform_token_rotation(
+                installation=installation, minutes_before_expiration=RENEWED_BEFORE_MIN
+            )
+        except SlackTokenRotationError as error:
+            body = cast("AsyncSlackResponse", error.api_error.response)
+            code = str(body.get("error", "no answer"))
+            self.refused[id_] = code
+            # Without the traceback: Slack's code says it all.
+            logger.error("installation.not_renewed id=%s error=%s", id_, code)  # noqa: TRY400
+            return
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            logger.warning("installation.not_renewed id=%s error=%r", id_, error)
+            return
+        self.refused.pop(id_, None)
+        if renewed is not None:
+            await self._keep(id_, renewed, stored)
+
+    def forget_refusals(self, due: Collection[str]) -> None:
+        """Forget refusals of tokens that another process has renewed since."""
+        self.refused = {id_: why for id_, why in self.refused.items() if id_ in due}
+
+    async def _keep(self, id_: str, renewed: Installation, seen: bytes) -> None:
+        """Store a renewed token, unless the app was installed again or removed."""
+        while True:
+            try:
+                await self._store.write(
+                    self._keys, id_, _json(renewed), None, seen=seen
+                )
+            except StoreUnavailable as error:
+                # Slack has revoked the earlier refresh token: this one is the only one.
+                log_failure(logger, error, "installation.not_kept id=%s", id_)
+                await asyncio.sleep(_AGAIN_S)
+            else:
+                logger.info("installation.renewed id=%s", id_)
+                return
+
+    def _read(self, id_: str, stored: bytes) -> Installation | None:
+        try:
+            body = json.loads(self._store.decrypted(self._keys, id_, stored))
+        except ValueError as error:
+            log_failure(logger, error, "installation.unreadable id=%s", id_)
+            return None
+        return Installation(**body)
+
+    def _event(self, name: EventName, id_: str) -> Event:
+        data = {"installation": id_}
+        return Event(name=name, tenant=self._keys.tenant, data=data)
+
+    @override
+    async def async_save(self, installation: Installation) -> None:
+        """Keep a new installation, in place of an earlier one.
+
+        Raises:
+            NotServed: the settings do not name the workspace; nothing is kept.
+        """
+        id_ = str(installation.team_id or "")
+        if installation.is_enterprise_install:
+            id_ = str(installation.enterprise_id or "")
+        if not self._is_served(id_):
+            logger.error("installation.not_served id=%s", id_)
+            token = str(installation.bot_token)
+            # Otherwise Slack would show the app as installed.
+            with suppress(SlackError):
+                await Slack(
+                    token, api_url=self._slack.api_url, session=self._session
+                ).call("auth.revoke")
+            raise NotServed(id_)
+        event = self._event(EventName.APP_INSTALLED, id_)
+        event = event.with_(actor=f"{id_}/{installation.user_id}")
+        await self._store.write(self._keys, id_, _json(installation), event)
+        self.refused.pop(id_, None)
+        self.changed.set()
+        logger.info("installation.made id=%s", id_)
+
+    @override
+    async def async_issue(self, *args: Any, **kwargs: Any) -> str:
+        """Return a new state."""
+        state = secrets.token_urlsafe(32)
+        await self._store.add_state(self._keys, state)
+        return state
+
+    @override
+    async def async_consume(self, state: str) -> bool:
+        """Return whether a state is valid; it is valid once."""
+        return await self._store.use_state(self._keys, state)
+
+    async def _page(
+        self, handle: _Handle, request: web.BaseRequest
+    ) -> web.StreamResponse:
+        # The pages are public, and each request writes to the store or asks Slack.
+        if self._limits.take(request.path):
+            text = "There are too many installations now; try again in a minute.\n"
+            return web.Response(status=HTTPStatus.TOO_MANY_REQUESTS, text=text)
+        asked = AsyncBoltRequest(
+            body="", query=request.query_string, headers={**request.headers}
+        )
+        try:
+            response = await to_aiohttp_response(await handle(asked))
+        except (StoreUnavailable, aiohttp.ClientError, TimeoutError, OSError) as error:
+            log_failure(logger, error, "installation.failed")
+            text = "Slack or the store does not answer, so nothing was installed.\n"
+            return web.Response(status=HTTPStatus.SERVICE_UNAVAILABLE, text=text)
+        # No other page may show this one inside it, or learn its address with the code.
+        response.headers.update(_HEADERS)
+        return response
+
+    async def _succeeded(self, args: AsyncSuccessArgs) -> BoltResponse:
+        return await args.default.success(args)
+
+    async def _failed(self, args: AsyncFailureArgs) -> BoltResponse:
+        logger.warning("installation.failed why=%s", args.reason[:80])
+        text = _FAILED.get(args.reason, _NOT_INSTALLED)
+        if isinstance(args.error, NotServed):
+            text = (
+                f"This Keyturn does not serve {args.error}, so nothing was installed. "
+                "Its operator adds the workspace to 'slack.workspaces'."
+            )
+        text = (
+            f'{escape(text)} <a href="{self._slack.url}{INSTALL_PATH}">Begin again</a>'
+        )
+        return BoltResponse(
+            status=args.suggested_status_code,
+            headers={
+                "Content-Type": "text/html; charset=utf-8",
+                "Set-Cookie": args.settings.state_utils.build_set_cookie_for_deletion(),
+            },
+            body=_PAGE.format(title="Not installed", text=text),
+        )
+
+
+def _json(installation: Installation) -> str:
+    return json.dumps(installation.to_dict_for_copying(), default=datetime.isoformat)
+
+
+def _quiet() -> logging.Logger:
+    quiet = logging.getLogger("slack_bolt.keyturn.oauth")
+    quiet.setLevel(logging.CRITICAL)
+    return quiet

@@ -1,0 +1,206 @@
+"""Nobody installs the app through another person's browser, or twice by one page."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from pathlib import Path
+
+import pytest
+
+from keyturn.gateway.store.store import Store
+from tests.conftest import eventually
+from tests.workspaces_world import STATE, Browser, World, state_in, world
+
+pytestmark = [
+    pytest.mark.slow,
+    # The SDK itself uses aiohttp's BasicAuth, which aiohttp 4 will drop.
+    pytest.mark.filterwarnings("ignore:BasicAuth:DeprecationWarning"),
+]
+
+BODY = '{"user_id": "U0ANA", "bot_token": "xoxb-of-an-attacker"}'
+CANCELLED = "The installation was cancelled"
+NOT_BEGUN = "This browser did not begin the installation"
+USED = "This page was used before or is too old"
+
+
+@pytest.fixture
+async def one(tmp_path: Path, store: Store) -> AsyncGenerator[World]:
+    async with world(tmp_path, store, "A") as opened, opened.running():
+        yield opened
+
+
+async def stored(world: World) -> dict[str, bytes]:
+    keys = world.store.keys_of_tenant("default")
+    return await world.store.installations.all(keys)
+
+
+async def refused(browser: Browser, back: str, sentence: str) -> None:
+    _, headers, text = await browser.get(back)
+    assert sentence in text
+    assert "frame-ancestors 'none'" in headers["Content-Security-Policy"]
+
+
+async def test_a_stolen_state_is_refused_in_another_browser(one: World) -> None:
+    victim, thief = one.browser, one.browser
+    back = await victim.consent(await victim.begin(), "T0A")
+
+    await refused(thief, back, NOT_BEGUN)
+    await thief.begin()
+    await refused(thief, back, NOT_BEGUN)
+
+    assert await stored(one) == {}
+    status, _, _ = await victim.get(back)
+    assert status == 200
+    assert await stored(one)
+
+
+async def test_a_page_installs_once(one: World) -> None:
+    browser = one.browser
+    back = await browser.consent(await browser.begin(), "T0A")
+    assert (await browser.get(back))[0] == 200
+    before = await stored(one)
+
+    await refused(browser, back, USED)
+
+    assert await stored(one) == before
+
+
+async def test_of_two_requests_at_once_one_installs(one: World) -> None:
+    browser = one.browser
+    back = await browser.consent(await browser.begin(), "T0A")
+
+    answers = await asyncio.gather(*(browser.get(back) for _ in range(5)))
+
+    assert sorted(status for status, _, _ in answers) == [200, 401, 401, 401, 401]
+
+
+async def test_a_code_is_exchanged_once(one: World) -> None:
+    first, second = one.browser, one.browser
+    back = await first.consent(await first.begin(), "T0A")
+    assert (await first.get(back))[0] == 200
+    before = await stored(one)
+    other = state_in(await second.begin())
+
+    await refused(
+        second, back.replace(state_in(back), other), "The installation did not succeed"
+    )
+
+    assert await stored(one) == before
+
+
+async def test_an_old_state_is_refused(one: World) -> None:
+    browser = one.browser
+    back = await browser.consent(await browser.begin(), "T0A")
+    name = one.store.keys_of_tenant("default").install_state(state_in(back))
+    left_ms = await one.store.conn.command("PTTL", name)
+    assert isinstance(left_ms, int)
+    assert 0 < left_ms <= 10 * 60 * 1000
+    await one.store.conn.command("PEXPIREAT", name, 1)
+
+    await refused(browser, back, USED)
+
+    assert await stored(one) == {}
+
+
+async def test_an_invented_state_is_refused_although_the_cookie_fits(
+    one: World,
+) -> None:
+    browser = one.browser
+    back = await browser.consent(await browser.begin(), "T0A")
+    browser.cookie = f"{STATE}=invented"
+
+    await refused(browser, back.replace(state_in(back), "invented"), USED)
+
+    assert await stored(one) == {}
+
+
+async def test_two_browsers_install_independently(one: World) -> None:
+    browsers = [one.browser, one.browser]
+    backs = [await each.consent(await each.begin(), "T0A") for each in browsers]
+
+    answers = [await b.get(back) for b, back in zip(browsers, backs, strict=True)]
+
+    assert [status for status, _, _ in answers] == [200, 200]
+    await one.serves("A")
+
+
+async def test_a_cancelled_installation_changes_nothing(one: World) -> None:
+    browser = one.browser
+    back = await browser.consent(await browser.begin(), "T0A", declines=True)
+
+    await refused(browser, back, CANCELLED)
+
+    assert await stored(one) == {}
+
+
+async def test_a_reflected_reason_is_no_markup(one: World) -> None:
+    _, _, text = await one.browser.get(
+        f"{one.url}/slack/oauth_redirect?error=<script>alert(1)</script>"
+    )
+
+    assert "<script>" not in text
+
+
+async def test_a_workspace_that_no_file_names_is_refused_and_its_token_revoked(
+    one: World,
+) -> None:
+    installer = one.slack.slack.installer
+    one.slack.workspace.team_id = "T0ELSE"
+    installer.places["T0ELSE"] = installer.places.pop("T0A")
+    browser = one.browser
+    back = await browser.consent(await browser.begin(), "T0ELSE")
+
+    await refused(browser, back, "This Keyturn does not serve T0ELSE")
+
+    assert await stored(one) == {}
+    assert "auth.revoke" in [call.method for call in one.slack.calls]
+
+
+async def test_the_pages_are_limited(one: World) -> None:
+    statuses = [
+        (await one.browser.get(f"{one.url}/slack/install"))[0] for _ in range(22)
+    ]
+
+    assert statuses[:20] == [200] * 20
+    assert statuses[-1] == 429
+
+
+async def test_a_token_is_encrypted_although_the_store_is_not(one: World) -> None:
+    await one.browser.install("T0A")
+    [token] = [
+        value
+        for value in one.slack.slack.tokens.known
+        if value.startswith("xoxb") and value != one.slack.bot_token
+    ]
+
+    keys = one.store.keys_of_tenant("default")
+    [raw] = (await stored(one)).values()
+    audit = await one.store.conn.command("XRANGE", keys.audit, "-", "+")
+    assert token.encode() in one.store.installations.decrypted(keys, "T0A", raw)
+    assert token.encode() not in raw
+    assert token not in str(audit)
+
+
+@pytest.mark.parametrize("change", ["plain", "moved", "of another tenant"])
+async def test_a_forged_installation_is_not_used(one: World, change: str) -> None:
+    await one.browser.install("T0A")
+    await one.serves("A")
+    installations = one.store.installations
+    keys = one.store.keys_of_tenant("default")
+    [body] = (await stored(one)).values()
+    if change == "plain":
+        body = installations.decrypted(keys, "T0A", body)
+    elif change == "moved":
+        await installations.write(keys, "T0B", BODY, None)
+        body = (await stored(one))["T0B"]
+    else:
+        other = one.store.keys_of_tenant("other")
+        await installations.write(other, "T0A", BODY, None)
+        body = (await installations.all(other))["T0A"]
+    await one.store.conn.command("HSET", keys.installations, "T0A", body)
+
+    async def is_stopped() -> bool:
+        return "not installed" in str((await one.readiness())[1])
+
+    await eventually(is_stopped)

@@ -11,7 +11,6 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
-from zlib import crc32
 
 import pytest
 from aiohttp import web
@@ -39,13 +38,16 @@ Handle = WorkflowHandle[Any, Any]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run tests on both of Temporal's servers in a deep run, else on one of them."""
+    """Run tests on the development server, in a deep run also on the other one.
+
+    The server that skips time once refused a worker's answer ("invalid history builder
+    state for action") and never asked again, so the workflow hung.
+    """
     names = metafunc.fixturenames
     ways = [one for one in ("dev", "skipping") if f"only_{one}" in names]
     if "server" in names:
-        place = crc32(metafunc.function.__name__.encode())
-        both = ["dev", "skipping"] if is_deep() else [["dev", "skipping"][place % 2]]
-        metafunc.parametrize("server", ways or both, indirect=True)
+        usual = ["dev", "skipping"] if is_deep() else ["dev"]
+        metafunc.parametrize("server", ways or usual, indirect=True)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

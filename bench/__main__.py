@@ -32,8 +32,8 @@ from bench import (
     start_time,
     submit_history,
 )
-from bench.results import Run, machine, markdown
-from bench.stats import Figure, NotMeasured, table
+from bench.results import Run, machine, markdown, section
+from bench.stats import Figure, NotMeasured
 from keyturn.gateway.errors import KeyturnError
 
 
@@ -106,7 +106,7 @@ def _measure(run: Run, name: str) -> None:
     except (NotMeasured, KeyturnError, OSError, AssertionError) as error:
         run.failed.append((name, str(error) or type(error).__name__))
         return
-    print(table(found), flush=True)
+    print(section(name, found), flush=True)
     run.figures[name] = found
 
 

@@ -14,11 +14,8 @@ turn.
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from pathlib import Path
-from tempfile import TemporaryDirectory
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, cast
 
 from langchain.agents import create_agent  # pyright: ignore[reportUnknownVariableType] - its overloads are partial
@@ -26,9 +23,9 @@ from langchain.agents.middleware import HumanInTheLoopMiddleware
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 from langchain_core.tools import tool
 
-from bench import SECRETS
 from bench.payments_stub import Graph
-from bench.stats import Figure, Measured, NotMeasured, ratio
+from bench.stats import Figure, NotMeasured, result
+from bench.world import durable_store, in_turns
 from keyturn.agent import ApprovalMiddleware
 from keyturn.agent.scripted_model import ScriptedModel, calling
 from keyturn.gateway.policy.load import load_policy
@@ -36,9 +33,6 @@ from keyturn.gateway.protocol.port import connected
 from keyturn.gateway.resume.checkpoints import open_checkpoints
 from keyturn.gateway.resume.graphs import attached
 from keyturn.gateway.service.run.agents import AgentService
-from keyturn.gateway.store.open_store import open_store
-
-TITLE = "An auto-approved call"
 
 _POLICY = load_policy(
     """
@@ -49,19 +43,6 @@ tools:
 """,
     "bench.yml",
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """The amount of work: rounds, runs of each agent in a round, calls in a run."""
-
-    rounds: int
-    runs: int
-    calls: int
-
-
-FULL = Plan(rounds=8, runs=10, calls=10)
-QUICK = Plan(rounds=2, runs=2, calls=3)
 
 
 @tool
@@ -83,92 +64,47 @@ def _model(calls: int) -> ScriptedModel:
     return ScriptedModel(reply=reply)
 
 
-@dataclass(frozen=True, slots=True)
-class Subject:
-    """One agent."""
-
-    name: str
-    graph: Graph
-
-    async def run(self, thread: str, calls: int) -> float:
-        """Run the agent once; return the time of one call, in ms.
-
-        Raises:
-            NotMeasured: when not every call was made.
-        """
-        given = {"messages": [HumanMessage(thread)]}
-        began = time.perf_counter()
-        # Only the used part of a graph; LangGraph's types are partial.
-        state = await cast("Any", self.graph).ainvoke(
-            given, {"configurable": {"thread_id": thread}}
-        )
-        taken = time.perf_counter() - began
-        results = [m.text for m in state["messages"] if isinstance(m, ToolMessage)]
-        if results != [f"{thread} is a desk"] * calls:
-            raise NotMeasured(f"{self.name} made other calls: {results!r}.")
-        return taken * 1000 / calls
-
-
 async def measure(*, is_quick: bool = False) -> Figure:
-    """Run all agents alternately and compare them."""
-    return await measured(QUICK if is_quick else FULL)
+    """Run both agents alternately and compare them."""
+    rounds, runs, calls = (2, 2, 3) if is_quick else (8, 10, 10)
+    async with (
+        durable_store() as (store, folder),
+        open_checkpoints(str(folder / "checkpoints.db")) as saver,
+    ):
 
+        def agent(middleware: object) -> Callable[[str], Awaitable[float]]:
+            make = cast("Callable[..., Graph]", create_agent)
+            graph = make(_model(calls), tools=[look_up], middleware=[middleware])
+            # Only the used part of a graph; LangGraph's types are partial.
+            return partial(_run, cast("Any", attached(graph, saver)), calls)
 
-async def measured(plan: Plan) -> Figure:
-    """Run all agents according to the plan."""
-    async with _subjects(plan.calls) as subjects:
-        for subject in subjects:
-            await subject.run(f"{subject.name} warms up", plan.calls)
-        rounds = [await _round(subjects, plan, turn) for turn in range(plan.rounds)]
-    langchain, keyturn = (
-        Measured(one.name, "ms", tuple(row[place] for row in rounds))
-        for place, one in enumerate(subjects)
-    )
+        ways = {
+            "LangChain": agent(HumanInTheLoopMiddleware({"refund": True})),
+            "Keyturn": agent(ApprovalMiddleware("support")),
+        }
+        with connected(AgentService(store, lambda: _POLICY)):
+            langchain, keyturn = await in_turns(ways, rounds, runs)
     return Figure(
-        TITLE,
-        f"{plan.rounds} rounds of {plan.runs} runs with {plan.calls} calls each, one "
+        "An auto-approved call",
+        f"{rounds} rounds of {runs} runs with {calls} calls each, one "
         "call a turn, a model that takes no time;\n"
         "Valkey with appendfsync always, SQLite checkpoints. Times are of one call.",
         (langchain, keyturn),
         (
-            ratio(
+            result(
                 "auto call: Keyturn / LangChain, p50", keyturn, langchain, at_most=1.15
             ),
         ),
     )
 
 
-async def _round(
-    subjects: Sequence[Subject], plan: Plan, turn: int
-) -> list[tuple[float, ...]]:
-    """Run the subjects alternately; return the times of each, in their order."""
-    taken: dict[str, list[float]] = {subject.name: [] for subject in subjects}
-    for number in range(plan.runs):
-        # In turns: the first subject would pay for cold caches.
-        first = number % len(subjects)
-        for subject in (*subjects[first:], *subjects[:first]):
-            thread = f"{subject.name} {turn}.{number}"
-            taken[subject.name].append(await subject.run(thread, plan.calls))
-    return [tuple(row) for row in taken.values()]
-
-
-@asynccontextmanager
-async def _subjects(calls: int) -> AsyncGenerator[list[Subject]]:
-    """Start the store and make the agents."""
-    make = cast("Callable[..., Graph]", create_agent)
-    with TemporaryDirectory(prefix="tk-bench-") as folder:
-        async with (
-            open_store(None, Path(folder), secrets=SECRETS) as store,
-            open_checkpoints(str(Path(folder) / "checkpoints.db")) as saver,
-        ):
-
-            def subject(name: str, middleware: object) -> Subject:
-                model = _model(calls)
-                graph = make(model, tools=[look_up], middleware=[middleware])
-                return Subject(name, attached(graph, saver))
-
-            with connected(AgentService(store, lambda: _POLICY)):
-                yield [
-                    subject("LangChain", HumanInTheLoopMiddleware({"refund": True})),
-                    subject("Keyturn", ApprovalMiddleware("support")),
-                ]
+async def _run(graph: Any, calls: int, thread: str) -> float:  # noqa: ANN401 - see above
+    """Run an agent once; return the time of one call, in ms."""
+    given = {"messages": [HumanMessage(thread)]}
+    began = time.perf_counter()
+    state = await graph.ainvoke(given, {"configurable": {"thread_id": thread}})
+    taken = time.perf_counter() - began
+    results = [m.text for m in state["messages"] if isinstance(m, ToolMessage)]
+    if results != [f"{thread} is a desk"] * calls:
+        raise NotMeasured(f"{thread} made other calls: {results!r}.")
+    return taken * 1000 / calls

@@ -9,38 +9,21 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Protocol, TypeVar
 
 from langchain.agents.middleware import HumanInTheLoopMiddleware
 from langchain_core.runnables import RunnableConfig
 
-from bench import SECRETS
 from bench.payments_stub import Graph, PaymentsStub, Reply, agent
+from bench.world import AGENT, POLICY, durable_store
 from keyturn.agent import ApprovalMiddleware, guarded
-from keyturn.gateway.approvals.decisions import AccountKind, Reviewer
-from keyturn.gateway.policy.load import load_policy
-from keyturn.gateway.protocol.records import Person, RunRef
+from keyturn.gateway.protocol.records import RunRef
 from keyturn.gateway.resume.checkpoints import open_checkpoints
 from keyturn.gateway.resume.graphs import attached
 from keyturn.gateway.resume.langgraph_local import Runner, Runners
 from keyturn.gateway.resume.thread_state import ThreadChange
 from keyturn.gateway.running import running
-from keyturn.gateway.store.open_store import open_store
 from keyturn.gateway.store.store import Store
-
-AGENT = "support"
-RULES = """
-version: 1
-defaults: {tier: approve, expires_in: 1h, channel: C0BENCH, needs: [U0ANA]}
-protect: {pending_per_agent: 10000, requests_per_10m: 100000, flood_per_10m: 100000}
-tools:
-  refund: {tier: approve}
-"""
-POLICY = load_policy(RULES, "bench.yml")
-DAN = Person(team="T0", user="U0DAN", name="Dan")
-ANA = Reviewer(team="T0", user="U0ANA", name="Ana", account=AccountKind.MEMBER)
 
 
 class Measurement(Protocol):
@@ -68,20 +51,16 @@ async def both_agents(
     Yields:
         The measurement, the store, and LangChain's graph.
     """
-    with TemporaryDirectory(prefix="tk-bench-") as folder:
-        data_dir = Path(folder)
-        async with (
-            open_store(None, data_dir, secrets=SECRETS) as store,
-            open_checkpoints(str(data_dir / "checkpoints.db")) as saver,
-        ):
-            gated = agent(stub, ApprovalMiddleware(AGENT), guarded, reply)
-            bare = ungated(stub, reply)
-            ours = make(store)
-            runners = Runners({AGENT: Runner(attached(gated, saver))}, saver)
-            async with running(
-                store, lambda: POLICY, runners, on_change=ours.on_change
-            ):
-                yield ours, store, attached(bare, saver)
+    async with (
+        durable_store() as (store, folder),
+        open_checkpoints(str(folder / "checkpoints.db")) as saver,
+    ):
+        gated = agent(stub, ApprovalMiddleware(AGENT), guarded, reply)
+        bare = ungated(stub, reply)
+        ours = make(store)
+        runners = Runners({AGENT: Runner(attached(gated, saver))}, saver)
+        async with running(store, lambda: POLICY, runners, on_change=ours.on_change):
+            yield ours, store, attached(bare, saver)
 
 
 def ungated(stub: PaymentsStub, reply: Reply) -> Graph:

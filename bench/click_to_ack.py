@@ -14,25 +14,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from contextlib import (
-    AbstractAsyncContextManager,
-    AsyncExitStack,
-)
-from dataclasses import dataclass, field
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
-from bench import SECRETS, progress
+from bench import progress
 from bench.clicks import PreparedClick, ensure_decided, prepare
 from bench.load import Report, fire
 from bench.processes import worked_s
 from bench.serve import Name, Served, serving, settings_of
-from bench.stats import Figure, Measured, NotMeasured, ratio
-from keyturn.gateway.store.open_store import open_store
-from keyturn.gateway.store.store import Store
+from bench.stats import Figure, Measured, NotMeasured, result
+from bench.world import durable_store
 from keyturn.sandbox.server import Sandbox
 
-TITLE = "Click to acknowledgement"
 MANY = 20
 """Connections for the throughput."""
 
@@ -44,132 +35,82 @@ _AFTER_THE_ANSWER = {"chat.update", "chat.postMessage"}
 """The publisher's calls for an acknowledged decision."""
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """The amount of work: clicks a round over one connection, and over many."""
-
-    rounds: int
-    alone: int
-    together: int
-
-
-FULL = Plan(rounds=5, alone=60, together=300)
-QUICK = Plan(rounds=1, alone=20, together=100)
-
-
-@dataclass(slots=True)
-class _Samples:
-    """The results of one server, by round."""
-
-    name: str
-    alone_ms: list[tuple[float, ...]] = field(default_factory=list[tuple[float, ...]])
-    rates: list[tuple[float, ...]] = field(default_factory=list[tuple[float, ...]])
-
-    def alone(self) -> Measured:
-        return Measured(f"{self.name}, 1 connection", "ms", tuple(self.alone_ms))
-
-    def together(self) -> Measured:
-        name = f"{self.name}, {MANY} connections"
-        return Measured(name, "/s", tuple(self.rates))
-
-    def add(self, report: Report) -> None:
-        """Add the result over many connections."""
-        self.rates.append((report.per_second,))
+Rows = dict[Name, list[tuple[float, ...]]]
 
 
 async def measure(*, is_quick: bool = False) -> Figure:
     """Run both alternately and compare them."""
-    return await measured(QUICK if is_quick else FULL)
-
-
-async def measured(plan: Plan) -> Figure:
-    """Run both according to the plan."""
-    found: dict[Name, _Samples] = {
-        "keyturn": _Samples("Keyturn"),
-        "bolt": _Samples("default Bolt"),
-    }
+    rounds, alone, together = (1, 20, 100) if is_quick else (5, 60, 300)
+    taken_ms: Rows = {"keyturn": [], "bolt": []}
+    rates: Rows = {"keyturn": [], "bolt": []}
     size = 0
-    async with AsyncExitStack() as opened:
-        folder = opened.enter_context(TemporaryDirectory(prefix="tk-bench-"))
-        sandbox = await opened.enter_async_context(Sandbox())
-        store = await opened.enter_async_context(
-            open_store(None, Path(folder), secrets=SECRETS)
-        )
-        bench = _Bench(store, sandbox, plan, found)
-        bolt = await opened.enter_async_context(bench.serving_one("bolt"))
-        for turn in range(plan.rounds):
-            progress(f"clicks: round {turn + 1} of {plan.rounds}")
-            clicks = await prepare(store, sandbox, 1 + plan.alone + plan.together)
-            await bench.compare(bolt, clicks, turn)
+    async with (
+        durable_store() as (store, _),
+        Sandbox() as sandbox,
+        serving(settings_of("bolt", store, sandbox)) as bolt,
+    ):
+        for turn in range(rounds):
+            progress(f"clicks: round {turn + 1} of {rounds}")
+            clicks = await prepare(store, sandbox, 1 + alone + together)
+            async with serving(settings_of("keyturn", store, sandbox)) as keyturn:
+                # The order alternates, so that neither always has the warmer machine.
+                both: list[tuple[Name, Served]] = [("keyturn", keyturn), ("bolt", bolt)]
+                for _, served in both:
+                    await _fired(served, clicks[:1], connections=1)
+                calls = len(sandbox.calls)
+                for name, served in both[:: (-1) ** turn]:
+                    await _until_idle(keyturn, bolt)
+                    some = clicks[1 : 1 + alone]
+                    report = await _fired(served, some, connections=1)
+                    taken_ms[name].append(tuple(report.taken_ms))
+                for name, served in both[:: (-1) ** turn]:
+                    await _until_idle(keyturn, bolt)
+                    some = clicks[1 + alone :]
+                    report = await _fired(served, some, connections=MANY)
+                    rates[name].append((report.per_second,))
+                methods = {call.method for call in sandbox.calls[calls:]}
+                if asked := methods - _AFTER_THE_ANSWER:
+                    why = f"Slack was asked before an answer: {sorted(asked)}."
+                    raise NotMeasured(why)
             await ensure_decided(store, clicks)
             size = len(clicks[-1].request.body)
-    ours, bolts = found["keyturn"], found["bolt"]
-    alone, together = (ours.alone(), bolts.alone()), (ours.together(), bolts.together())
-    return Figure(
-        TITLE,
-        f"{plan.rounds} rounds; {plan.alone} clicks over 1 connection, {plan.together} "
+    return _figure(
+        f"{rounds} rounds; {alone} clicks over 1 connection, {together} "
         f"over {MANY}; bodies of {size} bytes;\nKeyturn records every decision (Valkey "
         "with appendfsync always), Bolt does nothing.",
+        taken_ms,
+        rates,
+    )
+
+
+def _figure(about: str, taken_ms: Rows, rates: Rows) -> Figure:
+    names: tuple[tuple[Name, str], ...] = (
+        ("keyturn", "Keyturn"),
+        ("bolt", "default Bolt"),
+    )
+    alone, together = (
+        tuple(
+            Measured(f"{shown}, {connections}", unit, tuple(rows[name]))
+            for name, shown in names
+        )
+        for rows, connections, unit in (
+            (taken_ms, "1 connection", "ms"),
+            (rates, f"{MANY} connections", "/s"),
+        )
+    )
+    return Figure(
+        "Click to acknowledgement",
+        about,
         (*alone, *together),
         (
-            ratio("click: Keyturn / default Bolt, p50", *alone, at_most=0.5),
-            ratio(
+            result("click: Keyturn / default Bolt, p50", *alone, at_most=0.5),
+            result(
                 f"clicks/s: Keyturn / default Bolt, {MANY} connections",
                 *together,
                 at_least=0.2,
             ),
         ),
     )
-
-
-@dataclass(frozen=True, slots=True)
-class _Bench:
-    """The shared environment of all rounds.
-
-    Attributes:
-        store: the store of the approvals; each round opens new ones.
-        sandbox: the stand-in for Slack.
-        plan: the amount of work.
-        found: the results, by server.
-    """
-
-    store: Store
-    sandbox: Sandbox
-    plan: Plan
-    found: dict[Name, _Samples]
-
-    async def compare(
-        self, bolt: Served, clicks: Sequence[PreparedClick], turn: int
-    ) -> None:
-        """Measure Keyturn and Bolt alternately, each while the other one is idle."""
-        first, rest = clicks[:1], clicks[1:]
-        alone, sandbox = self.plan.alone, self.sandbox
-        async with self.serving_one("keyturn") as keyturn:
-            # The order alternates, so that neither always has the warmer machine.
-            both: list[tuple[Name, Served]] = [("keyturn", keyturn), ("bolt", bolt)]
-            both = both[:: 1 if turn % 2 == 0 else -1]
-            for _, served in both:
-                await _fired(served, first, connections=1)
-            calls = len(sandbox.calls)
-            for name, served in both:
-                await _until_idle(keyturn, bolt)
-                report = await _fired(served, rest[:alone], connections=1)
-                self.found[name].alone_ms.append(tuple(report.taken_ms))
-            for name, served in both:
-                await _until_idle(keyturn, bolt)
-                self.found[name].add(await self._together(served, rest[alone:]))
-            methods = {call.method for call in sandbox.calls[calls:]}
-            if asked := methods - _AFTER_THE_ANSWER:
-                raise NotMeasured(f"Slack was asked before an answer: {sorted(asked)}.")
-
-    async def _together(
-        self, served: Served, clicks: Sequence[PreparedClick]
-    ) -> Report:
-        return await _fired(served, clicks, connections=MANY)
-
-    def serving_one(self, name: Name) -> AbstractAsyncContextManager[Served]:
-        """Serve one of them in a separate process."""
-        return serving(settings_of(name, self.store, self.sandbox))
 
 
 async def _until_idle(*servers: Served) -> None:

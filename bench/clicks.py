@@ -15,19 +15,16 @@ from urllib.parse import quote_plus
 
 from bench.load import Request
 from bench.stats import NotMeasured
+from bench.world import CHANNEL, TENANT, open_one, shown
 from keyturn.bot.cards.approval import card
 from keyturn.bot.cards.frame import Frame
 from keyturn.bot.cards.mentions import mentions_for
 from keyturn.bot.config import BotConfig
 from keyturn.bot.delivery.card_publisher import policy_decision_digest
 from keyturn.bot.ids import Action
-from keyturn.gateway.approvals.record import Approval, approval_of
+from keyturn.gateway.approvals.record import Approval
 from keyturn.gateway.config import SlackMode
-from keyturn.gateway.policy.load import load_policy
-from keyturn.gateway.protocol.records import ItemState, Person
-from keyturn.gateway.protocol.wire import ProposedCall, Turn, TurnRef
-from keyturn.gateway.service.run.agents import AgentService
-from keyturn.gateway.store.runs.threads import ThreadFacts
+from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.store.store import Store
 from keyturn.sandbox import messages, payloads
 from keyturn.sandbox.json_types import JsonObject, as_objects
@@ -36,40 +33,9 @@ from keyturn.sandbox.records import Message
 from keyturn.sandbox.server import Sandbox
 from keyturn.sandbox.signed_http import FORM, SIGNATURE, TIMESTAMP, sign
 
-POLICY = load_policy(
-    """
-version: 1
-defaults: {tier: approve, expires_in: 1h, channel: C0APPROVALS, needs: [U0ANA]}
-protect: {pending_per_agent: 10000, requests_per_10m: 100000, flood_per_10m: 100000}
-tools:
-  process_refund: {tier: approve}
-""",
-    "bench.yml",
-)
-CHANNEL, CLICKER, AGENT = "C0APPROVALS", "U0ANA", "support"
-
-_TENANT = "default"
-_SCHEMA: JsonObject = {
-    "type": "object",
-    "properties": {
-        "order_id": {"type": "string"},
-        "customer": {"type": "string"},
-        "amount": {"type": "number"},
-        "reason": {"type": "string"},
-    },
-    "required": ["order_id", "amount"],
-}
-
+CLICKER = "U0ANA"
 
 _IN_A_FORM = {code: quote_plus(chr(code)) for code in range(128)}
-
-
-@dataclass(frozen=True, slots=True)
-class Posted:
-    """An approval and its card."""
-
-    approval: str
-    message: Message
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,31 +60,17 @@ def bot_config(*, bot_token: str, signing_secret: str, api_url: str) -> BotConfi
 
 async def prepare(store: Store, sandbox: Sandbox, count: int) -> list[PreparedClick]:
     """Empty the store and open approvals in it, with their cards and clicks."""
-    return clicks_on(sandbox, await post_cards(store, sandbox, count))
-
-
-async def post_cards(store: Store, sandbox: Sandbox, count: int) -> list[Posted]:
-    """Empty the store and open approvals in it, with their cards."""
     await store.conn.command("FLUSHALL")
-    agents = AgentService(store, lambda: POLICY)
-    posted: list[Posted] = []
+    clicks: list[PreparedClick] = []
     # New thread names each time: a record of the same threads would be an older copy.
     run = uuid.uuid4().hex[:8]
     for number in range(count):
-        approval = await _opened(store, agents, f"thread-{run}-{number}")
-        posted.append(await _post_card(store, sandbox, approval))
+        opened = await open_one(store, number, thread=f"thread-{run}-{number}")
+        message = await _post_card(store, sandbox, await shown(store, opened))
+        clicks.append(_click_on(sandbox, opened, message))
     # The cards are posted already, so the bot has nothing to publish at its start.
-    await store.conn.command("DEL", store.keys_of_tenant(_TENANT).outbox)
-    return posted
-
-
-def clicks_on(sandbox: Sandbox, posted: Sequence[Posted]) -> list[PreparedClick]:
-    """Return a signed click on the Approve button of each posted card.
-
-    Each call makes new requests with new response URLs: one URL allows only a few
-    posts.
-    """
-    return [_click_on(sandbox, one) for one in posted]
+    await store.conn.command("DEL", store.keys_of_tenant(TENANT).outbox)
+    return clicks
 
 
 async def ensure_decided(store: Store, clicks: Sequence[PreparedClick]) -> None:
@@ -134,54 +86,23 @@ async def ensure_decided(store: Store, clicks: Sequence[PreparedClick]) -> None:
         if item is None or item.state is not ItemState.AUTHORIZED or by != CLICKER:
             state = item.state if item else "gone"
             raise NotMeasured(f"{click.approval!r} is {state}, decided by {by}.")
-    jobs = await store.queue(store.keys_of_tenant(_TENANT)).depth()
+    jobs = await store.queue(store.keys_of_tenant(TENANT)).depth()
     if jobs != len(clicks):
         raise NotMeasured(f"{len(clicks)} clicks left {jobs} resume jobs.")
 
 
-async def _opened(store: Store, agents: AgentService, thread: str) -> Approval:
-    keys = store.keys_of_tenant(_TENANT)
-    dan = Person(team="T0SANDBOX", user="U0DAN", name="Dan")
-    facts = ThreadFacts(requester=dan)
-    await store.threads.change(keys, AGENT, thread, lambda _: facts, why="aside")
-    call = ProposedCall(
-        tool="process_refund",
-        tool_call_id="call-1",
-        args={
-            # A different effect each: calls with one effect are precedents of each
-            # other, and deciding one re-evaluates the others.
-            "order_id": thread,
-            "customer": "Maria Lopez <maria@example.com>",
-            "amount": 899.5,
-            "reason": "The envelope was lost on its way; the carrier confirmed it.",
-        },
-    )
-    ref = TurnRef(agent=AGENT, thread=thread, ns="", message_id="message-1")
-    turn = Turn(ref=ref, calls=(call,), schemas={"process_refund": _SCHEMA})
-    [verdict] = await agents.submit(turn)
-    approval_id, _ = approval_of(verdict.item_id)
-    loaded = await store.approvals.load(approval_id)
-    assert loaded is not None, approval_id
-    return loaded.approval
-
-
-async def click_on(store: Store, sandbox: Sandbox, approval: Approval) -> PreparedClick:
-    """Post the card of an approval, and return a signed click on its Approve."""
-    return _click_on(sandbox, await _post_card(store, sandbox, approval))
-
-
-async def _post_card(store: Store, sandbox: Sandbox, approval: Approval) -> Posted:
+async def _post_card(store: Store, sandbox: Sandbox, approval: Approval) -> Message:
     slack, team = sandbox.slack, sandbox.workspace.team_id
     config = bot_config(
         bot_token=sandbox.bot_token,
         signing_secret=sandbox.signing_secret,
         api_url=sandbox.api_url,
     )
-    shown = card(Frame(approval, config.seal_key, team, now_ms=0))
+    drawn = card(Frame(approval, config.seal_key, team, now_ms=0))
     channel = sandbox.workspace.channels[CHANNEL]
-    content: JsonObject = {"blocks": [*shown.blocks], "text": shown.text}
+    content: JsonObject = {"blocks": [*drawn.blocks], "text": drawn.text}
     message = messages.post(slack, channel, content)
-    keys = store.keys_of_tenant(_TENANT)
+    keys = store.keys_of_tenant(TENANT)
     await store.cards.posted(keys, approval.id, channel=CHANNEL, ts=message.ts)
     # The publisher's note about a card: without it, the card would be drawn again.
     await store.cards.shown(
@@ -193,18 +114,18 @@ async def _post_card(store: Store, sandbox: Sandbox, approval: Approval) -> Post
     )
     roles = mentions_for(approval).roles
     await store.cards.mark_mentioned(keys, approval.id, roles)
-    return Posted(approval.id, message)
+    return message
 
 
-def _click_on(sandbox: Sandbox, posted: Posted) -> PreparedClick:
-    slack, message = sandbox.slack, posted.message
+def _click_on(sandbox: Sandbox, approval: str, message: Message) -> PreparedClick:
+    slack = sandbox.slack
     user = sandbox.workspace.user(CLICKER)
     interaction = Interaction(user, slack.triggers.issue(user.id))
     button = {**_approve_button(message.blocks), "action_ts": slack.clock.next_ts()}
     envelope = payloads.on_message(slack, interaction, message, button, {})
     # Equivalent to `urlencode`, which would dominate the time: the JSON is ASCII.
     body = "payload=" + json.dumps(envelope.payload).translate(_IN_A_FORM)
-    return PreparedClick(posted.approval, _signed(body, sandbox.signing_secret))
+    return PreparedClick(approval, _signed(body, sandbox.signing_secret))
 
 
 def _approve_button(blocks: tuple[JsonObject, ...] | None) -> JsonObject:

@@ -11,14 +11,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from bench.decision_to_tool import Subject, subjects
 from bench.payments_stub import PaymentsStub
-from bench.stats import Figure, Measured, plain
+from bench.stats import Figure, Measured, result
 from keyturn.gateway.garbage_collection import spare_what_is_there
 
-TITLE = "Decision to tool start, among many that wait"
+PER_SECOND = 20
 P99 = 0.99
 AMONG_MANY_MS = 60.0
 """The target for 99 of 100 decisions."""
@@ -28,55 +27,36 @@ _AT_ONCE = 8
 _TIMEOUT_S = 300.0
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """Waiting threads, rounds, decisions a round, and their rate."""
-
-    waiting: int
-    rounds: int
-    decisions: int
-    per_second: float
-
-
-FULL = Plan(waiting=1000, rounds=3, decisions=100, per_second=20)
-QUICK = Plan(waiting=10, rounds=1, decisions=5, per_second=20)
-
-
 async def measure(*, is_quick: bool = False) -> Figure:
     """Decide among many waiting threads."""
+    threads, rounds, decisions = (10, 1, 5) if is_quick else (1000, 3, 100)
     # Like 'keyturn run' and 'keyturn gateway'.
     spare_what_is_there()
-    return await measured(QUICK if is_quick else FULL)
-
-
-async def measured(plan: Plan) -> Figure:
-    """Decide according to the plan."""
-    async with asyncio.timeout(_TIMEOUT_S), subjects() as (stub, found):
-        ours = found[0]
-        waiting = [f"waiting {n}" for n in range(plan.waiting)]
+    async with asyncio.timeout(_TIMEOUT_S), subjects() as (stub, (ours, _)):
+        waiting = [f"waiting {n}" for n in range(threads)]
         await _ask(ours, waiting)
-        rounds: list[tuple[float, ...]] = []
-        for _ in range(plan.rounds):
+        rows: list[tuple[float, ...]] = []
+        for _ in range(rounds):
             # New threads replace them, so that the number of waiting ones is constant.
-            batch, waiting = waiting[: plan.decisions], waiting[plan.decisions :]
-            rounds.append(await _decided(ours, stub, batch, plan.per_second))
+            batch, waiting = waiting[:decisions], waiting[decisions:]
+            rows.append(await _decided(ours, stub, batch))
             again = [f"{order} again" for order in batch]
             await _ask(ours, again)
             waiting += again
-    taken = Measured("Keyturn", "ms", tuple(rounds))
+    taken = Measured("Keyturn", "ms", tuple(rows))
     return Figure(
-        TITLE,
-        f"{plan.rounds} rounds of {plan.decisions} decisions, {plan.per_second:g} a "
-        f"second, while {plan.waiting} threads wait.",
+        "Decision to tool start, among many that wait",
+        f"{rounds} rounds of {decisions} decisions, {PER_SECOND} a "
+        f"second, while {threads} threads wait.",
         (taken,),
         (
-            plain(
-                f"decision to tool p99, {plan.waiting:,} waiting",
+            result(
+                f"decision to tool p99, {threads:,} waiting",
                 taken,
                 share=P99,
                 at_most=AMONG_MANY_MS,
             ),
-            plain(f"decision to tool p50, {plan.waiting:,} waiting", taken),
+            result(f"decision to tool p50, {threads:,} waiting", taken),
         ),
     )
 
@@ -88,14 +68,14 @@ async def _ask(ours: Subject, orders: Sequence[str]) -> None:
 
 
 async def _decided(
-    ours: Subject, stub: PaymentsStub, orders: Sequence[str], per_second: float
+    ours: Subject, stub: PaymentsStub, orders: Sequence[str]
 ) -> tuple[float, ...]:
     """Decide at a fixed rate; return the time to each tool, in ms."""
     start = time.perf_counter()
 
     async def one(place: int, order: str) -> float:
         begun = stub.expect(order)
-        await asyncio.sleep(max(0.0, start + place / per_second - time.perf_counter()))
+        await asyncio.sleep(max(0.0, start + place / PER_SECOND - time.perf_counter()))
         decided = await ours.decide(order)
         taken = await begun - decided
         await ours.wait_until_idle(order)

@@ -27,17 +27,11 @@ import yaml
 from langchain_core.messages import HumanMessage
 
 from bench import SECRETS
-from bench.both_agents import DAN, POLICY, RULES, both_agents
-from bench.decision_to_tool import (
-    Keyturn,
-    Plan,
-    Subject,
-    approve,
-    asked_in,
-    in_turns,
-)
+from bench.both_agents import both_agents
+from bench.decision_to_tool import Keyturn, Subject, compared
 from bench.payments_stub import Graph, PaymentsStub, agent, refund_once
-from bench.stats import Figure, NotMeasured, ratio
+from bench.stats import Figure, NotMeasured, result
+from bench.world import DAN, RULES, approve, asked_in
 from keyturn import Keyturn as Product
 from keyturn.agent import ApprovalMiddleware, guarded
 from keyturn.gateway.config import Settings
@@ -46,40 +40,31 @@ from keyturn.gateway.protocol.records import RunRef
 from keyturn.gateway.remote.program import RemoteKeyturn
 from keyturn.gateway.resume.checkpoints import open_checkpoints
 from keyturn.gateway.resume.graphs import attached
-from keyturn.gateway.service.decide.reviews import ReviewService
 from keyturn.gateway.store.store import Store
 from keyturn.gateway.trust.key_folder import FOLDER, Keyring, Role
 from tests.apart.house import new_key
 from tests.ports import free_port
 
-TITLE = "Decision to tool start over HTTP"
 AGENT = "elsewhere"
 MOST = 2.0
 
 _SETTLED_S = 0.3
 """How long an agent may take from its submission until it waits for the answer."""
 
-FULL = Plan(rounds=6, approvals=10)
-QUICK = Plan(rounds=2, approvals=3)
-
 
 async def measure(*, is_quick: bool = False) -> Figure:
     """Run both alternately and compare them."""
+    rounds, approvals = (2, 3) if is_quick else (6, 10)
     spare_what_is_there()
-    return await measured(QUICK if is_quick else FULL)
-
-
-async def measured(plan: Plan) -> Figure:
-    """Run both according to the plan."""
     stub = PaymentsStub()
     async with subjects(stub) as found:
-        here, there = await in_turns(found, stub, plan)
+        here, there = await compared(found, stub, rounds, approvals)
     return Figure(
-        TITLE,
-        f"{plan.rounds} rounds of {plan.approvals} approvals each; gateway and "
+        "Decision to tool start over HTTP",
+        f"{rounds} rounds of {approvals} approvals each; gateway and "
         "store are separate processes; decision and agent share one.",
         (here, there),
-        (ratio("over HTTP / in process, p50", there, here, at_most=MOST),),
+        (result("over HTTP / in process, p50", there, here, at_most=MOST),),
     )
 
 
@@ -92,7 +77,6 @@ class OverHttp:
         self._store = store
         self._program = program
         self._graph = graph
-        self._reviews = ReviewService(store, lambda: POLICY)
         self._runs: dict[str, asyncio.Task[dict[str, Any]]] = {}
 
     async def propose(self, order: str) -> None:
@@ -114,7 +98,8 @@ class OverHttp:
 
     async def decide(self, order: str) -> float:
         """See `Subject.decide`."""
-        return await approve(self._store, self._reviews, _run_of(order))
+        [asked] = await asked_in(self._store, _run_of(order))
+        return await approve(self._store, asked)
 
     async def wait_until_idle(self, order: str) -> None:
         """See `Subject.wait_until_idle`."""

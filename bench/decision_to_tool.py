@@ -16,77 +16,46 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol, cast
 
 from langchain_core.messages import HumanMessage
 from langgraph.types import Command
 from typing_extensions import override
 
-from bench.both_agents import (
-    AGENT,
-    ANA,
-    DAN,
-    POLICY,
-    both_agents,
-    config_of,
-    run_of,
-    ungated,
-)
+from bench.both_agents import both_agents, config_of, run_of, ungated
 from bench.payments_stub import Graph, PaymentsStub, refund_once
-from bench.stats import P95, Figure, Measured, ratio
-from keyturn.gateway.approvals.decisions import Approve, Decided, Gesture
+from bench.stats import P95, Figure, Measured, result
+from bench.world import AGENT, DAN, POLICY, approve, asked_in, in_turns
 from keyturn.gateway.garbage_collection import spare_what_is_there
-from keyturn.gateway.protocol.records import RunRef
 from keyturn.gateway.resume.graphs import attached
 from keyturn.gateway.resume.thread_state import ThreadChange
 from keyturn.gateway.service.decide.reviews import ReviewService
 from keyturn.gateway.store.store import Store
-from tests.approvals.builders import click_on
-
-TITLE = "Decision to tool start"
-_REQUEST = "sha256:" + "a" * 64
-"""Digest of Slack's request, which every click has."""
 
 _TIMEOUT_S = 30.0
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """The amount of work: rounds, and approvals of each subject in a round."""
-
-    rounds: int
-    approvals: int
-
-
-FULL = Plan(rounds=6, approvals=10)
-QUICK = Plan(rounds=2, approvals=4)
-
-
 async def measure(*, is_quick: bool = False) -> Figure:
     """Run both alternately and compare them."""
+    rounds, approvals = (2, 4) if is_quick else (6, 10)
     # Like 'keyturn run' and 'keyturn gateway'; all parts are in this process.
     spare_what_is_there()
-    return await measured(QUICK if is_quick else FULL)
-
-
-async def measured(plan: Plan) -> Figure:
-    """Run both according to the plan."""
     async with subjects() as (stub, found):
-        keyturn, writing = await in_turns(found, stub, plan)
+        keyturn, writing = await compared(found, stub, rounds, approvals)
     return Figure(
-        TITLE,
-        f"{plan.rounds} rounds of {plan.approvals} approvals each; Valkey with "
+        "Decision to tool start",
+        f"{rounds} rounds of {approvals} approvals each; Valkey with "
         "appendfsync always, SQLite checkpoints.",
         (keyturn, writing),
         (
-            ratio(
+            result(
                 "decision to tool: Keyturn / bare resume with 2 writes, p50",
                 keyturn,
                 writing,
                 at_most=2.2,
             ),
-            ratio("the same, p95", keyturn, writing, share=P95),
+            result("the same, p95", keyturn, writing, share=P95),
         ),
     )
 
@@ -134,31 +103,13 @@ class Keyturn:
 
     async def decide(self, order: str) -> float:
         """See `Subject.decide`."""
-        return await approve(self._store, self._reviews, run_of(order))
+        [asked] = await asked_in(self._store, run_of(order))
+        return await approve(self._store, asked)
 
     async def wait_until_idle(self, order: str) -> None:
         """See `Subject.wait_until_idle`."""
         await self._idle[order].wait()
         self._idle[order].clear()
-
-
-async def asked_in(store: Store, run: RunRef) -> list[str]:
-    """Return the approvals of a run."""
-    keys = store.keys_of_tenant("default")
-    return [one.id for one in await store.approvals.of_run(keys, run)]
-
-
-async def approve(store: Store, reviews: ReviewService, run: RunRef) -> float:
-    """Approve the one call of a run like its button does; return the start time."""
-    [asked] = await asked_in(store, run)
-    loaded = await reviews.read_as_of_now(asked)
-    assert loaded is not None, asked
-    click = click_on(loaded.approval).with_(request_digest=_REQUEST)
-    pressed = ANA.with_(gesture=Gesture.BUTTON)
-    began = time.perf_counter()
-    outcome = await reviews.decide(click, Approve(), pressed)
-    assert isinstance(outcome, Decided), outcome
-    return began
 
 
 class Writing:
@@ -216,32 +167,12 @@ async def subjects() -> AsyncGenerator[tuple[PaymentsStub, list[Subject]]]:
         yield stub, [keyturn, Writing(attached(writing, saver), store)]
 
 
-async def in_turns(
-    subjects: Sequence[Subject], stub: PaymentsStub, plan: Plan
+async def compared(
+    found: Sequence[Subject], stub: PaymentsStub, rounds: int, approvals: int
 ) -> list[Measured]:
-    """Run the subjects alternately according to the plan; return their times."""
-    for subject in subjects:
-        await _once(subject, stub, f"{subject.name} warms up")
-    rounds = [
-        await _round(subjects, stub, plan.approvals, turn)
-        for turn in range(plan.rounds)
-    ]
-    return [
-        Measured(one.name, "ms", tuple(row[place] for row in rounds))
-        for place, one in enumerate(subjects)
-    ]
-
-
-async def _round(
-    subjects: Sequence[Subject], stub: PaymentsStub, approvals: int, turn: int
-) -> list[tuple[float, ...]]:
-    """Run the subjects alternately; return the times of each, in their order."""
-    taken: list[list[float]] = [[] for _ in subjects]
-    for number in range(approvals):
-        for row, subject in zip(taken, subjects, strict=True):
-            order = f"{subject.name} {turn}.{number}"
-            row.append(await _once(subject, stub, order))
-    return [tuple(row) for row in taken]
+    """Measure the subjects alternately."""
+    ways = {one.name: partial(_once, one, stub) for one in found}
+    return await in_turns(ways, rounds, approvals)
 
 
 async def _once(subject: Subject, stub: PaymentsStub, order: str) -> float:

@@ -16,18 +16,16 @@ import subprocess
 import sys
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import httpx
 
-from bench import SECRETS
-from bench.stats import Figure, Measured, NotMeasured, plain
+from bench.stats import Figure, NotMeasured, result
+from bench.world import durable_store, in_turns
 from keyturn.connect.coding_agents import CLAUDE_CODE
 from keyturn.connect.hooks import hook_routes
 from keyturn.gateway.policy.load import load_policy
-from keyturn.gateway.store.open_store import open_store
 from tests.api.api_stack import serving
 from tests.connect.coding_agents.conftest import Hooks
 from tests.service.harness import ServiceHarness
@@ -36,53 +34,30 @@ _POLICY = Path(__file__).parent.parent / "examples" / "coding_agents" / "policy.
 _COMMAND = "git log --oneline | head -20"
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """The amount of work: rounds, and requests and commands in a round."""
-
-    rounds: int
-    requests: int
-    commands: int
-
-
-FULL = Plan(rounds=6, requests=50, commands=5)
-QUICK = Plan(rounds=2, requests=5, commands=1)
-
-
 async def measure(*, is_quick: bool = False) -> Figure:
     """Measure both hooks."""
-    plan = QUICK if is_quick else FULL
+    rounds, requests, commands = (2, 5, 1) if is_quick else (6, 50, 5)
     rules = load_policy(_POLICY.read_text("utf-8"), _POLICY.name)
-    with TemporaryDirectory(prefix="tk-bench-hook-") as folder:
-        async with (
-            open_store(None, Path(folder), secrets=SECRETS) as store,
-            serving(people := ServiceHarness(store, rules)) as stack,
-        ):
-            stack.api.routes = hook_routes(store)(stack.api.tenant, stack.api.limits)
-            hooks = Hooks(stack, people, stack.key(agents=["coder"]))
-            async with stack.client(hooks.key) as client:
-                await _request(hooks, client)
-                rows = [
-                    (
-                        [await _request(hooks, client) for _ in range(plan.requests)],
-                        [await _command(hooks) for _ in range(plan.commands)],
-                    )
-                    for _ in range(plan.rounds)
-                ]
-    request, command = (
-        Measured(name, "ms", tuple(tuple(row[place]) for row in rows))
-        for place, name in enumerate(("request of a hook", "keyturn hook codex"))
-    )
+    async with (
+        durable_store() as (store, _),
+        serving(people := ServiceHarness(store, rules)) as stack,
+    ):
+        stack.api.routes = hook_routes(store)(stack.api.tenant, stack.api.limits)
+        hooks = Hooks(stack, people, stack.key(agents=["coder"]))
+        async with stack.client(hooks.key) as client:
+            ask = {"request of a hook": partial(_request, hooks, client)}
+            [request] = await in_turns(ask, rounds, requests)
+            run = {"keyturn hook codex": partial(_command, hooks)}
+            [command] = await in_turns(run, rounds, commands, warms_up=False)
     return Figure(
         "A coding agent's call without people",
-        f"{plan.rounds} rounds of {plan.requests} requests and {plan.commands} runs of "
-        "the command.",
+        f"{rounds} rounds of {requests} requests and {commands} runs of the command.",
         (request, command),
-        (plain("auto call of a coding agent: added by the hook", request),),
+        (result("auto call of a coding agent: added by the hook", request),),
     )
 
 
-async def _request(hooks: Hooks, client: httpx.AsyncClient) -> float:
+async def _request(hooks: Hooks, client: httpx.AsyncClient, _: str) -> float:
     body = hooks.body(_COMMAND)
 
     async def ask() -> bool:
@@ -92,17 +67,18 @@ async def _request(hooks: Hooks, client: httpx.AsyncClient) -> float:
     return await _timed(ask)
 
 
-async def _command(hooks: Hooks) -> float:
-    options = ("--url", hooks.stack.url, "--api-key", hooks.key)
+async def _command(hooks: Hooks, _: str) -> float:
+    url, key = hooks.stack.url, hooks.key
+    env = {**os.environ, "KEYTURN_GATEWAY": url, "KEYTURN_API_KEY": key}
 
     async def ask() -> bool:
         program = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "keyturn", "hook", "codex", *options),
+            *(sys.executable, "-m", "keyturn", "hook", "codex"),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env=os.environ,
+            env=env,
         )
-        out, _ = await program.communicate(json.dumps(hooks.body(_COMMAND)).encode())
+        out, _err = await program.communicate(json.dumps(hooks.body(_COMMAND)).encode())
         return out.strip() == b"{}"
 
     return await _timed(ask)

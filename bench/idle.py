@@ -14,10 +14,9 @@ from tempfile import TemporaryDirectory
 
 from bench import SECRETS
 from bench.processes import resident_mb, worked_s
-from bench.stats import Figure, Measured, NotMeasured, plain
+from bench.stats import Figure, Measured, NotMeasured, result
 from keyturn.sandbox.server import Sandbox
 
-TITLE = "A system at rest"
 _ROOT = Path(__file__).parent.parent
 _START_S = 60.0
 _SETTLED_S = 5.0
@@ -44,12 +43,12 @@ async def measure(*, is_quick: bool = False) -> Figure:
     processor = Measured("processor", "%", tuple(used))
     memory = Measured("memory", "MB", tuple(held))
     return Figure(
-        TITLE,
+        "A system at rest",
         f"{rounds} times {seconds} s of `keyturn run` with one agent, without work.",
         (processor, memory),
         (
-            plain("idle run, share of a processor", processor, at_most=1.3),
-            plain("idle run, resident memory", memory, at_most=160),
+            result("idle run, share of a processor", processor, at_most=1.3),
+            result("idle run, resident memory", memory, at_most=160),
         ),
     )
 

@@ -17,24 +17,16 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any, cast
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from langgraph.types import Command
 
-from bench.both_agents import (
-    AGENT,
-    ANA,
-    DAN,
-    POLICY,
-    both_agents,
-    config_of,
-    run_of,
-)
+from bench.both_agents import both_agents, config_of, run_of
 from bench.payments_stub import Graph, PaymentsStub, Reply
-from bench.stats import Figure, Measured, NotMeasured, plain, ratio
+from bench.stats import Figure, NotMeasured, result
+from bench.world import AGENT, ANA, DAN, POLICY, asked_in, in_turns, shown
 from keyturn.agent.scripted_model import calling
 from keyturn.gateway.approvals.decisions import (
     Approve,
@@ -46,89 +38,57 @@ from keyturn.gateway.approvals.record import Approval
 from keyturn.gateway.garbage_collection import spare_what_is_there
 from keyturn.gateway.resume.thread_state import ThreadChange
 from keyturn.gateway.service.decide.reviews import ReviewService
-from keyturn.gateway.store.runs.run_list import Listed
 from keyturn.gateway.store.store import Store
 from tests.approvals.builders import click_on
 
-TITLE = "Many calls of one turn"
 ONE_BY_ONE_S, AT_ONCE_S = 6.0, 0.6
 """The targets with 56 calls."""
 
-_TIMEOUT_S = 120.0
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """The amount of work: rounds, and calls of one turn."""
-
-    rounds: int
-    calls: int
-
-
-FULL = Plan(rounds=3, calls=56)
-QUICK = Plan(rounds=1, calls=4)
+_TIMEOUT_S = 600.0
 
 
 async def measure(*, is_quick: bool = False) -> Figure:
     """Settle the calls of a turn one by one, then at once."""
-    return await measured(QUICK if is_quick else FULL)
-
-
-async def measured(plan: Plan) -> Figure:
-    """Settle according to the plan."""
+    rounds, n = (1, 4) if is_quick else (3, 56)
     stub = PaymentsStub()
     async with both_agents(
-        stub,
-        _refund_all(plan.calls),
-        lambda store: WithKeyturn(store, stub, plan.calls),
+        stub, _refund_all(n), lambda store: WithKeyturn(store, stub, n)
     ) as (ours, _, graph):
-        bare = Bare(graph, stub, plan.calls)
-        ways = (
-            ("one by one", ours.one_by_one),
-            ("as one batch", ours.at_once),
-            ("LangChain, one by one", bare.one_by_one),
-            ("LangChain, at once", bare.at_once),
-        )
+        bare = Bare(graph, stub, n)
         # Like `keyturn gateway`; LangChain's runs are in the same process.
         spare_what_is_there()
-        # The first turn pays for the setup of the process.
-        for name, settle in ways[1::2]:
-            await _timed(settle, f"{name} warms up")
-        taken: dict[str, list[float]] = {name: [] for name, _ in ways}
-        for turn in range(plan.rounds):
-            for name, settle in ways:
-                taken[name].append(await _timed(settle, f"{name} {turn}"))
-    n = plan.calls
-    singly, at_once, bare_singly, bare_at_once = (
-        Measured(name, "s", tuple((one,) for one in row)) for name, row in taken.items()
-    )
+        ways = {
+            "one by one": ours.one_by_one,
+            "as one batch": ours.at_once,
+            "LangChain, one by one": bare.one_by_one,
+            "LangChain, at once": bare.at_once,
+        }
+        async with asyncio.timeout(_TIMEOUT_S):
+            found = await in_turns(ways, rounds, unit="s")
+    singly, at_once, bare_singly, bare_at_once = found
+    peer = "LangChain, which records nothing"
     return Figure(
-        TITLE,
-        f"{plan.rounds} rounds of {n} calls, decided in one thread; Valkey with "
+        "Many calls of one turn",
+        f"{rounds} rounds of {n} calls, decided in one thread; Valkey with "
         "appendfsync always, SQLite checkpoints.",
-        (singly, at_once, bare_singly, bare_at_once),
+        tuple(found),
         (
-            plain(
+            result(
                 f"{n} calls one by one",
                 singly,
                 at_most=ONE_BY_ONE_S,
-                limit=f"LangChain, which records nothing: {bare_singly.at(0.5):.2f} s",
+                limit=f"{peer}: {bare_singly.at(0.5):.2f} s",
             ),
-            plain(
+            result(
                 f"{n} calls as one batch",
                 at_once,
                 at_most=AT_ONCE_S,
-                limit=f"LangChain, which records nothing: {bare_at_once.at(0.5):.2f} s",
+                limit=f"{peer}: {bare_at_once.at(0.5):.2f} s",
             ),
-            ratio("one by one: Keyturn / LangChain", singly, bare_singly),
-            ratio("one batch: Keyturn / LangChain", at_once, bare_at_once),
+            result("one by one: Keyturn / LangChain", singly, bare_singly),
+            result("one batch: Keyturn / LangChain", at_once, bare_at_once),
         ),
     )
-
-
-async def _timed(settle: Callable[[str], Any], thread: str) -> float:
-    async with asyncio.timeout(_TIMEOUT_S):
-        return float(await settle(thread))
 
 
 class WithKeyturn:
@@ -174,18 +134,13 @@ class WithKeyturn:
         for n in range(self._calls):
             self._stub.expect(f"{thread}-{n}")
         await self._reviews.ask_agent(AGENT, thread, thread, requester=DAN, origin=None)
-        keys, run_ref = self._store.keys_of_tenant("default"), run_of(thread)
-        listed: list[Listed] = []
-        while not listed:
+        while not (asked := await asked_in(self._store, run_of(thread))):
             change = await self._changes.get()
             if change.error is not None:
                 raise NotMeasured(f"The agent did not ask: {change.error!r}.")
-            listed = await self._store.approvals.of_run(keys, run_ref)
-        if len(listed) != 1:
-            raise NotMeasured(f"The turn has {len(listed)} approvals.")
-        loaded = await self._reviews.read(listed[0].id)
-        assert loaded is not None, listed
-        return loaded.approval
+        if len(asked) != 1:
+            raise NotMeasured(f"The turn has {len(asked)} approvals.")
+        return await shown(self._store, asked[0])
 
     async def _ended(self, approval: Approval, began: float) -> float:
         """Return the seconds until the run has no open calls."""

@@ -10,22 +10,16 @@ from collections.abc import Iterable, Sequence
 
 from bench.batches import Batch
 from bench.mistakes import KINDS, as_card, clean, spoilt
-from bench.stats import Figure, Measured, NotMeasured, plain
+from bench.stats import Figure, Measured, NotMeasured, result
 from keyturn.bot.cards.table import noticed
 from keyturn.gateway.policy.marks import marks_of
 
-TITLE = "Marks on the calls of a card"
 SEEN, UNSEEN = (1, 2), 20_261_130
-BATCHES = 300
 
 
 async def measure(*, is_quick: bool = False) -> Figure:
     """Make batches with a mistake and clean ones, and look at the marked calls."""
-    return measured(20 if is_quick else BATCHES)
-
-
-def measured(count: int) -> Figure:
-    """Measure this many batches of either kind."""
+    count = 20 if is_quick else 300
     planted, honest = spoilt(UNSEEN, count), clean(UNSEEN, count)
     if {one.mistake for one in planted} != {*KINDS}:
         raise NotMeasured("The batches do not have mistakes of every kind.")
@@ -38,13 +32,13 @@ def measured(count: int) -> Figure:
     seen = [one for seed in SEEN for one in spoilt(seed, count // 2)]
     times = Measured("marks of a card", "ms", (_times(honest),))
     return Figure(
-        TITLE,
+        "Marks on the calls of a card",
         f"{count} batches of 7 to 99 calls with one mistake of {len(KINDS)} kinds, and "
         f"{count} without;\nmarked: a row that the card shows on top.",
         (*kinds, _share("mistakes of seeds in view", _found(seen)), times),
         (
-            plain("mistakes that are marked", found, share=1, at_least=90),
-            plain("rows of clean batches with a mark", false, share=1, at_most=5),
+            result("mistakes that are marked", found, share=1, at_least=90),
+            result("rows of clean batches with a mark", false, share=1, at_most=5),
         ),
     )
 

@@ -21,8 +21,8 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import httpx2
@@ -30,64 +30,44 @@ from aiohttp import web
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 
-from bench import SECRETS, progress
+from bench import progress
 from bench.processes import resident_mb
-from bench.stats import Figure, Measured, NotMeasured, plain
+from bench.stats import Figure, Measured, NotMeasured, result
+from bench.world import durable_store, in_turns
 from keyturn.gateway.approvals.decisions import Approve
 from keyturn.gateway.policy.load import load_policy
-from keyturn.gateway.store.open_store import open_store
 from tests.api.api_stack import ApiStack, serving
 from tests.connect.mcp.conftest import AUTO_AND_HELD, http_server, keep_definitions
 from tests.connect.mcp.upstream import Script, make_server
 from tests.ports import free_port
 from tests.service.harness import ServiceHarness
 
-TITLE = "The MCP gate"
-
 Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """The amount of work: rounds of auto calls, and calls that wait."""
-
-    rounds: int
-    calls: int
-    between_legs: int
-    held: int
-
-
-FULL = Plan(rounds=6, calls=50, between_legs=1000, held=201)
-QUICK = Plan(rounds=2, calls=5, between_legs=20, held=5)
 
 
 async def measure(*, is_quick: bool = False) -> Figure:
     """Measure all parts."""
-    return await measured(QUICK if is_quick else FULL)
-
-
-async def measured(plan: Plan) -> Figure:
-    """Measure all parts according to the plan."""
+    rounds, calls, legs, held = (2, 5, 20, 5) if is_quick else (6, 50, 1000, 201)
     async with _World.made() as world:
         progress("auto calls, in turns")
-        direct, gated = await world.auto_calls(plan)
-        progress(f"{plan.held} held calls of one key")
-        refused = await world.held(plan.held)
-        progress(f"{plan.between_legs} calls between their legs")
-        connections, waits, memory = await world.between_legs(plan.between_legs)
+        direct, gated = await world.auto_calls(rounds, calls)
+        progress(f"{held} held calls of one key")
+        refused = await world.held(held)
+        progress(f"{legs} calls between their legs")
+        connections, waits, memory = await world.between_legs(legs)
     medians = zip(gated.by_round(0.5), direct.by_round(0.5), strict=True)
     added = Measured("added", "ms", tuple((one - other,) for one, other in medians))
     return Figure(
-        TITLE,
-        f"{plan.rounds} rounds of {plan.calls} auto calls each way; "
-        f"{plan.between_legs} calls between legs; {plan.held} held calls of one key.",
+        "The MCP gate",
+        f"{rounds} rounds of {calls} auto calls each way; "
+        f"{legs} calls between legs; {held} held calls of one key.",
         (direct, gated),
         (
-            plain("auto call: added by the gate, p50", added, at_most=10),
-            plain("calls between legs: client connections", connections, at_most=0),
-            plain("calls between legs: waits at the gateway", waits, at_most=2),
-            plain("calls between legs: memory of each", memory, at_most=30),
-            plain("held calls: refused by the gateway", refused, at_most=0),
+            result("auto call: added by the gate, p50", added, at_most=10),
+            result("calls between legs: client connections", connections, at_most=0),
+            result("calls between legs: waits at the gateway", waits, at_most=2),
+            result("calls between legs: memory of each", memory, at_most=30),
+            result("held calls: refused by the gateway", refused, at_most=0),
         ),
     )
 
@@ -114,16 +94,14 @@ class _World:
             answers[reply.status] += 1
             return reply
 
-        with TemporaryDirectory(prefix="tk-bench-mcp-") as named:
-            folder = Path(named)
+        async with durable_store() as (store, folder):
             script = Script(folder / "billing")
             app = make_server(script.folder).streamable_http_app()
-            async with open_store(None, folder, secrets=SECRETS) as store:
-                people = ServiceHarness(store, load_policy(AUTO_AND_HELD, "bench.yml"))
-                await keep_definitions(people, "coder")
-                async with serving(people, [count]) as stack, http_server(app) as url:
-                    key = stack.key(agents=["coder"])
-                    yield cls(people, stack, script, f"{url}/mcp", key, answers)
+            people = ServiceHarness(store, load_policy(AUTO_AND_HELD, "bench.yml"))
+            await keep_definitions(people, "coder")
+            async with serving(people, [count]) as stack, http_server(app) as url:
+                key = stack.key(agents=["coder"])
+                yield cls(people, stack, script, f"{url}/mcp", key, answers)
 
     @asynccontextmanager
     async def gate(self, hold: str) -> AsyncGenerator[tuple[str, int]]:
@@ -143,26 +121,15 @@ class _World:
             process.terminate()
             await process.wait()
 
-    async def auto_calls(self, plan: Plan) -> tuple[Measured, Measured]:
+    async def auto_calls(self, rounds: int, calls: int) -> list[Measured]:
         """Make auto calls directly and through the gate, in turns; in ms."""
         async with (
             self.gate("45s") as (url, _),
             _client(self.upstream) as there,
             _client(url) as through,
         ):
-            await asyncio.gather(*(_timed(one) for one in (there, through)))
-            rows = [
-                [
-                    (await _timed(there), await _timed(through))
-                    for _ in range(plan.calls)
-                ]
-                for _ in range(plan.rounds)
-            ]
-        direct, gated = (
-            tuple(tuple(pair[place] for pair in row) for row in rows)
-            for place in (0, 1)
-        )
-        return Measured("direct", "ms", direct), Measured("gated", "ms", gated)
+            ways = {"direct": partial(_timed, there), "gated": partial(_timed, through)}
+            return await in_turns(ways, rounds, calls)
 
     async def between_legs(self, number: int) -> tuple[Measured, Measured, Measured]:
         """Let calls wait between legs; return connections, waits and kB of each."""
@@ -198,14 +165,11 @@ class _World:
             for item_id in await self._pending(number):
                 await self.people.decide(item_id, Approve())
             results = await asyncio.gather(*calling)
-        ran = sum(call["args"]["to"].startswith("held") for call in self.paid())
+        paid = [call for call in self.script.calls() if call["name"] == "pay"]
+        ran = sum(call["args"]["to"].startswith("held") for call in paid)
         if any(one.is_error for one in results) or ran != number:
             raise NotMeasured(f"{ran} of {number} held calls ran.")
         return Measured("refused", "", ((float(self.answers[429]),),))
-
-    def paid(self) -> list[dict[str, Any]]:
-        """Return the effects of the held tool."""
-        return [call for call in self.script.calls() if call["name"] == "pay"]
 
     async def _pending(self, least: int) -> set[str]:
         """Return the waiting calls, once there are so many."""
@@ -235,7 +199,7 @@ async def _client(url: str, mode: str = "auto") -> AsyncGenerator[Client]:
         yield client
 
 
-async def _timed(client: Client) -> float:
+async def _timed(client: Client, _: str) -> float:
     began = time.perf_counter()
     result = await client.call_tool("look_up", {})
     if result.is_error:

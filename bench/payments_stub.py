@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, cast
 
 from langchain.agents import create_agent  # pyright: ignore[reportUnknownVariableType] - its overloads are partial
@@ -14,7 +13,7 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from langchain_core.tools import BaseTool, StructuredTool
 from langgraph.pregel import Pregel
 
-from keyturn.agent import ApprovalMiddleware, guarded
+from keyturn.agent import ApprovalMiddleware
 from keyturn.agent.scripted_model import ScriptedModel, calling
 
 Graph = Pregel[Any, Any, Any, Any]
@@ -71,30 +70,4 @@ def agent(
     make = cast("Callable[..., Graph]", create_agent)
     return make(
         ScriptedModel(reply=reply), tools=[wrap(stub.tool())], middleware=[middleware]
-    )
-
-
-def refunding_agent(effects: Path, agent: str = "support") -> Graph:
-    """Return an agent for several processes, whose tool appends a line to a file."""
-
-    async def process_refund(order_id: str, amount: float) -> str:
-        """Give money back."""
-        # One append of one short line, so that lines of two processes do not mix.
-        with effects.open("ab", buffering=0) as file:
-            file.write(f"{order_id}\n".encode())
-        return f"refunded {amount:g}"
-
-    def reply(messages: list[BaseMessage]) -> AIMessage:
-        last = messages[-1]
-        if not isinstance(last, HumanMessage):
-            return AIMessage("Done.")
-        args = {"order_id": str(last.text), "amount": 49.5}
-        return calling(("process_refund", args, "call-1"))
-
-    tool = StructuredTool.from_function(coroutine=process_refund, name="process_refund")
-    make = cast("Callable[..., Graph]", create_agent)
-    return make(
-        ScriptedModel(reply=reply),
-        tools=[guarded(tool)],
-        middleware=[ApprovalMiddleware(agent)],
     )

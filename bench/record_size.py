@@ -9,16 +9,11 @@ import json
 import re
 import zlib
 from collections import defaultdict
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
-from bench import SECRETS
-from bench.pending import ARGS_BYTES, agents_of, arguments, keys_in, open_one
-from bench.stats import Figure, Measured, plain
+from bench.pending import keys_in
+from bench.stats import Figure, Measured, result
+from bench.world import ARGS_BYTES, arguments, durable_store, open_one
 from keyturn.gateway.store.connection.connection import Connection, number
-from keyturn.gateway.store.open_store import open_store
-
-TITLE = "Memory of a pending approval"
 
 _STREAMS = {"ev", "au"}
 _KIND = re.compile(rb"^tk:(?:\{[^}]+\}:)?(?:[0-9a-f]{32}:)?(\w+)")
@@ -26,27 +21,21 @@ _KIND = re.compile(rb"^tk:(?:\{[^}]+\}:)?(?:[0-9a-f]{32}:)?(\w+)")
 
 async def measure(*, is_quick: bool = False) -> Figure:
     """Open approvals through the service, and ask the server for their memory."""
-    return await measured(200 if is_quick else 2_000)
-
-
-async def measured(count: int) -> Figure:
-    """Open and measure this many approvals."""
-    with TemporaryDirectory(prefix="tk-bench-") as folder:
-        async with open_store(None, Path(folder), secrets=SECRETS) as store:
-            agents = agents_of(store)
-            for one in range(count):
-                await open_one(store, agents, one)
-            ours = await bytes_by_kind(store.conn, count)
+    count = 200 if is_quick else 2_000
+    async with durable_store() as (store, _):
+        for one in range(count):
+            await open_one(store, one)
+        ours = await bytes_by_kind(store.conn, count)
     events = sum(ours.pop(kind, 0.0) for kind in _STREAMS)
     record = _measured("all keys of a pending approval", sum(ours.values()))
     kinds = [_measured(f"of it {kind}", size) for kind, size in [*ours.items()][:8]]
     return Figure(
-        TITLE,
+        "Memory of a pending approval",
         f"{count:,} approvals of one call each, in separate threads, arguments of "
         f"{ARGS_BYTES} bytes;\nMEMORY USAGE of every key.",
         (record, _measured("its event, in outbox and audit log", events), *kinds),
         (
-            plain(
+            result(
                 "bytes per pending approval",
                 record,
                 at_most=2200,

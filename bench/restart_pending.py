@@ -11,54 +11,38 @@ import os
 import signal
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import cast
 
 from bench import SECRETS
-from bench.pending import (
-    Command,
-    agents_of,
-    commands_of,
-    earlier_commands,
-    multiply,
-    open_one,
-)
-from bench.stats import Figure, Measured, NotMeasured, ratio
+from bench.pending import Command, commands_of, earlier_commands, multiply
+from bench.stats import Figure, NotMeasured, result
+from bench.world import durable_store, in_turns, open_one
 from keyturn.gateway.store.connection.connection import Connection, number, text
 from keyturn.gateway.store.open_store import open_store
-
-TITLE = "Restart with many pending approvals"
-MANY = 1_000_000
 
 
 async def measure(*, is_quick: bool = False) -> Figure:
     """Load both alternately."""
-    return await measured(*((2_000, 1) if is_quick else (MANY, 3)))
-
-
-async def measured(count: int, rounds: int) -> Figure:
-    """Load both stores with this many approvals in each round."""
-    with TemporaryDirectory(prefix="tk-bench-") as folder:
-        ours, theirs = Path(folder) / "ours", Path(folder) / "theirs"
-        await _filled(theirs, earlier_commands(), count)
-        await _filled(ours, await _commands(Path(folder) / "one"), count)
-        pairs = [(await _loaded(ours), await _loaded(theirs)) for _ in range(rounds)]
-    new = Measured("records of this version", "s", tuple((one,) for one, _ in pairs))
-    old = Measured("records of 881def4", "s", tuple((one,) for _, one in pairs))
+    count, rounds = (2_000, 1) if is_quick else (1_000_000, 3)
+    async with durable_store() as (store, folder):
+        await open_one(store, 0)
+        commands = {"this version": await commands_of(store.conn)}
+        commands["881def4"] = earlier_commands()
+        for name, some in commands.items():
+            await _filled(folder / name, some, count)
+        ways = {
+            f"records of {name}": partial(_loaded, folder / name) for name in commands
+        }
+        new, old = await in_turns(ways, rounds, unit="s", warms_up=False)
     return Figure(
-        TITLE,
+        "Restart with many pending approvals",
         f"{count:,} pending approvals of one call each, killed with SIGKILL; {rounds} "
         "rounds in turns.\nTimed from the server's start until it has loaded all.",
         (new, old),
-        (ratio("records of this version / of 881def4", new, old, at_most=0.6),),
+        (result("records of this version / of 881def4", new, old, at_most=0.6),),
     )
-
-
-async def _commands(folder: Path) -> list[Command]:
-    async with open_store(None, folder, secrets=SECRETS) as store:
-        await open_one(store, agents_of(store), 0)
-        return await commands_of(store.conn)
 
 
 async def _filled(folder: Path, commands: Sequence[Command], count: int) -> None:
@@ -72,7 +56,7 @@ async def _filled(folder: Path, commands: Sequence[Command], count: int) -> None
             await asyncio.sleep(0.2)
 
 
-async def _loaded(folder: Path) -> float:
+async def _loaded(folder: Path, _: str) -> float:
     began = time.perf_counter()
     async with open_store(None, folder, secrets=SECRETS) as store:
         taken = time.perf_counter() - began

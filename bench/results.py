@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
-from bench.stats import MEDIAN, P95, Figure, Ratio, short
+from bench.stats import MEDIAN, P95, Figure, Result, short
 
 _ROOT = Path(__file__).parent.parent
 
@@ -43,14 +43,14 @@ class Run:
     failed: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
 
     @property
-    def targets(self) -> list[Ratio]:
-        """Return every ratio that has a target."""
-        ratios = [one for figure in self.figures.values() for one in figure.ratios]
-        return [one for one in ratios if one.target]
+    def targets(self) -> list[Result]:
+        """Return every result that has a target."""
+        found = [one for figure in self.figures.values() for one in figure.results]
+        return [one for one in found if one.target]
 
     @property
     def missed(self) -> list[str]:
-        """Return the names of the ratios that miss their target."""
+        """Return the names of the results that miss their target."""
         return [one.name for one in self.targets if not one.is_reached]
 
 
@@ -70,35 +70,35 @@ def markdown(run: Run) -> str:
         date=now.isoformat(timespec="minutes"),
         quick=" A smoke test: its values mean nothing." * run.is_quick,
     )
-    parts = [
-        head,
-        _table(
-            ("Figure", "Measured", "Rounds", "Target", "Limit or peer"),
-            map(_target_row, run.targets),
-        ),
-    ]
+    parts = [head, _results(run.targets)]
     if run.failed:
         parts += ["## Not measured\n", _table(("Figure", "Why"), run.failed)]
     parts += ["## How each was measured\n"]
-    parts += [_section(name, figure) for name, figure in run.figures.items()]
+    parts += [section(name, figure) for name, figure in run.figures.items()]
     return "\n".join(parts)
 
 
-def _section(name: str, figure: Figure) -> str:
-    parts = [f"### {figure.title} (`python -m bench {name}`)\n", figure.about, ""]
-    others = [one for one in figure.ratios if not one.target]
-    if others:
-        rows = (_target_row(one)[:3] for one in others)
-        parts.append(_table(("Also compared", "Measured", "Rounds"), rows))
+def section(name: str, figure: Figure) -> str:
+    """Return one figure: how it was measured, its results, and the absolute values."""
     values = (
         (one.name, *(_value(one.at(share), one.unit) for share in (MEDIAN, P95)))
         for one in figure.measured
     )
-    parts.append(_table(("For context only", "p50", "p95"), values))
+    parts = (
+        f"### {figure.title} (`python -m bench {name}`)\n",
+        f"{figure.about}\n",
+        _results(figure.results),
+        _table(("For context only", "p50", "p95"), values),
+    )
     return "\n".join(parts)
 
 
-def _target_row(one: Ratio) -> tuple[str, ...]:
+def _results(results: Iterable[Result]) -> str:
+    head = ("Figure", "Measured", "Rounds", "Target", "Limit or peer")
+    return _table(head, map(_target_row, results))
+
+
+def _target_row(one: Result) -> tuple[str, ...]:
     rounds = f"{short(one.low)} to {short(one.high)}"
     target = one.target.replace("MISSED", "**missed**")
     return one.name, _value(one.value, one.unit), rounds, target, one.limit

@@ -19,8 +19,9 @@ from slack_bolt.app.async_app import AsyncApp
 from slack_sdk.web.async_client import AsyncWebClient
 
 from bench import SECRETS
-from bench.clicks import POLICY, bot_config
+from bench.clicks import bot_config
 from bench.stats import NotMeasured
+from bench.world import POLICY
 from keyturn.bot.app import SlackBot
 from keyturn.bot.ids import Action
 from keyturn.bot.manifest import EVENTS_PATH

@@ -9,10 +9,11 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+from functools import partial
 
-from bench.stats import Figure, Measured, NotMeasured, plain
+from bench.stats import Figure, NotMeasured, result
+from bench.world import in_turns
 
-TITLE = "Import and start"
 _AGENT = [sys.executable, "-X", "importtime", "-c", "import keyturn.agent"]
 _PROGRAM = [sys.executable, "-c", "from keyturn import Keyturn"]
 _HELP = [sys.executable, "-m", "keyturn", "--help"]
@@ -21,26 +22,26 @@ _HELP = [sys.executable, "-m", "keyturn", "--help"]
 async def measure(*, is_quick: bool = False) -> Figure:
     """Start each command alternately."""
     rounds = 1 if is_quick else 7
-    for command in (_AGENT, _PROGRAM, _HELP):
-        _timed(command)  # writes Python's bytecode cache
-    rows = [(_own_s(), _timed(_PROGRAM), _timed(_HELP)) for _ in range(rounds)]
-    own, program, shown = (
-        Measured(name, "s", tuple((row[place],) for row in rows))
-        for place, name in enumerate(("own share", "Keyturn", "--help"))
-    )
+    ways = {
+        "own share": partial(_own_s),
+        "Keyturn": partial(_timed, _PROGRAM),
+        "--help": partial(_timed, _HELP),
+    }
+    # The first start of each writes Python's bytecode cache.
+    own, program, shown = await in_turns(ways, rounds, unit="s")
     return Figure(
-        TITLE,
+        "Import and start",
         f"{rounds} processes each, in turns.",
         (own, program, shown),
         (
-            plain("import keyturn.agent, Keyturn's own share", own, at_most=0.2),
-            plain("from keyturn import Keyturn", program, at_most=2.0),
-            plain("keyturn --help", shown, at_most=0.5),
+            result("import keyturn.agent, Keyturn's own share", own, at_most=0.2),
+            result("from keyturn import Keyturn", program, at_most=2.0),
+            result("keyturn --help", shown, at_most=0.5),
         ),
     )
 
 
-def _own_s() -> float:
+async def _own_s(_: str) -> float:
     own_us = 0
     for line in _run(_AGENT).stderr.splitlines():
         # The format of a line: import time: self [us] | cumulative | imported package.
@@ -52,7 +53,7 @@ def _own_s() -> float:
     return own_us / 1e6
 
 
-def _timed(command: list[str]) -> float:
+async def _timed(command: list[str], _: str) -> float:
     began = time.perf_counter()
     _run(command)
     return time.perf_counter() - began

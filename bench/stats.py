@@ -44,7 +44,7 @@ class Measured:
 
 
 @dataclass(frozen=True, slots=True)
-class Ratio:
+class Result:
     """The comparison of two subjects, or the plain value of one.
 
     Attributes:
@@ -94,13 +94,13 @@ class Figure:
         title: the measured quantity.
         about: the method, in a line or two.
         measured: the absolute values, only as context.
-        ratios: the results that count.
+        results: the results that count.
     """
 
     title: str
     about: str
     measured: tuple[Measured, ...]
-    ratios: tuple[Ratio, ...]
+    results: tuple[Result, ...]
 
 
 def percentile(samples: Sequence[float], share: float) -> float:
@@ -118,100 +118,31 @@ def percentile(samples: Sequence[float], share: float) -> float:
     return ordered[below] + (ordered[above] - ordered[below]) * (place - below)
 
 
-def ratio(
+def result(
     name: str,
     above: Measured,
-    below: Measured,
+    below: Measured | None = None,
     *,
     share: float = MEDIAN,
     at_least: float | None = None,
     at_most: float | None = None,
     limit: str = "",
-) -> Ratio:
-    """Divide two subjects that were measured in the same rounds, round by round."""
-    pairs = zip(above.by_round(share), below.by_round(share), strict=True)
-    rounds = [over / under for over, under in pairs]
-    return Ratio(
+) -> Result:
+    """Divide two subjects of the same rounds; without a second, take one as it is."""
+    rounds = above.by_round(share)
+    if below:
+        pairs = zip(rounds, below.by_round(share), strict=True)
+        rounds = tuple(over / under for over, under in pairs)
+    return Result(
         name,
         statistics.median(rounds),
         min(rounds),
         max(rounds),
         at_least=at_least,
         at_most=at_most,
+        unit="" if below else above.unit,
         limit=limit,
     )
-
-
-def plain(
-    name: str,
-    measured: Measured,
-    *,
-    share: float = MEDIAN,
-    at_least: float | None = None,
-    at_most: float | None = None,
-    limit: str = "",
-) -> Ratio:
-    """Return the result of one subject, in its unit."""
-    rounds = measured.by_round(share)
-    return Ratio(
-        name,
-        statistics.median(rounds),
-        min(rounds),
-        max(rounds),
-        at_least=at_least,
-        at_most=at_most,
-        unit=measured.unit,
-        limit=limit,
-    )
-
-
-def table(figure: Figure) -> str:
-    """Return a figure as text for a terminal."""
-    lines = [figure.title, *(f"  {line}" for line in figure.about.splitlines()), ""]
-    lines += _columns(
-        ("ratio", "median", "rounds", "target"),
-        [
-            (
-                one.name,
-                f"{short(one.value)} {one.unit}".rstrip(),
-                _range(one.low, one.high),
-                one.target,
-            )
-            for one in figure.ratios
-        ],
-    )
-    lines += [f"  {one.name}: {one.limit}" for one in figure.ratios if one.limit]
-    lines.append("")
-    lines += _columns(
-        ("for context only", "p50", "p95", "p50 of the rounds"),
-        [_row(one) for one in figure.measured],
-    )
-    return "\n".join(lines) + "\n"
-
-
-def _row(one: Measured) -> tuple[str, str, str, str]:
-    medians = one.by_round(MEDIAN)
-    is_rate = one.unit == "/s"
-    p95 = "" if is_rate else f"{short(one.at(P95))} {one.unit}"
-    p50 = f"{short(one.at(MEDIAN))} {one.unit}"
-    return one.name, p50, p95, _range(min(medians), max(medians))
-
-
-def _columns(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> list[str]:
-    cells = [head, *rows]
-    widths = [max(len(row[i]) for row in cells) for i in range(len(head))]
-    return [
-        "  "
-        + "  ".join(
-            cell.rjust(width) if place in {1, 2} else cell.ljust(width)
-            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in cells
-    ]
-
-
-def _range(low: float, high: float) -> str:
-    return f"{short(low)} to {short(high)}"
 
 
 def short(value: float) -> str:

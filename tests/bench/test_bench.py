@@ -10,7 +10,8 @@ import pytest
 from bench import __main__ as command
 from bench import load
 from bench.clicks import ensure_decided, prepare
-from bench.stats import Figure, Measured, NotMeasured, percentile, ratio, table
+from bench.results import section
+from bench.stats import Figure, Measured, NotMeasured, percentile, result
 from keyturn.gateway.store.store import Store
 from keyturn.sandbox.server import Sandbox
 
@@ -39,11 +40,11 @@ def test_a_ratio_is_the_median_of_its_rounds_and_shows_their_range() -> None:
     slow = Measured("slow", "ms", ((10.0, 30.0, 20.0), (40.0,), (90.0,)))
     fast = Measured("fast", "ms", ((10.0,), (10.0,), (10.0,)))
 
-    found = ratio("slow / fast", slow, fast, at_most=3.0)
+    found = result("slow / fast", slow, fast, at_most=3.0)
 
     assert (found.value, found.low, found.high) == (4.0, 2.0, 9.0)
     assert found.target == "≤ 3 MISSED"
-    assert ratio("fast / slow", fast, slow, at_least=0.2).target == "≥ 0.2 reached"
+    assert result("fast / slow", fast, slow, at_least=0.2).target == "≥ 0.2 reached"
 
 
 def test_a_percentile_lies_between_the_samples_around_it() -> None:
@@ -54,14 +55,14 @@ def test_a_percentile_lies_between_the_samples_around_it() -> None:
         percentile([], 0.5)
 
 
-def test_the_command_prints_a_table_and_writes_only_the_page_it_is_given(
+def test_the_command_prints_a_figure_and_writes_only_the_page_it_is_given(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     ours = Measured("ours", "ms", ((1.0, 3.0), (2.0, 2.0)))
     theirs = Measured("theirs", "ms", ((4.0,), (4.0,)))
     compared = (
-        ratio("ours / theirs", ours, theirs, at_most=0.4, limit="peer: theirs"),
-        ratio("theirs / ours", theirs, ours),
+        result("ours / theirs", ours, theirs, at_most=0.4, limit="peer: theirs"),
+        result("theirs / ours", theirs, ours),
     )
     figure = Figure("A title", "How | where.", (ours, theirs), compared)
 
@@ -77,7 +78,7 @@ def test_the_command_prints_a_table_and_writes_only_the_page_it_is_given(
 
     assert command.main(["one", "--quick"]) == 0
     assert list(tmp_path.iterdir()) == []
-    assert table(figure) in capsys.readouterr().out
+    assert section("one", figure) in capsys.readouterr().out
 
     assert command.main(["--quick", "--results", "results.md"]) == 1
     page = Path("results.md").read_text(encoding="utf-8")
@@ -92,7 +93,7 @@ def test_a_missed_target_is_told_in_the_exit_code(
 ) -> None:
     slow = Measured("slow", "ms", ((4.0,),))
     fast = Measured("fast", "ms", ((1.0,),))
-    missed = ratio("slow / fast", slow, fast, at_most=2.0)
+    missed = result("slow / fast", slow, fast, at_most=2.0)
 
     async def measure(*, is_quick: bool) -> Figure:
         return Figure("A title", "How.", (slow, fast), (missed,))

@@ -25,11 +25,7 @@ import aiohttp
 from aiohttp import web
 from slack_bolt.adapter.aiohttp import to_aiohttp_response
 from slack_bolt.error import BoltError
-from slack_bolt.oauth.async_callback_options import (
-    AsyncCallbackOptions,
-    AsyncFailureArgs,
-    AsyncSuccessArgs,
-)
+from slack_bolt.oauth.async_callback_options import AsyncFailureArgs
 from slack_bolt.oauth.async_oauth_flow import AsyncOAuthFlow
 from slack_bolt.oauth.async_oauth_settings import AsyncOAuthSettings
 from slack_bolt.request.async_request import AsyncBoltRequest
@@ -48,13 +44,12 @@ from typing_extensions import override
 from keyturn.bot.ingress import Page
 from keyturn.bot.limits import Limits
 from keyturn.bot.manifest import INSTALL_PATH, REDIRECT_PATH, SCOPES
-from keyturn.bot.web import TIMEOUT_S, Slack, SlackError
+from keyturn.bot.web import Slack, SlackError
 from keyturn.gateway.approvals.events import Event, EventName
 from keyturn.gateway.clock import now_s
-from keyturn.gateway.config import SlackSettings
+from keyturn.gateway.config import Settings, text_of
 from keyturn.gateway.errors import StoreUnavailable
 from keyturn.gateway.failures import log_failure
-from keyturn.gateway.store.reviewers.installations import STATE_MS
 from keyturn.gateway.store.store import Store
 
 logger = logging.getLogger(__name__)
@@ -77,7 +72,7 @@ _NOT_INSTALLED = "The installation did not succeed, so nothing was installed."
 
 _PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>Keyturn</title></head>
-<body><h1>{title}</h1><p>{text}</p></body></html>
+<body><h1>Not installed</h1><p>{text} <a href="{page}">Begin again</a></p></body></html>
 """
 
 
@@ -99,13 +94,12 @@ class Installations(AsyncInstallationStore, AsyncOAuthStateStore):
 
     Args:
         store: keeps the installations.
-        tenant: owner of the installations: that of the bot's own settings.
-        slack: settings of the app.
-        client_secret: the app's.
-        is_served: returns whether the settings name a workspace or an organization.
+        settings: of the bot; its tenant owns the installations.
+        served: ids of the workspaces and organizations that may install the app.
         session: the caller closes it.
 
     Attributes:
+        session: as given.
         refused: why Slack did not renew a token, by the installation's id.
         changed: set when a person installed the app.
     """
@@ -113,48 +107,46 @@ class Installations(AsyncInstallationStore, AsyncOAuthStateStore):
     def __init__(
         self,
         store: Store,
-        tenant: str,
-        slack: SlackSettings,
-        client_secret: str,
-        *,
-        is_served: Callable[[str], bool],
+        settings: Settings,
+        served: Collection[str],
         session: aiohttp.ClientSession,
     ) -> None:
-        self._store, self._keys = store.installations, store.keys_of_tenant(tenant)
-        self._slack, self._is_served = slack, is_served
-        self._session = session
+        self._store = store.installations
+        self._keys = store.keys_of_tenant(settings.tenant)
+        self._slack, self._served, self.session = settings.slack, served, session
         self._limits = Limits(now_s)
         self.refused: dict[str, str] = {}
         self.changed = asyncio.Event()
+        # A repeated exchange would be refused: codes and tokens are used once.
         client = AsyncWebClient(
-            base_url=slack.api_url,
-            session=session,
-            timeout=int(TIMEOUT_S),
-            # A repeated exchange would be refused: codes and tokens are used once.
-            retry_handlers=[],
+            base_url=self._slack.api_url, session=session, retry_handlers=[]
         )
+        id_, secret = self._slack.client_id, text_of(settings.client_secret)
         self._rotator = AsyncTokenRotator(
-            client_id=slack.client_id, client_secret=client_secret, client=client
+            client=client, client_id=id_, client_secret=secret
         )
+        quiet = logging.getLogger("slack_bolt.keyturn.oauth")
+        quiet.setLevel(logging.CRITICAL)  # it logs the code of a failed exchange
         self._flow = AsyncOAuthFlow(
             client=client,
-            # Bolt would log the code of a failed exchange.
-            logger=_quiet(),
+            logger=quiet,
             settings=AsyncOAuthSettings(
-                client_id=slack.client_id,
-                client_secret=client_secret,
+                client_id=id_,
+                client_secret=secret,
                 scopes=SCOPES,
                 user_scopes=[],
-                redirect_uri=f"{slack.url}{REDIRECT_PATH}",
-                install_path=INSTALL_PATH,
-                redirect_uri_path=REDIRECT_PATH,
-                authorization_url=urljoin(slack.api_url, "/oauth/v2/authorize"),
+                redirect_uri=f"{self._slack.url}{REDIRECT_PATH}",
+                authorization_url=urljoin(self._slack.api_url, "/oauth/v2/authorize"),
                 installation_store=self,
                 state_store=self,
-                state_expiration_seconds=STATE_MS // 1000,
-                callback_options=AsyncCallbackOptions(self._succeeded, self._failed),
             ),
         )
+        self._flow.failure_handler = self._failed
+
+    @property
+    def page(self) -> str:
+        """Return the address at which people install the app."""
+        return f"{self._slack.url}{INSTALL_PATH}"
 
     @property
     def pages(self) -> dict[str, Page]:
@@ -176,11 +168,23 @@ class Installations(AsyncInstallationStore, AsyncOAuthStateStore):
                 found[id_] = one
         return found
 
-    async def remove(self, id_: str, why: str) -> None:
-        """Forget an installation; raises `StoreUnavailable`."""
-        event = self._event(EventName.APP_REMOVED, id_).with_(reason=why)
-        await self._store.write(self._keys, id_, "", event)
-        self.refused.pop(id_, None)
+    def slack_of(self, installation: Installation) -> Slack:
+        """Return Slack's Web API with the token of an installation."""
+        token = str(installation.bot_token)
+        return Slack(token, api_url=self._slack.api_url, session=self.session)
+
+    async def remove(self, id_: str, removed: Installation, why: str) -> None:
+        """Forget an installation, unless the app was installed again since.
+
+        Raises:
+            StoreUnavailable: the store does not answer.
+        """
+        stored = (await self._store.all(self._keys)).get(id_, b"")
+        found = self._read(id_, stored) if stored else None
+        if found is not None and found.bot_token == removed.bot_token:
+            event = self._event(EventName.APP_REMOVED, id_).with_(reason=why)
+            await self._store.write(self._keys, id_, "", event, seen=stored)
+        self.changed.set()
 
     async def renew(self, id_: str) -> None:
         """Renew a token that expires soon, in one process; raises `StoreUnavailable`.
@@ -208,7 +212,6 @@ class Installations(AsyncInstallationStore, AsyncOAuthStateStore):
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             logger.warning("installation.not_renewed id=%s error=%r", id_, error)
             return
-        self.refused.pop(id_, None)
         if renewed is not None:
             await self._keep(id_, renewed, stored)
 
@@ -220,9 +223,8 @@ class Installations(AsyncInstallationStore, AsyncOAuthStateStore):
         """Store a renewed token, unless the app was installed again or removed."""
         while True:
             try:
-                await self._store.write(
-                    self._keys, id_, _json(renewed), None, seen=seen
-                )
+                body = _json(renewed)
+                await self._store.write(self._keys, id_, body, None, seen=seen)
             except StoreUnavailable as error:
                 # Slack has revoked the earlier refresh token: this one is the only one.
                 log_failure(logger, error, "installation.not_kept id=%s", id_)
@@ -253,19 +255,15 @@ class Installations(AsyncInstallationStore, AsyncOAuthStateStore):
         id_ = str(installation.team_id or "")
         if installation.is_enterprise_install:
             id_ = str(installation.enterprise_id or "")
-        if not self._is_served(id_):
+        if id_ not in self._served:
             logger.error("installation.not_served id=%s", id_)
-            token = str(installation.bot_token)
             # Otherwise Slack would show the app as installed.
             with suppress(SlackError):
-                await Slack(
-                    token, api_url=self._slack.api_url, session=self._session
-                ).call("auth.revoke")
+                await self.slack_of(installation).call("auth.revoke")
             raise NotServed(id_)
         event = self._event(EventName.APP_INSTALLED, id_)
         event = event.with_(actor=f"{id_}/{installation.user_id}")
         await self._store.write(self._keys, id_, _json(installation), event)
-        self.refused.pop(id_, None)
         self.changed.set()
         logger.info("installation.made id=%s", id_)
 
@@ -301,9 +299,6 @@ class Installations(AsyncInstallationStore, AsyncOAuthStateStore):
         response.headers.update(_HEADERS)
         return response
 
-    async def _succeeded(self, args: AsyncSuccessArgs) -> BoltResponse:
-        return await args.default.success(args)
-
     async def _failed(self, args: AsyncFailureArgs) -> BoltResponse:
         logger.warning("installation.failed why=%s", args.reason[:80])
         text = _FAILED.get(args.reason, _NOT_INSTALLED)
@@ -312,24 +307,13 @@ class Installations(AsyncInstallationStore, AsyncOAuthStateStore):
                 f"This Keyturn does not serve {args.error}, so nothing was installed. "
                 "Its operator adds the workspace to 'slack.workspaces'."
             )
-        text = (
-            f'{escape(text)} <a href="{self._slack.url}{INSTALL_PATH}">Begin again</a>'
-        )
+        cookie = args.settings.state_utils.build_set_cookie_for_deletion()
         return BoltResponse(
             status=args.suggested_status_code,
-            headers={
-                "Content-Type": "text/html; charset=utf-8",
-                "Set-Cookie": args.settings.state_utils.build_set_cookie_for_deletion(),
-            },
-            body=_PAGE.format(title="Not installed", text=text),
+            headers={"Content-Type": "text/html", "Set-Cookie": cookie},
+            body=_PAGE.format(text=escape(text), page=escape(self.page)),
         )
 
 
 def _json(installation: Installation) -> str:
     return json.dumps(installation.to_dict_for_copying(), default=datetime.isoformat)
-
-
-def _quiet() -> logging.Logger:
-    quiet = logging.getLogger("slack_bolt.keyturn.oauth")
-    quiet.setLevel(logging.CRITICAL)
-    return quiet

@@ -20,7 +20,6 @@ from dataclasses import dataclass, replace
 from http import HTTPStatus
 from typing import NamedTuple, cast
 
-import aiohttp
 from prometheus_client import generate_latest
 from slack_bolt.request.internals import parse_body
 from slack_bolt.response import BoltResponse
@@ -29,21 +28,13 @@ from slack_sdk.oauth.installation_store import Installation
 from keyturn.bot.app import WorkspaceBot, quiet_slack_loggers
 from keyturn.bot.ingress import HTTP_PORT, Delivery, Ingress, serve
 from keyturn.bot.installations import RENEWED_BEFORE_MIN, Installations
-from keyturn.bot.web import (
-    TOKEN_ERRORS,
-    Slack,
-    SlackBody,
-    SlackError,
-    SlackRefused,
-    text_at,
-)
-from keyturn.gateway.config import SlackSettings
+from keyturn.bot.web import SlackBody, SlackError, SlackRefused, text_at
+from keyturn.gateway.config import Settings, text_of
 from keyturn.gateway.errors import KeyturnError, StoreUnavailable
 from keyturn.gateway.failures import any_failure, log_failure
 from keyturn.gateway.health import Health, serving_health
 from keyturn.gateway.instruments import REGISTRY
 from keyturn.gateway.service.decide.reviews import ReviewService
-from keyturn.gateway.service_settings import Address
 from keyturn.gateway.store.store import Store
 
 logger = logging.getLogger(__name__)
@@ -84,19 +75,12 @@ class Workspaces:
     Args:
         workspaces: the workspaces of the settings, by id.
         installations: the installations of the app.
-        slack: settings of the app.
-        session: the caller closes it.
     """
 
     def __init__(
-        self,
-        workspaces: Mapping[str, Workspace],
-        installations: Installations,
-        slack: SlackSettings,
-        session: aiohttp.ClientSession,
+        self, workspaces: Mapping[str, Workspace], installations: Installations
     ) -> None:
         self._workspaces, self._installations = workspaces, installations
-        self._slack, self._session = slack, session
         self._running: dict[str, _Running] = {}
         self._failed: dict[str, str] = {}
         self._store_problem = ""
@@ -132,8 +116,11 @@ class Workspaces:
         try:
             found = await self._installations.all()
             for id_ in {team, str(body.get("enterprise_id"))} & found.keys():
-                if error := await self._refusal(found[id_]):
-                    await self._end(id_, found, error)
+                slack = self._installations.slack_of(found[id_])
+                with suppress(SlackRefused):
+                    await slack.test()
+                if slack.token_error:
+                    await self._end(id_, found, slack.token_error)
         except (SlackError, StoreUnavailable) as error:
             log_failure(logger, error, "workspace.not_removed team=%s", team)
             return BoltResponse(status=HTTPStatus.SERVICE_UNAVAILABLE)
@@ -147,20 +134,7 @@ class Workspaces:
                 ended = await workspace.service.queue.end_without_reviewers()
                 logger.warning("workspace.removed team=%s ended=%d", team, ended)
         # Last: until then, a repeated event ends the rest.
-        await self._installations.remove(id_, error)
-        self._installations.changed.set()
-
-    async def _refusal(self, installation: Installation) -> str:
-        """Return Slack's refusal of an installation's token; "" if it works."""
-        token = str(installation.bot_token)
-        slack = Slack(token, api_url=self._slack.api_url, session=self._session)
-        try:
-            await slack.test()
-        except SlackRefused as error:
-            if error.error not in TOKEN_ERRORS:
-                raise
-            return error.error
-        return ""
+        await self._installations.remove(id_, found[id_], error)
 
     async def _follow(self) -> None:
         """Run the bots of the stored installations until it is cancelled."""
@@ -226,24 +200,21 @@ class Workspaces:
         await asyncio.gather(*map(self._stop, list(self._running)))
 
     @asynccontextmanager
-    async def serving(
-        self, signing_secret: str, store: Store, health_at: Address | None
-    ) -> AsyncGenerator[None]:
+    async def serving(self, settings: Settings, store: Store) -> AsyncGenerator[None]:
         """Serve Slack and the installation pages while the block runs.
 
         Args:
-            signing_secret: the app's.
+            settings: of the bot.
             store: its clock is compared with Slack's timestamps.
-            health_at: separate address for health and metrics; None: the same one.
 
         Raises:
             SettingsError: an address cannot be used; the message names the fix.
         """
         quiet_slack_loggers()
-        slack = self._slack
+        slack, health_at = settings.slack, settings.metrics.listen
         health = Health(self._problems, self._facts, _metrics)
         ingress = Ingress(
-            signing_secret=signing_secret,
+            signing_secret=text_of(settings.signing_secret),
             receive=self.receive,
             health=health if health_at is None else None,
             pages=self._installations.pages,
@@ -272,7 +243,7 @@ class Workspaces:
         return {"workspaces": {team: why for team, why in found.items() if why}}
 
     async def _problems_of(self, team: str) -> list[str]:
-        page = f"{self._slack.url}/slack/install"
+        page = self._installations.page
         running = self._running.get(team)
         if running is None:
             default = f"The app is not installed here; install it at {page}"

@@ -7,8 +7,6 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 
-from pydantic import SecretStr
-
 from keyturn.bot.app import SlackBot
 from keyturn.bot.config import BotConfig
 from keyturn.cli.store_access import open_configured
@@ -16,7 +14,7 @@ from keyturn.connect.hooks import hook_routes
 from keyturn.connect.servers import connecting_servers
 from keyturn.gateway.api.reading_routes import readiness
 from keyturn.gateway.api.serving import serving_api
-from keyturn.gateway.config import Settings
+from keyturn.gateway.config import Settings, text_of
 from keyturn.gateway.embed import Keyturn
 from keyturn.gateway.errors import SettingsError
 from keyturn.gateway.policy_file import PolicyFile, followed
@@ -159,8 +157,3 @@ async def reviewing(
         followed(policy, store, tenant=settings.tenant),
     ):
         yield ReviewService(store, policy, tenant=settings.tenant)
-
-
-def text_of(secret: SecretStr | None) -> str:
-    """Return the text of a secret; "" if it is not set."""
-    return secret.get_secret_value() if secret else ""

@@ -8,19 +8,18 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
 
-import aiohttp
 from slack_sdk.oauth.installation_store import Installation
 
 from keyturn.bot.app import WorkspaceBot
 from keyturn.bot.installations import Installations
 from keyturn.bot.manifest import INSTALL_PATH
-from keyturn.bot.web import Slack, SlackRefused
+from keyturn.bot.web import SlackRefused
 from keyturn.bot.workspaces import Workspace, Workspaces
 from keyturn.cli.reviewer_checks import Check, State
-from keyturn.cli.stack import config_of, reviewing, text_of
+from keyturn.cli.stack import config_of, reviewing
 from keyturn.cli.store_access import open_configured
 from keyturn.gateway.client.outgoing import outgoing
-from keyturn.gateway.config import VARIABLES, Settings, SlackMode, SlackSettings
+from keyturn.gateway.config import VARIABLES, Settings, SlackMode, text_of
 from keyturn.gateway.errors import KeyturnError, SettingsError
 from keyturn.gateway.policy.load import load_with_lines
 from keyturn.gateway.service.decide.reviews import ReviewService
@@ -92,28 +91,15 @@ async def serving_workspaces(
             open_configured(settings, insecure_dev=insecure_dev, waits=True)
         )
         session = await enter(outgoing())
-        installations = _installations(settings, each, store, session)
-        bots = Workspaces(workspaces, installations, settings.slack, session)
-        signing_secret = text_of(settings.signing_secret)
-        await enter(bots.serving(signing_secret, store, settings.metrics.listen))
+        installations = Installations(store, settings, _served(each), session)
+        await enter(Workspaces(workspaces, installations).serving(settings, store))
         yield store
 
 
-def _installations(
-    settings: Settings,
-    each: Mapping[str, Settings],
-    store: Store,
-    session: aiohttp.ClientSession,
-) -> Installations:
+def _served(each: Mapping[str, Settings]) -> frozenset[str]:
+    """Return the ids of workspaces and organizations that may install the app."""
     organizations = {one.slack.organization for one in each.values()} - {""}
-    return Installations(
-        store,
-        settings.tenant,
-        settings.slack,
-        text_of(settings.client_secret),
-        is_served={*each, *organizations}.__contains__,
-        session=session,
-    )
+    return frozenset({*each, *organizations})
 
 
 async def check_workspaces(
@@ -126,10 +112,11 @@ async def check_workspaces(
         yield Check("workspaces", State.BAD, str(error))
         return
     async with open_configured(settings) as store, outgoing() as session:
-        found = await _installations(settings, each, store, session).all()
+        installations = Installations(store, settings, _served(each), session)
+        found = await installations.all()
         for team, one in each.items():
             try:
-                text = await _checked(one, found, settings.slack, session)
+                text = await _checked(one, found, installations)
             except KeyturnError as error:
                 yield Check(f"workspace {team}", State.BAD, str(error))
             else:
@@ -137,21 +124,16 @@ async def check_workspaces(
 
 
 async def _checked(
-    one: Settings,
-    found: Mapping[str, Installation],
-    slack: SlackSettings,
-    session: aiohttp.ClientSession,
+    one: Settings, found: Mapping[str, Installation], installations: Installations
 ) -> str:
-    source = one.policy
+    source, page = one.policy, installations.page
     load_with_lines(source.read(), str(source.path), under=source.under)
-    page = f"{slack.url}{INSTALL_PATH}"
     team, organization = one.slack.team, one.slack.organization
     installation = found.get(team) or found.get(organization)
     if installation is None:
         raise SettingsError(f"The app is not installed there; install it at {page}")
-    token = str(installation.bot_token)
     try:
-        await Slack(token, api_url=slack.api_url, session=session).test()
+        await installations.slack_of(installation).test()
     except SlackRefused as error:
         raise SettingsError(
             f"Slack refuses its token with {error.error!r}; install the app again at "

@@ -412,6 +412,11 @@ class Settings(SettingsFile):
             )
 
 
+def text_of(secret: SecretStr | None) -> str:
+    """Return the text of a secret; "" if it is not set."""
+    return secret.get_secret_value() if secret else ""
+
+
 def _refuse_secrets(document: Document) -> None:
     problems = [
         document.problem(

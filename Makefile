@@ -98,7 +98,8 @@ test-deep: $(VENV)/.dev
 
 # Tests of the store, on the server that KEYTURN_TEST_REDIS names. They empty this server.
 test-store: $(VENV)/.dev
-	$(call timed,$(BIN)/python -m pytest tests/store tests/service tests/races)
+	$(call timed,$(BIN)/python -m pytest tests/store tests/service tests/races \
+		tests/cli/test_verify.py)
 
 # pyproject.toml lists the modules to cover; these tests suffice. Property tests are left
 # out, because their random examples cover a line on some days only.

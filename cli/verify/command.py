@@ -15,8 +15,9 @@ from pydantic import AwareDatetime, ValidationError
 from keyturn.cli import console
 from keyturn.cli.command_context import CommandContext, command_context
 from keyturn.cli.verify import deciding, executions, forgeries, installation
-from keyturn.cli.verify.guarantee import GUARANTEES, Proof, prove
+from keyturn.cli.verify.guarantee import GUARANTEES, Proof, prove_by
 from keyturn.cli.verify.scratch import scratch_tenant
+from keyturn.cli.verify.slack_card import card_in
 from keyturn.gateway.errors import NotVerified, SettingsError
 from keyturn.gateway.protocol.public_keys import parse_public_key
 from keyturn.gateway.protocol.receipts import parse_envelope, verified
@@ -65,6 +66,10 @@ def verify(
         list[str] | None,
         typer.Option(metavar="PUBLIC", help="A public key for --check; repeatable."),
     ] = None,
+    slack: Annotated[
+        str,
+        typer.Option(metavar="CHANNEL", help="Also post, update and delete a card."),
+    ] = "",
     json: console.AsJson = False,
 ) -> None:
     """Prove the guarantees on this installation: store, policy and keys.
@@ -74,18 +79,19 @@ def verify(
 
     Examples:
       keyturn verify                           a table of all guarantees
+      … --slack "#agent-approvals"             and a test card in this channel
       … --report proof.json                    and a signed report
       … --check proof.json --key "$AUDIT_KEY"  check a report, without a store
     """
-    if bool(check) is not bool(key) or bool(check and report):
+    if bool(check) is not bool(key) or bool(check and (report or slack)):
         raise SettingsError(
-            "Write --check FILE with --key PUBLIC, without --report: a report cannot "
-            "vouch for its own key. 'keyturn keys list' prints the keys."
+            "Write --check FILE with only --key PUBLIC: a report cannot vouch for its "
+            "own key. 'keyturn keys list' prints the keys."
         )
     if check:
         found = _checked(check, key or [])
     else:
-        found = asyncio.run(_proven(command_context(ctx), report))
+        found = asyncio.run(_proven(command_context(ctx), report, slack))
     if json:
         console.as_json(found.model_dump(mode="json"))
     else:
@@ -94,9 +100,13 @@ def verify(
         raise typer.Exit(BROKEN)
 
 
-async def _proven(command: CommandContext, file: Path | None) -> Report:
+async def _proven(command: CommandContext, file: Path | None, channel: str) -> Report:
     """Prove all guarantees; write the report if there is a file for it."""
     settings, policy = command.settings(), command.policy()
+    checks = [*GUARANTEES.values()]
+    if channel:
+        token = settings.bot_token
+        checks.append(card_in(channel, token.get_secret_value() if token else ""))
     # Before the proof: a missing key should not cost a minute.
     key = Keyring.of(settings).signing(Role.AUDIT) if file else None
     # The attacks would fill the terminal with warnings.
@@ -107,7 +117,7 @@ async def _proven(command: CommandContext, file: Path | None) -> Report:
             at=datetime.fromtimestamp(await scratch.now_ms() / 1000, UTC),
             store=(await read_facts(scratch.store.conn))[0].name,
             policy=policy.digest,
-            proofs=tuple([await prove(scratch, name) for name in GUARANTEES]),
+            proofs=tuple([await prove_by(scratch, *one) for one in checks]),
         )
     if file and key:
         text = key.envelope(PAYLOAD_TYPE, made.model_dump_json().encode())

@@ -62,8 +62,12 @@ def expect_is(found: object, kind: type) -> None:
 
 
 async def prove(scratch: Scratch, name: str) -> Proof:
-    """Prove one guarantee."""
-    proof, check = GUARANTEES[name]
+    """Prove one guarantee of the list."""
+    return await prove_by(scratch, *GUARANTEES[name])
+
+
+async def prove_by(scratch: Scratch, proof: Proof, check: Check) -> Proof:
+    """Prove one guarantee by its check."""
     try:
         async with asyncio.timeout(LONGEST_S):
             await check(scratch)

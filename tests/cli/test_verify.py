@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import subprocess
 from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import cast
@@ -16,11 +18,13 @@ from keyturn.gateway.config import Settings
 from keyturn.gateway.secret_file import write_private
 from keyturn.gateway.store.connection.connection import Connection
 from keyturn.gateway.trust.key_folder import SigningKey
+from keyturn.sandbox.faults import Fault
+from keyturn.sandbox.server import Sandbox
 from tests.cli.conftest import Shell
 from tests.cli.verify_mutants import MUTANTS
 from tests.service.harness import POLICY, RULES, ServiceHarness
 from tests.store_secrets import SECRETS
-from tests.topologies import Cluster
+from tests.topologies import DURABLE, Cluster, Node, programs
 
 
 def settings_of(url: str, folder: Path) -> Settings:
@@ -123,7 +127,8 @@ def a_report_is_checked_with_its_key_alone(prover: Shell) -> None:
 def test_a_broken_guarantee_is_shown_and_signed(
     prover: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(command, "GUARANTEES", ["hidden_characters"])
+    only = {"hidden_characters": GUARANTEES["hidden_characters"]}
+    monkeypatch.setattr(command, "GUARANTEES", only)
     monkeypatch.setattr("keyturn.bot.text._is_usual", bool)
 
     shown = prover("verify", "--report", "proof.json")
@@ -134,17 +139,93 @@ def test_a_broken_guarantee_is_shown_and_signed(
     assert prover("verify", "--check", "proof.json", "--key", key).code == 1
 
 
+async def all_hold(url: str, folder: Path) -> None:
+    """Prove all guarantees on a server, which then has nothing of them."""
+    async with scratch_tenant(settings_of(url, folder), RULES) as scratch:
+        proofs = [await prove(scratch, name) for name in GUARANTEES]
+
+    assert not {one.name: one.broken for one in proofs if one.broken}
+    left = Connection(url)
+    masters = await left.on_each_master("KEYS", "*verify*")
+    await left.close()
+    assert not any(masters.values())
+
+
 @pytest.mark.slow
 @pytest.mark.xdist_group("topologies")
 async def test_all_hold_on_a_cluster(
     replicated_cluster: Cluster, tmp_path: Path
 ) -> None:
-    settings = settings_of(replicated_cluster.url, tmp_path)
-    async with scratch_tenant(settings, RULES) as scratch:
-        proofs = [await prove(scratch, name) for name in GUARANTEES]
+    await all_hold(replicated_cluster.url, tmp_path)
 
-    assert not {one.name: one.broken for one in proofs if one.broken}
-    left = Connection(replicated_cluster.url)
-    masters = await left.on_each_master("KEYS", "*verify*")
-    await left.close()
-    assert not any(masters.values())
+
+@pytest.mark.slow
+async def test_all_hold_on_redis_8(tmp_path: Path) -> None:
+    program = programs().get("redis")
+    told = await asyncio.to_thread(version_of, program) if program else ""
+    if " v=8." not in told:
+        pytest.skip("this machine has no redis-server of version 8")
+    assert program
+    node = Node(program, tmp_path / "server", dict(DURABLE))
+    await asyncio.to_thread(node.start)
+    try:
+        await all_hold(node.url, tmp_path)
+    finally:
+        await asyncio.to_thread(node.kill)
+
+
+def version_of(program: str) -> str:
+    return subprocess.run(
+        [program, "--version"], capture_output=True, text=True, check=True
+    ).stdout
+
+
+@pytest.fixture
+async def poster(
+    prover: Shell, monkeypatch: pytest.MonkeyPatch
+) -> AsyncGenerator[tuple[Shell, Sandbox]]:
+    """Give a shell that only proves the card, and a sandbox."""
+    monkeypatch.setattr(command, "GUARANTEES", {})
+    async with Sandbox() as sandbox:
+        prover.env |= {
+            "KEYTURN_SLACK_API_URL": sandbox.api_url,
+            "SLACK_BOT_TOKEN": sandbox.bot_token,
+        }
+        yield prover, sandbox
+
+
+async def test_a_card_is_posted_updated_and_deleted(
+    poster: tuple[Shell, Sandbox],
+) -> None:
+    shell, sandbox = poster
+    words = ("verify", "--slack", "#agent-approvals", "--json")
+
+    [proof] = (await asyncio.to_thread(shell.found, *words))["proofs"]
+
+    assert (proof["name"], proof["broken"]) == ("slack_card", "")
+    post, update, delete = sandbox.calls
+    assert [it.method for it in (post, update, delete)] == [
+        "chat.postMessage", "chat.update", "chat.delete",
+    ]  # fmt: skip
+    assert "A test by 'keyturn verify'" in json.dumps(post.arguments)
+    assert update.arguments["blocks"] != post.arguments["blocks"]
+    assert update.arguments["ts"] == delete.arguments["ts"]
+    assert not any(it.error for it in sandbox.calls)
+
+
+async def test_a_card_that_cannot_be_updated_is_deleted_and_reported(
+    poster: tuple[Shell, Sandbox],
+) -> None:
+    shell, sandbox = poster
+    sandbox.faults.plan(Fault.HTTP_500, "chat.update")
+
+    code, out, _ = await asyncio.to_thread(shell, "verify", "--slack", "C0APPROVALS")
+
+    assert (code, "Slack's chat.update failed" in out) == (command.BROKEN, True)
+    assert sandbox.calls[-1].method == "chat.delete"
+    assert sandbox.calls[-1].error is None
+    code, out, _ = await asyncio.to_thread(shell, "verify", "--slack", "C0NONE")
+    assert (code, "channel_not_found" in out) == (command.BROKEN, True)
+    del shell.env["SLACK_BOT_TOKEN"]
+    told = await asyncio.to_thread(shell.refused, "verify", "--slack", "C0APPROVALS")
+    assert "set SLACK_BOT_TOKEN" in told

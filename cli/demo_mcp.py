@@ -1,9 +1,8 @@
-"""An MCP client calls a tool whose server verifies receipts: a script, and the page."""
+"""The MCP client of the demo's page: it calls a tool whose server verifies receipts."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import math
 import os
@@ -13,17 +12,12 @@ from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from keyturn.bot.ids import Action, Input
-from keyturn.cli.demo_context import DemoContext, expect
-from keyturn.cli.demo_hook import demo_key
 from keyturn.cli.demo_stack import CHANNEL, HAS_MCP, MCP_REQUEST, REQUESTER, DemoStack
 from keyturn.cli.samples import sample_settings
-from keyturn.connect.gate import Gate, HttpGate
 from keyturn.connect.local_gate import LocalGate
 from keyturn.gateway.background import begun
-from keyturn.gateway.errors import SettingsError
 from keyturn.gateway.failures import any_failure, log_failure
-from keyturn.gateway.protocol.records import ItemState, Person
+from keyturn.gateway.protocol.records import Person
 from keyturn.gateway.secret_file import load_or_create_secret
 from keyturn.gateway.trust.key_folder import Role
 
@@ -38,44 +32,11 @@ if HAS_MCP or TYPE_CHECKING:  # the packages of an extra
 logger = logging.getLogger(__name__)
 
 AGENT = "mcp"
-ASKED, EDITED = "899", "449.50"
-REASON = "Only half of it was damaged."
+ASKED = "899"
 TOOL = "process_refund"
 ANSWER = "The MCP client got: "
 HOLD_S = 3600.0
 """How long a request waits for people; a call expires after an hour in the demo."""
-
-
-async def mcp(context: DemoContext) -> None:
-    """Reviewers approve a server's tools, then edit a call, which runs once."""
-    if not HAS_MCP:
-        raise SettingsError(
-            "The script 'mcp' needs the extra 'mcp': pip install 'keyturn[mcp]'"
-        )
-    key = await demo_key(context, AGENT)
-    gate = HttpGate(context.demo.stack.api_url, key)
-    folder = context.ledger.parent
-    async with aclosing(gate), _client(context.demo, folder, gate, key) as client:
-        # The tools of the server are new, so people read their definitions first.
-        await client.list_tools()
-        ts, approval = await context.card_after("0")
-        await context.click(ts, Action.APPROVE, approval, 0)
-        await context.reached(approval, {0: ItemState.EXECUTED})
-        context.say("mcp.listed", client="demo", tools=[TOOL])
-
-        args = {"order_id": "78291", "amount": ASKED}
-        calling = asyncio.create_task(client.call_tool(TOOL, args))
-        ts, approval = await context.card_after(ts)
-        await context.click(ts, Action.EDIT, approval, 0)
-        await context.fill({"amount": EDITED, Input.REASON: REASON}, approval, 0)
-        await context.reached(approval, {0: ItemState.EXECUTED})
-        result = await calling
-        context.say("mcp.answered", client="demo", is_error=result.is_error)
-    text = _text(result)
-    expect(not result.is_error, f"The server refused the call: {text}")
-    expect(REASON in text, "The client did not get the reviewer's reason.")
-    refunds = _refunds(folder)
-    expect(refunds == [EDITED], f"{EDITED} was expected; {refunds} ran.")
 
 
 @asynccontextmanager
@@ -134,7 +95,7 @@ async def _ask(demo: DemoStack, client: Client, ts: str) -> None:
 
 @asynccontextmanager
 async def _client(
-    demo: DemoStack, folder: Path, gate: Gate, key: str
+    demo: DemoStack, folder: Path, gate: LocalGate, key: str
 ) -> AsyncGenerator[Client]:
     """Connect a client to a gate in front of the server that wants receipts."""
     server = sample_settings().parent / "examples" / "mcp_tool_server.py"
@@ -163,8 +124,3 @@ def _payments(demo: DemoStack, folder: Path) -> dict[str, str]:
 
 def _text(result: CallToolResult) -> str:
     return " ".join(getattr(one, "text", "") for one in result.content)
-
-
-def _refunds(folder: Path) -> list[str]:
-    lines = (folder / "refunds.jsonl").read_text("utf-8").splitlines()
-    return [str(json.loads(line)["amount"]) for line in lines]

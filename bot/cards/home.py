@@ -294,7 +294,7 @@ def _heading(group: Group, *, is_first: bool) -> list[Block]:
     above = [] if is_first else [divider()]
     if group.count == 1:
         return above
-    name = untrusted(fit(f"{group.tool} · {group.agent}: {group.calls}", 150))
+    name = untrusted(fit(f"{group.tool} · agent {group.agent}: {group.calls}", 150))
     count = len(group.together)
     if count <= 1:
         return [*above, section(name)]
@@ -357,10 +357,10 @@ def _row(
     titles = [fit(_title(approval), LINE)] if has_title else []
     small: list[Template | Plain] = [_facts(approval, item, why)]
     if reasons:
-        small.append(label(fit(reasons, NOTE)))
+        small.append(label(f"Why: {fit(reasons, NOTE)}"))
     if not (is_own or is_decided):
-        to = "Open to answer" if item.is_question else "Open to decide"
-        small.append(label(to))
+        to = "Answer" if item.is_question else "Decide"
+        small.append(label(f"{to} in Full details"))
     # The heading of a group names the agent of all its rows.
     if names_agent:
         small.append(untrusted(fit(approval.agent, NAME)))
@@ -405,7 +405,7 @@ def _facts(approval: Approval, item: Item, why: str) -> Template:
         said = "the first expires {at}"
     facts.append(template(said, at=when(approval.expires_at_ms)))
     if approval.requester is not None:
-        facts.append(template("for {who}", who=who(approval.requester)))
+        facts.append(template("requested by {who}", who=who(approval.requester)))
     return joined(" · ", facts)
 
 

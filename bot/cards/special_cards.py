@@ -48,6 +48,7 @@ from keyturn.bot.cards.listing import (
     boxes,
     call_title,
     fitted,
+    forms_of,
     is_misleading,
 )
 from keyturn.bot.cards.mentions import of_roles
@@ -81,6 +82,7 @@ from keyturn.gateway.approvals.record import Approval, Item
 from keyturn.gateway.approvals.requirement import SpotCheck
 from keyturn.gateway.approvals.similar import Bounds, micro_text
 from keyturn.gateway.approvals.standing import bounds_of, left_of
+from keyturn.gateway.policy.formats import formatted
 from keyturn.gateway.protocol.questions import NO_ANSWER, Question, QuestionType
 from keyturn.gateway.protocol.records import ItemState, Tier, Verb
 from keyturn.sandbox.blockkit.limits import BLOCKS_IN_MESSAGE
@@ -147,11 +149,11 @@ def standing_approval(frame: Frame) -> list[Block]:
     """Return the bounds of a standing approval, its uses and its buttons."""
     approval = frame.approval
     item, bounds = approval.items[0], bounds_of(approval)
-    equal = fitted(boxes(bounds.tool, bounds.equal, ()), budget=_EQUAL)
+    equal = fitted(boxes(bounds.tool, bounds.equal, (), forms_of(item)), budget=_EQUAL)
     # An ended one shows its end instead of its bounds.
     is_over = not (item.is_pending or item.state is _S.AUTHORIZED)
     return [
-        *([] if is_over else [*exactly(equal), context(*_limits(bounds))]),
+        *([] if is_over else [*exactly(equal), context(*_limits(item, bounds))]),
         *_uses_so_far(approval, item),
         *button_row(_standing_buttons(frame, item, is_whole=equal.is_complete)),
     ]
@@ -170,12 +172,21 @@ def free_arguments(paths: Sequence[str]) -> list[Plain]:
     return [said] if paths else []
 
 
-def _limits(bounds: Bounds) -> list[Template | Plain]:
+def amount_text(item: Item, path: str, micro: int) -> str:
+    """Return an amount in the format that the policy has for its argument."""
+    text, form = micro_text(micro), forms_of(item).formats.get(path[len("args.") :])
+    return (formatted(text, form) if form else None) or text
+
+
+def _limits(item: Item, bounds: Bounds) -> list[Template | Plain]:
     """Return the limits in words, one per part."""
     parts: list[Template | Plain] = [*free_arguments(bounds.may_differ)]
     if bounds.amount:
         amount = bounds.amount.removeprefix("args.")
-        each, total = micro_text(bounds.each_micro), micro_text(bounds.total_micro)
+        each, total = (
+            amount_text(item, bounds.amount, micro)
+            for micro in (bounds.each_micro, bounds.total_micro)
+        )
         parts.append(label(f"{amount}: at most {each} each, {total} in all."))
     parts.append(label(f"At most {counted(bounds.uses)}."))
     parts.append(template("Until {at}.", at=when(bounds.until_ms)))
@@ -192,7 +203,11 @@ def left_text(approval: Approval) -> str:
     words = f"{uses} of {counted(bounds.uses)} left"
     if not bounds.amount:
         return words
-    return f"{words}, {micro_text(total)} of {micro_text(bounds.total_micro)}"
+    left, most = (
+        amount_text(approval.items[0], bounds.amount, micro)
+        for micro in (total, bounds.total_micro)
+    )
+    return f"{words}, {left} of {most}"
 
 
 def _uses_so_far(approval: Approval, item: Item) -> list[Block]:

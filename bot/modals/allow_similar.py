@@ -18,7 +18,12 @@ from keyturn.bot.blocks import (
 from keyturn.bot.cards.frame import Frame
 from keyturn.bot.cards.listing import boxes, call_title, fitted, forms_of
 from keyturn.bot.cards.refs import when
-from keyturn.bot.cards.special_cards import exactly, free_arguments, left_text
+from keyturn.bot.cards.special_cards import (
+    amount_text,
+    exactly,
+    free_arguments,
+    left_text,
+)
 from keyturn.bot.cards.states import UNREVIEWED_STATE_NAMES
 from keyturn.bot.ids import Input, View
 from keyturn.bot.modals.call_form import call_form, reason_field
@@ -85,7 +90,7 @@ def view(frame: Frame, index: int, offer: Offer, past: PastCalls) -> Block:
             str(_first_uses(rule)),
             f"The policy allows up to {rule.uses}.",
         ),
-        *_amounts(offer, past.each_micro),
+        *_amounts(item, offer, past.each_micro),
         *([reason_field()] if Verb.APPROVE in item.requires_reason else []),
         note(
             "You approve the call on the card as well. Similar calls that the policy "
@@ -166,14 +171,15 @@ def _past(past: PastCalls) -> list[Block]:
     return [section(label(text))]
 
 
-def _amounts(offer: Offer, each: int) -> list[Block]:
+def _amounts(item: Item, offer: Offer, each: int) -> list[Block]:
     rule = offer.rule
     if not rule.sum:
         return []
     name = fit(rule.sum.removeprefix("args."), _PATHS)
     # At most what calls of this size could use: people widen a narrow limit.
     total = min(each * _first_uses(rule), rule.total_micro) or rule.total_micro
-    hint = f"The policy allows up to {micro_text(rule.total_micro)}."
+    most = amount_text(item, rule.sum, rule.total_micro)
+    hint = f"The policy allows up to {most}."
     return [
         _number(Input.EACH, f"{name}: at most in one call", micro_text(each), hint),
         _number(Input.TOTAL, f"{name}: at most in all calls", micro_text(total), hint),
@@ -206,7 +212,7 @@ def newest_uses(approval: Approval) -> tuple[Use, ...]:
 
 def uses_list(approval: Approval, items: Mapping[str, Item]) -> Block:
     """Return the list; ``items`` are the calls that are still stored, by id."""
-    has_amount = bool(bounds_of(approval).amount)
+    path, standing = bounds_of(approval).amount, approval.items[0]
     shown = newest_uses(approval)
     blocks = [context(label(f"{left_text(approval)}."))]
     if not shown:
@@ -217,7 +223,8 @@ def uses_list(approval: Approval, items: Mapping[str, Item]) -> Block:
         blocks.append(
             section(untrusted(fit(call_title(item), LINE)) if item else title)
         )
-        amount = [label(micro_text(use.amount_micro))] if has_amount else []
+        used = amount_text(standing, path, use.amount_micro)
+        amount = [label(used)] if path else []
         state = label(UNREVIEWED_STATE_NAMES[item.state] if item else "not kept")
         at = template("{at}", at=when(use.at_ms))
         blocks.append(context(at, *amount, state))

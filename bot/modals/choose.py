@@ -186,7 +186,7 @@ def view(frame: Frame, choice: Choice) -> Block:
         *_marked(frame, choice, shown),
         *_boxes(shown, choice, title=_titled, above=_long),
         *_rest(shown),
-        *_edits(frame, choice),
+        *_edits(frame, choice, " (untick it to drop the edit)"),
     ]
     purpose, title = View.CHOOSE, "Choose"
     return form(frame, None, blocks, purpose=purpose, title=title, submit="Review")
@@ -265,11 +265,17 @@ def _confirm(
     """Return the last page; it asks for a reason if calls are rejected."""
     return modal(
         "Confirm",
-        [*blocks, *(reason_inputs(rejected) if rejected else []), context(note)],
+        [*blocks, *(_why_rejected(rejected) if rejected else []), context(note)],
         callback_id=view,
         submit="Submit decisions",
         private_metadata=value,
     )
+
+
+def _why_rejected(rejected: Sequence[Item]) -> list[Block]:
+    calls = calls_named(item.index for item in rejected)
+    question = template("*Why do you reject {calls}?*", calls=calls)
+    return [section(question), *reason_inputs(rejected)]
 
 
 def _same(approval: Approval, indexes: Sequence[int]) -> list[Block]:
@@ -292,17 +298,17 @@ def _moved_lines(
 
 
 def _summary(choice: Choice, left: Iterable[int]) -> list[Block]:
-    """List the approved, edited and rejected calls, with their numbers.
+    """List the calls to approve, edit and reject, with their numbers.
 
     Args:
         choice: the person's choice.
         left: the calls that stay pending.
     """
     parts: Sequence[tuple[LiteralString, Iterable[int]]] = (
-        ("approved", choice.approve),
-        ("edited", choice.edits),
-        ("rejected", choice.reject),
-        ("still waiting", left),
+        ("to approve", choice.approve),
+        ("to approve as edited", choice.edits),
+        ("to reject", choice.reject),
+        ("to leave waiting", left),
     )
     rows = [(said, sorted(indexes)) for said, indexes in parts]
     rows = [row for row in rows if row[1]]
@@ -311,7 +317,12 @@ def _summary(choice: Choice, left: Iterable[int]) -> list[Block]:
         section(joined(" · ", counts)),
         *(
             # If they are all of one kind, the line above names it.
-            context(label(f"{said}: " * (len(rows) > 1) + calls_named(indexes).text))
+            context(
+                label(
+                    f"{said}: ".capitalize() * (len(rows) > 1)
+                    + calls_named(indexes).text
+                )
+            )
             for said, indexes in rows
         ),
     ]
@@ -320,7 +331,7 @@ def _summary(choice: Choice, left: Iterable[int]) -> list[Block]:
 def _total(edited: Approval, choice: Choice) -> list[Block]:
     """Return the total of the approved calls, including edited ones."""
     found = table.sums(table.totals_of(edited), {*choice.approve, *choice.edits})
-    return [context(label(f"Approved in total: {found}"))] if found else []
+    return [context(label(f"In total to approve: {found}"))] if found else []
 
 
 _BOX = "calls."
@@ -354,7 +365,10 @@ def arranged(approval: Approval, order: int = 0) -> dict[str, Boxes]:
 def layout_of(groups: _Groups, place: str = _BOX) -> dict[str, Boxes]:
     """Return groups of calls as groups of ten boxes, by their block id."""
     boxes = [
-        Boxes(calls=tuple(calls[start : start + limits.CHOICES]), heading=heading)
+        Boxes(
+            calls=tuple(calls[start : start + limits.CHOICES]),
+            heading=f"{heading} (continued)" if heading and start else heading,
+        )
         for heading, calls in groups
         for start in range(0, len(calls), limits.CHOICES)
     ]
@@ -504,13 +518,13 @@ def _menus(frame: Frame, editable: Sequence[Item]) -> Block:
     return actions(*menus, block_id="choose.edit")
 
 
-def _edits(frame: Frame, choice: Choice) -> list[Block]:
+def _edits(frame: Frame, choice: Choice, how_to_drop: str = "") -> list[Block]:
     """Show each edit, with the old and the new arguments."""
     blocks: list[Block] = []
     for index, edit in sorted(choice.edits.items())[:_EDITS_SHOWN]:
         item = frame.approval.items[index]
         change = changes_of(item, item.args, edit.args, budget=_CHANGE)
-        head = f"Call {index + 1}, edited (untick it to drop the edit):"
+        head = f"Call {index + 1}, edited{how_to_drop}:"
         blocks.append(rich_text(*titled(head, change)))
     more = len(choice.edits) - _EDITS_SHOWN
     if more > 0:
@@ -582,7 +596,7 @@ def review_form(items: Sequence[Item], review: Review, *, left_out: int) -> Bloc
         left_out: number of requested calls that cannot be decided here.
     """
     first = items[0]
-    name = f"{one_line(first.tool)} · {first.ctx.agent}: {len(items)}"
+    name = f"{one_line(first.tool)} · agent {first.ctx.agent}: {len(items)}"
     intro = template(
         "Ticked calls will be approved as shown. To edit one, leave it unticked and "
         "open it from the list. You confirm on the next page."

@@ -66,7 +66,7 @@ def view(
     if is_staged:
         title, submit = "Edit one of the calls", "Keep this edit"
     if raised is not None and raised.tier is not Tier.DENY:
-        submit = "Submit anyway"
+        title, submit = "Edit for others", "Submit anyway"
     blocks = [
         *(_raised(raised, item.args if args is None else args) if raised else []),
         *heading(frame, raised or item, with_call=False),

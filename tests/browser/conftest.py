@@ -19,6 +19,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--screenshots", default=None, help="Write the pictures of the docs here."
     )
+    parser.addoption(
+        "--every-look",
+        action="store_true",
+        help="Also write each picture as on a phone, and on a dark screen.",
+    )
 
 
 @pytest.fixture(scope="session")

@@ -59,8 +59,25 @@ def take(request: pytest.FixtureRequest, tmp_path: Path) -> Take:
         path = folder / f"{name}.png"
         screen.save(path)
         assert path.stat().st_size > 10_000, f"nothing is on {name}"
+        if request.config.getoption("--every-look"):
+            save_other_looks(screen, folder, name)
 
     return save
+
+
+def save_other_looks(screen: Screen, folder: Path, name: str) -> None:
+    """Save the same picture of a phone, and of a dark screen."""
+    height = screen.run("return window.innerHeight")
+    for look, width, high, scheme in (
+        ("phone", 390, 844, "light"),
+        ("dark", WIDE, height, "dark"),
+    ):
+        screen.size(width, high, scheme=scheme)
+        # The list of channels slides away on a phone.
+        moving = "document.getAnimations().map((one) => one.finished)"
+        screen.run(f"await Promise.all({moving})")
+        screen.save(folder / f"{name}.{look}.png")
+    screen.size(WIDE, height, scheme="light")
 
 
 def opened(screen: Screen, user: str, *words: str, at: str = CHANNEL) -> None:

@@ -513,7 +513,7 @@ class StandingService(PolicyService):
         # The person who chose the bounds counts as their editor.
         barred = () if requirement.editor_may_vote else (by.person,)
         item = Item(
-            **decision.with_(requirement=requirement).kept,
+            **decision.with_(requirement=requirement, formats=source.formats).kept,
             id=item_id(approval_id, 0),
             index=0,
             ctx=ctx,

@@ -332,5 +332,5 @@ def test_a_call_whose_card_says_more_is_opened_first(name: str) -> None:
     text = _row(OPENED[name])
 
     assert "[Approve]" not in text
-    assert "Open to decide" in text
+    assert "Decide in Full details" in text
     assert decidable_in_row(OPENED[name]) is None

@@ -49,14 +49,16 @@ async def test_the_last_page_names_the_call_that_somebody_decided_and_keeps_the_
         await ana.wait_for_view(says("replaces the earlier one"))
         await ana.close_view()
         assert await ana.submit({**without(56), Input.OTHERS: "reject"}) == {}
-        await last_page(ana, "*54 approved* · *1 edited* · *1 rejected*")
+        page = await last_page(ana, "*54 to approve* · *1 to approve as edited*")
+        assert "Why do you reject call 56?" in page
+        assert "untick it" not in page
         await approve_alone(stack, ts, 8)
 
         assert await ana.submit({Input.REASON: "already refunded"}) == {}
 
         page = await last_page(ana, "The card has changed")
         assert "because they changed: call 8." in page
-        assert "*53 approved* · *1 edited* · *1 rejected*" in page
+        assert "*53 to approve* · *1 to approve as edited* · *1 to reject*" in page
         approval = await stack.approval(first)
         assert [item.index for item in approval.items if not item.is_pending] == [7]
 
@@ -82,13 +84,13 @@ async def test_a_call_that_somebody_else_edited_is_left_out_of_the_choice(
         await edit_call(ben, 8, "5", "half of it")
         await ben.wait_for_view(lambda view: "Call 8, edited" in str(view["blocks"]))
         assert await ben.submit(without(*(n for n in range(1, 57) if n != 8))) == {}
-        await last_page(ben, "*1 edited*")
+        await last_page(ben, "*1 to approve as edited*")
         assert await ben.submit({}) == {}
 
         assert await ana.submit({}) == {}
 
         page = await last_page(ana, "because they changed: call 8.")
-        assert "*55 approved* · *1 still waiting*" in page
+        assert "*55 to approve* · *1 to leave waiting*" in page
         assert await ana.submit({}) == {}
         approval = await stack.approval(first)
         voted = [item.index for item in approval.items if item.votes]

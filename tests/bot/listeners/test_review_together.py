@@ -112,7 +112,7 @@ async def test_20_threads_with_one_call_each_are_reviewed_in_one_modal(
         told = await results(ana)
 
         assert all(f"order_id {78200 + n}" in form for n in range(COUNT))
-        assert text_of(page).count("*20 approved*") == 1
+        assert text_of(page).count("*20 to approve*") == 1
         assert before == [ItemState.PENDING] * COUNT
         assert await states(stack, verdicts) == [ItemState.AUTHORIZED] * COUNT
         assert "20 approved" in told
@@ -136,7 +136,7 @@ async def test_each_call_is_approved_rejected_or_left_as_its_box_says(
         told = await results(ana, {Input.REASON: "refunded before"})
 
         found = await states(stack, verdicts)
-        assert "*18 approved* · *2 rejected*" in text_of(page)
+        assert "*18 to approve* · *2 to reject*" in text_of(page)
         assert "18 approved · 2 rejected" in told
         assert found[2] is found[19] is ItemState.REJECTED
         assert found.count(ItemState.AUTHORIZED) == COUNT - 2

@@ -79,6 +79,25 @@ async def test_a_form_approves_the_call_and_allows_similar_ones(
         assert "<@U0ANA>" in json.dumps(card["blocks"])
 
 
+async def test_amounts_are_written_as_in_the_description_of_the_call(
+    allowing: Stack,
+) -> None:
+    stack = allowing
+    text = ALLOWING.replace("Refund {args.amount}", "Refund {args.amount|eur}")
+    stack.policy = load_policy(text, "policy.yml")
+    async with stack.running():
+        await open_form(stack)
+        ana = stack.actor("U0ANA")
+        form = json.dumps(await ana.view(), ensure_ascii=False)
+        assert await ana.submit({}) == {}
+        await stack.refund("t2", amount=20, order_id="2")
+        card = await live_card(stack, "€480.00 of €500.00")
+
+    assert "The policy allows up to €1,000.00." in form
+    limits = "at most €50.00 each, €500.00 in all"
+    assert limits in json.dumps(card["blocks"], ensure_ascii=False)
+
+
 async def test_a_covered_call_has_no_card_until_people_are_needed(
     allowing: Stack,
 ) -> None:

@@ -208,6 +208,15 @@ def test_calls_are_grouped_with_sums_and_their_ticks_are_kept() -> None:
     assert sorted_.layout["calls.2.0"].calls == (11, 10, 8, 7, 6, 5, 4, 3, 2, 1)
 
 
+def test_a_group_of_more_than_ten_calls_is_continued() -> None:
+    layout = choose.layout_of([("late · amount €150.00", range(12))])
+
+    assert [one.heading for one in layout.values()] == [
+        "late · amount €150.00",
+        "late · amount €150.00 (continued)",
+    ]
+
+
 def test_the_confirmation_names_the_marks_of_the_calls_as_edited() -> None:
     approval = odd_refunds()
     said = "Call 10: amount is far from the others; the median is €25.50."

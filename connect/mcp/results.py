@@ -16,7 +16,7 @@ from keyturn.gateway.protocol import edits, texts
 from keyturn.gateway.protocol.receipts import META_KEY
 from keyturn.gateway.protocol.records import EditRecord, Result
 from keyturn.gateway.protocol.strict_json import JsonObject
-from keyturn.gateway.protocol.wire import Answer
+from keyturn.gateway.protocol.wire import Answer, Verdict
 
 R = TypeVar("R", bound=types.Result)
 
@@ -42,6 +42,15 @@ def text_result(text: str, decision: JsonObject | None = None) -> types.CallTool
     meta: Any = {DECISION: decision} if decision else None
     content: list[types.ContentBlock] = [types.TextContent(text=edits.defuse(text))]
     return types.CallToolResult(content=content, is_error=True, _meta=meta)
+
+
+def with_pause(
+    result: types.CallToolResult, verdict: Verdict | None
+) -> types.CallToolResult:
+    """Return a result that also asks an agent to wait, if it floods people."""
+    text = texts.pause_text(verdict) if verdict else ""
+    more = [types.TextContent(text=text)] if text else []
+    return result.model_copy(update={"content": [*result.content, *more]})
 
 
 def ended(answer: Answer, requested: JsonObject) -> types.CallToolResult:

@@ -34,7 +34,7 @@ from keyturn.connect.mcp.calls import KEPT_S, Call, Caller, Calls, gate_secret
 from keyturn.connect.mcp.definitions import Definitions
 from keyturn.connect.mcp.passage import Passage
 from keyturn.connect.mcp.passing import Passing
-from keyturn.connect.mcp.results import noted, text_result
+from keyturn.connect.mcp.results import noted, text_result, with_pause
 from keyturn.connect.mcp.upstreams import NotSent, UpstreamSpec
 from keyturn.gateway.background import begun
 from keyturn.gateway.errors import BadJson, KeyRefused, KeyturnError, NotAllowed
@@ -231,7 +231,7 @@ class GateServer:
             call = self.calls.find(wanted) or self.calls.begin(wanted)
         result = await self._waited(ctx, call)
         if result is not None:
-            return result
+            return with_pause(result, call.verdict)
         legs = int(cast("int", state.get("legs", 0))) + 1
         asks_again = ctx.protocol_version in MODERN_PROTOCOL_VERSIONS
         if asks_again and legs < MOST_LEGS and not call.is_in_doubt:
@@ -329,11 +329,11 @@ class GateServer:
             state = f"{texts.UNKNOWN_RESULT} Reviewers find out."
         elif call.work is not None:
             state = "This is no failure. The call runs now."
-        pause = texts.pause_text(call.verdict) if call.verdict else ""
-        return text_result(
+        result = text_result(
             f"{state} Your ticket is {ticket!r}: call {WAIT} with it to get the "
-            f"result, as often as needed. {texts.NOT_AGAIN} {pause}".rstrip()
+            f"result, as often as needed. {texts.NOT_AGAIN}"
         )
+        return with_pause(result, call.verdict)
 
     def _caller(self, ctx: Context) -> Caller:
         return self._asking(ctx) if self._asking else Caller(person=self._requester)

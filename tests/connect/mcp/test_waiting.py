@@ -167,6 +167,22 @@ async def test_an_agent_that_floods_people_is_told_to_wait(world: World) -> None
     assert "2 of your calls wait" in text_of(again)
 
 
+async def test_a_current_client_reads_it_with_the_result(world: World) -> None:
+    flood = ("protect:", "protect:\n  flood_per_10m: 1")
+    world.people.put_policy(flood, of=AUTO_AND_HELD)
+    async with world.gate() as gate, modern(gate) as client:
+        results: list[Any] = []
+        for number in (1, 2):
+            args = {**ARGS, "amount": number}
+            waiting = asyncio.create_task(client.call_tool("pay", args))
+            await world.decide(Approve())
+            results.append(await waiting)
+
+    texts = [text_of(one) for one in results]
+    assert ["combine" in one for one in texts] == [False, True]
+    assert [one.structured_content["paid"] for one in results] == [1, 2]
+
+
 async def test_a_retry_after_a_time_out_continues_its_call(world: World) -> None:
     async with world.gate() as gate, modern(gate) as client:
         with pytest.raises(MCPError):

@@ -44,6 +44,12 @@ LOOK_S = 5.0
 
 _REMOVALS = frozenset({"app_uninstalled", "tokens_revoked"})
 
+_GONE = frozenset({"account_inactive", "token_revoked"})
+"""Refusals of a token that mean the end of its installation.
+
+Other refusals may concern a token that another process is renewing right now.
+"""
+
 
 class Workspace(NamedTuple):
     """A workspace of the settings, with or without an installation.
@@ -119,7 +125,7 @@ class Workspaces:
                 slack = self._installations.slack_of(found[id_])
                 with suppress(SlackRefused):
                     await slack.test()
-                if slack.token_error:
+                if slack.token_error in _GONE:
                     await self._end(id_, found, slack.token_error)
         except (SlackError, StoreUnavailable) as error:
             log_failure(logger, error, "workspace.not_removed team=%s", team)

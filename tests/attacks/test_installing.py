@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator
 from pathlib import Path
 
+import aiohttp
 import pytest
 
 from keyturn.gateway.store.store import Store
@@ -204,3 +205,15 @@ async def test_a_forged_installation_is_not_used(one: World, change: str) -> Non
         return "not installed" in str((await one.readiness())[1])
 
     await eventually(is_stopped)
+
+
+async def test_an_unsigned_delivery_reaches_no_workspace(one: World) -> None:
+    await one.browser.install("T0A")
+    await one.serves("A")
+    body = {"type": "event_callback", "team_id": "T0A", "event": {"type": "x"}}
+    url = f"{one.url}/slack/events"
+    async with (
+        aiohttp.ClientSession() as session,
+        session.post(url, json=body) as answer,
+    ):
+        assert answer.status == 401

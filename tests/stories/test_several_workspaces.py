@@ -13,6 +13,7 @@ import pytest
 from keyturn.bot.ids import Action
 from keyturn.gateway.approvals.ending import WORKSPACE_GONE
 from keyturn.gateway.approvals.events import BY_GATEWAY, Event, EventName
+from keyturn.gateway.approvals.record import approval_of
 from keyturn.gateway.approvals.resume_value import answer_for
 from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.protocol.wire import Verdict
@@ -110,6 +111,12 @@ async def test_a_button_of_one_workspace_decides_nothing_in_another(
 
         await eventually(is_refused)
         assert (await a.item(verdict)).state is ItemState.PENDING
+        for command in (f"show {approval_of(verdict.item_id)[0]}", "list"):
+            await b.ana.command("/approvals", command, b.channel)
+        await b.ana.open_home()
+        await b.ana.wait_for(lambda state: bool(state["home"]))
+        assert "process_refund" not in str(await b.ana.ephemerals(b.channel))
+        assert "process_refund" not in str(await b.ana.home())
         assert b.sandbox.problems == []
         # The other way round: a person of B signs for the bot of A.
         await a.approve(verdict)
@@ -171,6 +178,23 @@ async def test_a_late_event_about_a_replaced_token_removes_nothing(two: World) -
         await two.serves("A")
         await a.approve(verdict)
         await reached(a, verdict, ItemState.AUTHORIZED)
+
+
+async def test_an_event_while_a_token_is_renewed_ends_nothing(two: World) -> None:
+    a = two.sides["A"]
+    async with two.running():
+        await installed(two, a.team)
+        await two.serves("A")
+        verdict = await a.ask()
+        await a.card(verdict)
+        # Slack does not know the earlier token any more, and the new one is not stored.
+        a.sandbox.control.fault("refuse", "auth.test", error="invalid_auth")
+
+        await a.sandbox.control.announce("tokens_revoked", tokens={"bot": ["U0X"]})
+
+        assert (await a.item(verdict)).is_pending
+        names = [event.name for event in await events_of_app(two.store)]
+        assert names == [EventName.APP_INSTALLED]
 
 
 async def test_one_installation_serves_the_workspaces_of_an_organization(

@@ -115,22 +115,14 @@ async def check_workspaces(
             installations = Installations(store, settings, _served(each), session)
             found = await installations.all()
             for team, one in each.items():
-                yield await _check(team, one, found, installations)
+                name = f"workspace {team}"
+                try:
+                    text = await _checked(one, found, installations)
+                    yield Check(name, State.GOOD, text)
+                except KeyturnError as error:
+                    yield Check(name, State.BAD, str(error))
     except KeyturnError as error:
         yield Check("workspaces", State.BAD, str(error))
-
-
-async def _check(
-    team: str,
-    one: Settings,
-    found: Mapping[str, Installation],
-    installations: Installations,
-) -> Check:
-    try:
-        text = await _checked(one, found, installations)
-    except KeyturnError as error:
-        return Check(f"workspace {team}", State.BAD, str(error))
-    return Check(f"workspace {team}", State.GOOD, text)
 
 
 async def _checked(

@@ -145,8 +145,7 @@ class Workspaces:
     async def _follow(self) -> None:
         """Run the bots of the stored installations until it is cancelled."""
         changed = self._installations.changed
-        async with AsyncExitStack() as stopping:
-            stopping.push_async_callback(self._stop_all)
+        try:
             while True:
                 changed.clear()
                 try:
@@ -159,6 +158,8 @@ class Workspaces:
                     log_failure(logger, error, "workspaces.failed")
                 with suppress(TimeoutError):
                     await asyncio.wait_for(changed.wait(), LOOK_S)
+        finally:
+            await asyncio.gather(*map(self._stop, list(self._running)))
 
     async def _look(self) -> None:
         found = await self._installations.all()
@@ -201,9 +202,6 @@ class Workspaces:
         running = self._running.pop(team)
         await running.bot.__aexit__(None, None, None)
         logger.info("workspace.stopped team=%s", team)
-
-    async def _stop_all(self) -> None:
-        await asyncio.gather(*map(self._stop, list(self._running)))
 
     @asynccontextmanager
     async def serving(self, settings: Settings, store: Store) -> AsyncGenerator[None]:

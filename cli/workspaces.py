@@ -58,8 +58,7 @@ def workspaces_of(settings: Settings, env: Mapping[str, str]) -> dict[str, Setti
 
 
 def _require_distinct(setting: str, given: Mapping[Path, str]) -> None:
-    counts = Counter(given.values())
-    for value, count in counts.items():
+    for value, count in Counter(given.values()).items():
         if count > 1:
             files = ", ".join(repr(str(f)) for f, one in given.items() if one == value)
             raise SettingsError(
@@ -98,8 +97,8 @@ async def serving_workspaces(
 
 def _served(each: Mapping[str, Settings]) -> frozenset[str]:
     """Return the ids of workspaces and organizations that may install the app."""
-    organizations = {one.slack.organization for one in each.values()} - {""}
-    return frozenset({*each, *organizations})
+    named = (one.slack.organization for one in each.values())
+    return frozenset({*each, *named} - {""})
 
 
 async def check_workspaces(
@@ -128,10 +127,9 @@ async def check_workspaces(
 async def _checked(
     one: Settings, found: Mapping[str, Installation], installations: Installations
 ) -> str:
-    source, page = one.policy, installations.page
+    source, page, slack = one.policy, installations.page, one.slack
     load_with_lines(source.read(), str(source.path), under=source.under)
-    team, organization = one.slack.team, one.slack.organization
-    installation = found.get(team) or found.get(organization)
+    installation = found.get(slack.team) or found.get(slack.organization)
     if installation is None:
         raise SettingsError(f"The app is not installed there; install it at {page}")
     try:
@@ -141,8 +139,8 @@ async def _checked(
             f"Slack refuses its token with {error.error!r}; install the app again at "
             f"{page}"
         ) from error
-    of = f", of the organization {organization}" if team not in found else ""
-    return f"tenant {one.tenant}; installed{of}; the token works"
+    place = slack.team if slack.team in found else slack.organization
+    return f"tenant {one.tenant}; installed in {place}; the token works"
 
 
 def _bot(

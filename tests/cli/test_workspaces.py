@@ -121,7 +121,7 @@ async def test_the_doctor_reports_the_installation_of_each_workspace(
     page = f"install it at {opened.url}/slack/install"
     assert checks["workspace T0A"] == (
         "good",
-        "tenant tenant-a; installed; the token works",
+        "tenant tenant-a; installed in T0A; the token works",
     )
     assert checks["workspace T0B"][0] == "bad"
     assert "refuses its token with 'token_revoked'" in checks["workspace T0B"][1]

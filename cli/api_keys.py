@@ -12,7 +12,6 @@ from datetime import timedelta
 from typing import Annotated, Literal, TypeVar
 
 import typer
-from pydantic import JsonValue
 
 from keyturn.cli import console
 from keyturn.cli.command_context import CommandContext, caller, command_context
@@ -109,7 +108,7 @@ def create(
     if json:
         console.as_json({**_row(new.kept), "key": new.text})
         return
-    console.good(f"{_line(new.kept)}")
+    console.listing([_row(new.kept)], json=False, nothing="")
     if has_sandbox(settings):
         console.note(f"A gateway in a sandbox refuses this key. {hint}.")
     console.note("This is the key. It is shown only once:")
@@ -131,24 +130,26 @@ def listed(ctx: typer.Context, *, json: AsJson = False) -> None:
         return await keys.all(), await keys.refused(), api_key_seals(settings).id
 
     found, refused, seals = _ask(command_context(ctx), read)
-    if json:
-        rows = [{**_row(key), "secret_in_use": key.seals == seals} for key in found]
-        console.as_json([*rows, *({"id": one, "forged": True} for one in refused)])
-        return
-    for key in found:
-        (console.note if key.revoked_at else console.good)(_line(key))
-        if key.seals != seals and not key.revoked_at:
-            console.note(
-                "  Made with an earlier KEYTURN_SECRET, and ends with that secret: "
-                "make another key, then revoke this one."
-            )
-    for one in refused:
-        console.bad(
-            f"{console.printable(one)}: forged, or made with a secret that is no "
-            "longer configured; it is refused. 'keyturn api-keys revoke' removes it."
+    rows: list[console.Row] = [
+        *({**_row(key), "secret_in_use": key.seals == seals} for key in found),
+        *({"id": one, "forged": True} for one in refused),
+    ]
+    console.listing(
+        rows,
+        json=json,
+        nothing="There is no API key; 'keyturn api-keys create' makes one.",
+        is_bad=lambda row: not row.get("secret_in_use") and not row.get("revoked_at"),
+    )
+    if not json and any(key.seals != seals and not key.revoked_at for key in found):
+        console.note(
+            "A key that does not have secret_in_use=True ends with an earlier "
+            "KEYTURN_SECRET: make another key, then revoke this one."
         )
-    if not found and not refused:
-        console.note("There is no API key; 'keyturn api-keys create' makes one.")
+    if not json and refused:
+        console.note(
+            "A key with forged=True may also be of a secret that is no longer "
+            "configured; it is refused. 'keyturn api-keys revoke' removes it."
+        )
 
 
 @group.command()
@@ -218,7 +219,7 @@ def _check_names(*names: str) -> None:
             )
 
 
-def _row(key: ApiKey) -> dict[str, JsonValue]:
+def _row(key: ApiKey) -> console.Row:
     return {
         "id": key.id,
         "name": key.name,
@@ -230,13 +231,3 @@ def _row(key: ApiKey) -> dict[str, JsonValue]:
         "expires_at": key.expires_at.isoformat(),
         "revoked_at": key.revoked_at.isoformat() if key.revoked_at else None,
     }
-
-
-def _line(key: ApiKey) -> str:
-    agents, tools = ", ".join(sorted(key.agents)), ", ".join(sorted(key.tools))
-    scopes = ", ".join(sorted(key.scopes))
-    ends = f"expires {key.expires_at.isoformat(sep=' ', timespec='minutes')}"
-    if key.revoked_at is not None:
-        ends = f"revoked {key.revoked_at.isoformat(sep=' ', timespec='minutes')}"
-    name = console.printable(key.name)
-    return f"{key.id} {name}: agents {agents}; tools {tools}; {scopes}; {ends}"

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, BinaryIO
 
 import typer
+from pydantic import JsonValue
 
 from keyturn.gateway import documents
 from keyturn.gateway.documents import as_text
@@ -44,6 +45,40 @@ def note(text: str) -> None:
 def as_json(value: object) -> None:
     """Print one JSON document in ASCII, which cannot control a terminal."""
     typer.echo(json.dumps(value, indent=2))
+
+
+Row = dict[str, JsonValue]
+"""A record in a list, as JSON."""
+
+
+def listing(
+    rows: Sequence[Row],
+    *,
+    json: bool,
+    nothing: str,
+    is_bad: Callable[[Row], object] = lambda _: False,
+) -> None:
+    """Print records as JSON, or each as a line of its fields that are not empty.
+
+    Args:
+        rows: the records.
+        json: whether to print JSON.
+        nothing: the line about no records.
+        is_bad: whether a record is a problem.
+    """
+    if json:
+        as_json(rows)
+        return
+    for row in rows:
+        shown = {
+            name: ", ".join(map(str, value)) if isinstance(value, list) else value
+            for name, value in row.items()
+            if value not in (None, "", [])
+        }
+        line = "  ".join(f"{name}={printable(str(one))}" for name, one in shown.items())
+        (bad if is_bad(row) else note)(line)
+    if not rows:
+        good(nothing)
 
 
 def printable(text: str) -> str:

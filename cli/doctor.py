@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import platform
-import re
 import secrets
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -66,7 +65,6 @@ from keyturn.gateway.store.http.webhooks import receiver_state
 from keyturn.gateway.store.store import Store
 from keyturn.gateway.trust.key_folder import Keyring
 
-_USER = re.compile(r"[UW][A-Z0-9]{2,30}", re.ASCII)
 _PRINT = {State.GOOD: console.good, State.BAD: console.bad, State.SKIPPED: console.note}
 
 
@@ -76,13 +74,6 @@ def doctor(
     post: Annotated[
         bool, typer.Option("--post", help="Post a test message to each channel.")
     ] = False,
-    requester: Annotated[
-        str,
-        typer.Option(
-            metavar="USER",
-            help="Slack user id: who could approve this person's requests?",
-        ),
-    ] = "",
     claude_settings: Annotated[
         Path | None,
         typer.Option(
@@ -97,24 +88,14 @@ def doctor(
     Examples:
       keyturn doctor                           check everything; nothing is posted
       keyturn doctor --post                    also post a test message to each channel
-      keyturn doctor --requester U0DAN         who could approve this person's requests?
       keyturn doctor --claude-settings FILE    do these settings ask about every call?
       keyturn --config prod.yml doctor --json  for a machine; exit code 1 if bad
     """
-    # A misspelt id would count as a person without requests, and hide that the
-    # requester is one of the few possible approvers.
-    if requester and not _USER.fullmatch(requester):
-        raise SettingsError(
-            f"--requester {requester!r} is not a Slack user id; write one such as "
-            "U0DAN (in Slack: the person's profile, ⋮, Copy member ID)."
-        )
     if claude_settings is not None:
         checks = _of_claude(claude_settings, is_printed=not json)
     else:
         command = command_context(ctx)
-        checks = asyncio.run(
-            _examined(command, post=post, requester=requester, is_printed=not json)
-        )
+        checks = asyncio.run(_examined(command, post=post, is_printed=not json))
     is_bad = any(check.state is State.BAD for check in checks)
     if json:
         rows: list[JsonValue] = [
@@ -146,12 +127,12 @@ def _of_claude(file: Path, *, is_printed: bool) -> list[Check]:
 
 
 async def _examined(
-    command: CommandContext, *, post: bool, requester: str, is_printed: bool
+    command: CommandContext, *, post: bool, is_printed: bool
 ) -> list[Check]:
     checks: list[Check] = []
     # Printed as each one ends: a policy with many people takes a request for each of
     # them, and a silent terminal would look as if it hung.
-    async for check in run_checks(command, post=post, requester=requester):
+    async for check in run_checks(command, post=post):
         checks.append(check)
         if is_printed:
             _PRINT[check.state](f"{check.name}: {check.text}")
@@ -299,18 +280,14 @@ class _Setup:
     settings: Settings
     policy: Policy | None
     post: bool
-    requester: str
 
 
-async def run_checks(
-    command: CommandContext, *, post: bool, requester: str = ""
-) -> AsyncGenerator[Check]:
+async def run_checks(command: CommandContext, *, post: bool) -> AsyncGenerator[Check]:
     """Yield the checks in order; checks that depend on a failed one are skipped.
 
     Args:
         command: the source of the settings.
         post: also post a test message to every channel of the policy.
-        requester: Slack user id of a person whose requests are checked.
     """
     yield Check("python", State.GOOD, platform.python_version())
     try:
@@ -330,7 +307,7 @@ async def run_checks(
             yield Check("policy", State.BAD, str(error))
     else:
         yield Check("policy", State.GOOD, policy.digest)
-    setup = _Setup(command, settings, policy, post, requester)
+    setup = _Setup(command, settings, policy, post)
     for name, part in PARTS.items():
         # A crash ends only its part.
         try:
@@ -541,7 +518,7 @@ async def _slack(setup: _Setup) -> AsyncGenerator[Check]:
             work = slack.open_socket(app_token.get_secret_value())
             yield await _run_check("Slack app token", _done(work, "Socket Mode opens"))
         if policy is not None:
-            async for check in _people(slack, policy, who, setup.requester):
+            async for check in _people(slack, policy, who):
                 yield check
             for channel in policy.channels:
                 yield await _channel(slack, channel, post=setup.post)
@@ -559,13 +536,11 @@ async def _channel(slack: Slack, channel: str, *, post: bool) -> Check:
 
 
 async def _people(
-    slack: Slack, policy: Policy, who: SlackBody, requester: str
+    slack: Slack, policy: Policy, who: SlackBody
 ) -> AsyncGenerator[Check]:
     team, enterprise = text_at(who, "team_id"), text_at(who, "enterprise_id")
     try:
-        async for one in check_people(
-            slack, policy, team=team, enterprise=enterprise, requester=requester
-        ):
+        async for one in check_people(slack, policy, team=team, enterprise=enterprise):
             yield one
     except SlackError as error:
         yield Check("people", State.BAD, _error_text(error))

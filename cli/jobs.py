@@ -11,7 +11,6 @@ from collections.abc import Awaitable, Callable
 from typing import Annotated, TypeVar
 
 import typer
-from pydantic import JsonValue
 
 from keyturn.cli import console
 from keyturn.cli.command_context import caller, command_context
@@ -38,33 +37,16 @@ def listed(ctx: typer.Context, *, json: AsJson = False) -> None:
     """List the runs that wait or are parked, longest first.
 
     Examples:
-      keyturn jobs list         waiting and parked runs, with time and reason
+      keyturn jobs list         waiting and parked runs, with all details
       keyturn jobs list --json  the same for a machine
     """
     found = _ask(ctx, lambda service: service.all())
-    if json:
-        console.as_json([_row(run) for run in found])
-        return
-    for run in found:
-        say = console.bad if run.state is RunState.PARKED else console.note
-        say(_line(run))
-    if not found:
-        console.good("No run waits, and none is parked.")
-
-
-@group.command()
-def show(ctx: typer.Context, run: RunId, *, json: AsJson = False) -> None:
-    """Show one run: its error, its times and its remaining jobs.
-
-    Examples:
-      keyturn jobs show run_default_5f2a  all its stored details
-    """
-    found = _ask(ctx, lambda service: _one(service, run))
-    if json:
-        console.as_json(_row(found))
-    else:
-        for name, value in _row(found).items():
-            typer.echo(f"{name + ':':<13} {console.printable(str(value))}")
+    console.listing(
+        [_row(run) for run in found],
+        json=json,
+        nothing="No run waits, and none is parked.",
+        is_bad=lambda row: row["state"] == RunState.PARKED,
+    )
 
 
 @group.command()
@@ -143,16 +125,7 @@ async def _drop(service: RunService, name: str, by: str) -> str:
     return found.id
 
 
-def _line(run: StalledRun) -> str:
-    who = console.printable(f"{run.agent} {run.thread}")
-    until = f", until {_time(run.until_ms)}" if run.until_ms else ""
-    return (
-        f"{run.id}: {run.state} since {_time(run.since_ms)}{until}\n"
-        f"{who}: {console.printable(run.reason)}"
-    )
-
-
-def _row(run: StalledRun) -> dict[str, JsonValue]:
+def _row(run: StalledRun) -> console.Row:
     return {
         "id": run.id,
         "state": run.state.value,

@@ -39,22 +39,12 @@ def listed(ctx: typer.Context, *, json: AsJson = False) -> None:
       keyturn outbox list --json  the same for a machine
     """
     outbox, readers = use_store(command_context(ctx), _everything)
-    if json:
-        console.as_json(
-            [
-                {"reader": one.name, "unread": one.unread, "idle_ms": one.idle_ms}
-                for one in readers
-            ]
-        )
-        return
-    console.note(f"The outbox has {outbox.events:,} events.")
-    for one in readers:
-        # It contains the name of an agent.
-        name, read = console.printable(one.name), "never read"
-        if one.idle_ms is not None:
-            read = f"read {one.idle_ms // 1000:,} s ago"
-        console.note(f"{name}: {one.unread:,} not acknowledged, {read}")
-    if outbox.problem:
+    rows: list[console.Row] = [
+        {"reader": one.name, "unread": one.unread, "idle_ms": one.idle_ms}
+        for one in readers
+    ]
+    console.listing(rows, json=json, nothing="Nobody reads the outbox.")
+    if outbox.problem and not json:
         console.bad(outbox.problem)
 
 

@@ -129,12 +129,10 @@ class People:
     Attributes:
         groups: by id; missing groups do not exist.
         accounts: by user id, with the groups of each.
-        requester: the requester under check; None for requests in general.
     """
 
     groups: Mapping[str, Group]
     accounts: Mapping[str, Reviewer]
-    requester: Reviewer | None
 
     @property
     def members(self) -> list[Reviewer]:
@@ -144,7 +142,7 @@ class People:
 
 
 async def check_people(
-    slack: Slack, policy: Policy, *, team: str, enterprise: str, requester: str = ""
+    slack: Slack, policy: Policy, *, team: str, enterprise: str
 ) -> AsyncGenerator[Check]:
     """Yield a check of each role and each requirement of the policy.
 
@@ -153,7 +151,6 @@ async def check_people(
         policy: the policy under check.
         team: the workspace's id.
         enterprise: the enclosing organization, or "".
-        requester: Slack user id of a person whose requests are checked.
 
     Raises:
         SlackError: when Slack does not list the user groups.
@@ -161,12 +158,8 @@ async def check_people(
     reachable = list(reachable_requirements(policy))
     roles = _roles(policy, reachable)
     groups = await _groups(slack)
-    # A dict preserves the order: each run looks up the same people, the requester
-    # first.
-    ids = dict.fromkeys(
-        [requester] * bool(requester)
-        + [user for role in roles for user in _listed(role, groups)]
-    )
+    # A dict preserves the order: each run looks up the same people.
+    ids = dict.fromkeys(user for role in roles for user in _listed(role, groups))
     accounts: dict[str, Reviewer] = {}
     for number, user in enumerate(ids):
         # Users beyond the limit count as members: Slack's rate limit must not make the
@@ -180,11 +173,7 @@ async def check_people(
             if user in one.users and not one.is_disabled
         }
         accounts[user] = found.with_(usergroups=frozenset(held))
-    people = People(groups, accounts, accounts.get(requester))
-    known = {AccountKind.MEMBER, AccountKind.UNKNOWN}
-    if requester and accounts[requester].account not in known:
-        text = f"{requester} is not a member of this workspace; give a Slack user id."
-        yield Check("requester", State.BAD, text)
+    people = People(groups, accounts)
     for role in roles:
         yield _check_role(role, people)
     if len(ids) > MAX_LOOKUPS:
@@ -219,23 +208,17 @@ def _check_role(role: Role, people: People) -> Check:
         for user in listed
         if (one := people.accounts.get(user)) and one.account is not AccountKind.MEMBER
     ]
-    text = "; ".join(
-        [_size(eligible, people), *map(_why_not_eligible, others), *problems]
-    )
+    text = "; ".join([_size(eligible), *map(_why_not_eligible, others), *problems])
     # Bad even if other people have the role: the policy names a useless group.
     named = [people.groups.get(group) for group in role.usergroups]
     is_gone = any(one is None or one.is_disabled for one in named)
     return Check(name, State.BAD if is_gone or not eligible else State.GOOD, text)
 
 
-def _size(eligible: Sequence[Reviewer], people: People) -> str:
-    many = _counted(len(eligible))
-    if people.requester is not None:
-        name = _name(people.requester)
-        others = [one for one in eligible if one.user != people.requester.user]
-        return f"{many}, {len(others)} could approve a request of {name}"
+def _size(eligible: Sequence[Reviewer]) -> str:
     if not eligible:
         return "nobody can decide"
+    many = _counted(len(eligible))
     return f"{many}, {len(eligible) - 1} could approve a request of one of them"
 
 
@@ -243,12 +226,8 @@ def _check_requirement(
     requirement: Requirement, tools: Sequence[str], people: People
 ) -> Check:
     name = f"people for {_shortened(tools)}"
-    if people.requester is not None:
-        count = _count(requirement, people, without=people.requester)
-        whose = f" for a request of {_name(people.requester)}"
-        return _counted_check(name, count, whose)
     count = _count(requirement, people)
-    found = _counted_check(name, count, "")
+    found = _counted_check(name, count)
     if not count.is_met:
         return found
     # People may not approve their own requests, so the count is repeated without each.
@@ -261,7 +240,7 @@ def _check_requirement(
     return Check(name, State.GOOD, f"{found.text}{but}")
 
 
-def _counted_check(name: str, count: Tally, whose: str) -> Check:
+def _counted_check(name: str, count: Tally) -> Check:
     """Return the check of a requirement with the votes of all eligible people."""
     if count.is_met:
         people = "1 is needed" if count.need == 1 else f"{count.need} are needed"
@@ -273,7 +252,7 @@ def _counted_check(name: str, count: Tally, whose: str) -> Check:
     many = count.need - count.have
     if many > sum(count.lacking.values()):
         words.append(f"{many} more {'person' if many == 1 else 'people'} in all")
-    text = f"cannot be approved{whose}: it takes {' and '.join(words)}."
+    text = f"cannot be approved: it takes {' and '.join(words)}."
     return Check(name, State.BAD, text)
 
 

@@ -37,18 +37,17 @@ def security(
         return [event async for event in found]
 
     events = use_store(command_context(ctx), listed)
-    if json:
-        console.as_json([dict(_row(event)) for event in events])
-    elif not events:
-        console.good("Nothing was found.")
-    for event in () if json else events:
-        row = _row(event)
-        console.bad("  ".join(f"{k}={console.printable(v)}" for k, v in row.items()))
+    console.listing(
+        [_row(event) for event in events],
+        json=json,
+        nothing="Nothing was found.",
+        is_bad=lambda _: True,
+    )
     if events:
         raise typer.Exit(1)
 
 
-def _row(event: Event) -> dict[str, str]:
+def _row(event: Event) -> console.Row:
     found = {
         "at": console.utc(event.at_ms),
         "kind": event.reason,

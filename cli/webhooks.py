@@ -11,7 +11,6 @@ from datetime import UTC, datetime
 from typing import Annotated
 
 import typer
-from pydantic import JsonValue
 
 from keyturn.cli import console
 from keyturn.cli.command_context import command_context
@@ -49,19 +48,15 @@ def listed(ctx: typer.Context, *, json: AsJson = False) -> None:
         }
 
     found = use_store(command_context(ctx), read, makes=True)
-    if json:
-        console.as_json(
-            [
-                _row(name, settings.webhooks.targets[name], one)
-                for name, one in found.items()
-            ]
-        )
-        return
-    for name, one in found.items():
-        say = console.bad if one.failing_ms is not None else console.good
-        say(_line(name, settings.webhooks.targets[name], one))
-    if not found:
-        console.note("There is no webhook; docs/webhooks.md shows how to add one.")
+    console.listing(
+        [
+            _row(name, settings.webhooks.targets[name], one)
+            for name, one in found.items()
+        ],
+        json=json,
+        nothing="There is no webhook; docs/webhooks.md shows how to add one.",
+        is_bad=lambda row: row["failing_since"],
+    )
 
 
 @group.command()
@@ -138,7 +133,7 @@ def _at(at_ms: int | None) -> str | None:
     return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="seconds")
 
 
-def _row(name: str, target: WebhookTarget, one: ReceiverState) -> dict[str, JsonValue]:
+def _row(name: str, target: WebhookTarget, one: ReceiverState) -> console.Row:
     return {
         "name": name,
         "url": target.url,
@@ -147,11 +142,3 @@ def _row(name: str, target: WebhookTarget, one: ReceiverState) -> dict[str, Json
         "failing_since": _at(one.failing_ms),
         "error": one.error,
     }
-
-
-def _line(name: str, target: WebhookTarget, one: ReceiverState) -> str:
-    state = f"last accepted {_at(one.ok_ms)}" if one.ok_ms else "no messages yet"
-    if one.failing_ms is not None:
-        state = f"failing since {_at(one.failing_ms)} ({console.printable(one.error)})"
-    agents = console.printable(", ".join(target.agents))
-    return f"{name} {target.url}: agents {agents}; {state}"

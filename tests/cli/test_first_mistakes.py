@@ -113,12 +113,6 @@ def test_the_demo_is_not_played_with_other_agents(home: Shell) -> None:
     assert "'keyturn run --sandbox' shows your agents" in told
 
 
-def test_the_doctor_takes_no_name_for_a_person(home: Shell) -> None:
-    told = home.refused("doctor", "--requester", "@dan")
-
-    assert "'@dan' is not a Slack user id; write one such as U0DAN" in told
-
-
 def test_an_empty_audit_log_is_not_a_silence(home: Shell) -> None:
     (home.folder / ".keyturn" / "valkey").mkdir(parents=True)
 

@@ -108,7 +108,7 @@ def test_a_key_is_shown_once(admin: Shell) -> None:
         ["*"],
     )
     assert row["scopes"] == ["execute", "read", "submit"]
-    assert "billing-prod: agents billing; tools *;" in listed
+    assert "name=billing-prod  agents=billing  tools=*  scopes=" in listed
 
 
 def test_a_key_can_be_narrowed(admin: Shell) -> None:
@@ -164,7 +164,8 @@ def test_a_key_that_ends_with_the_secret_before_is_marked(admin: Shell) -> None:
     after = admin.said("api-keys", "list")
     rows = admin.found("api-keys", "list")
 
-    assert "ends with that secret" not in before
-    assert after.count("ends with that secret") == 1
+    assert "ends with an earlier" not in before
+    assert after.count("ends with an earlier") == 1
+    assert after.startswith("✖ ")
     in_use = {one["name"]: one["secret_in_use"] for one in rows}
     assert in_use == {"old": False, "new": True}

@@ -137,8 +137,7 @@ def test_readers_are_listed_with_what_they_have_not_read(
 
     assert [(row["reader"], row["unread"]) for row in rows] == [(AWAY, 3), (HERE, 0)]
     assert rows[0]["idle_ms"] is None
-    assert "has 3 events" in told
-    assert f"{AWAY}: 3 not acknowledged, never read" in told
+    assert f"reader={AWAY}  unread=3\n" in told
     assert "keyturn outbox drop" not in told
 
     monkeypatch.setattr(readers, "MANY", 2)
@@ -176,19 +175,17 @@ def fails(error: Exception, *names: str) -> Callable[[Store], Awaitable[object]]
     return work
 
 
-def test_a_parked_run_is_listed_shown_and_tried_again(operator: Shell) -> None:
+def test_a_parked_run_is_listed_and_tried_again(operator: Shell) -> None:
     assert "No run waits" in operator.said("jobs", "list")
     operator.do(fails(KeyError(CANARY)))
 
     [row] = operator.found("jobs", "list")
-    shown = operator.said("jobs", "show", str(row["id"])[:12])
     told = operator.said("jobs", "retry", str(row["id"]), "--by", "ana")
     [tried] = operator.found("jobs", "list")
 
     assert (row["state"], row["trouble"], row["to_do"]) == ("parked", "code", "resume")
     assert row["reason"] == "The agent's code failed (KeyError)."
-    assert "KeyError" in shown
-    assert CANARY not in shown + operator.said("jobs", "list")
+    assert CANARY not in operator.said("jobs", "list")
     assert "a gateway that serves its agent tries it now" in told
     assert tried["state"] == "waiting"
 
@@ -239,18 +236,15 @@ def test_a_name_that_stands_for_nothing_or_for_several_is_refused(
 ) -> None:
     operator.do(fails(KeyError(), "t1", "t2"))
 
-    assert "matches 2 runs" in operator.refused("jobs", "show", "run_")
+    assert "matches 2 runs" in operator.refused("jobs", "drop", "run_")
     assert "No run 'x'" in operator.refused("jobs", "drop", "x")
     assert "Name one run" in operator.refused("jobs", "retry")
 
 
 def test_names_of_a_thread_steer_no_terminal(operator: Shell) -> None:
     operator.do(fails(KeyError(), "\x1b[2J"))
-    [row] = operator.found("jobs", "list")
 
-    shown = operator.said("jobs", "show", str(row["id"]))
-
-    assert "\x1b" not in operator.said("jobs", "list") + shown
+    assert "\x1b" not in operator.said("jobs", "list")
 
 
 @pytest.fixture

@@ -110,7 +110,7 @@ async def test_a_choice_of_calls_that_moved_up_is_not_taken_for_others(
         view = await ana.wait_for_view()
         boxes = [row for row in view["blocks"] if row["type"] == "input"]
         await ana.submit({str(boxes[0]["block_id"]): ["2"], "others": "leave"})
-        await ana.wait_for_view(lambda one: "1 approve" in str(one))
+        await ana.wait_for_view(lambda one: "1 to approve" in str(one))
         first = (await stack.approval(verdicts[0])).id
         await stack.store.collected_cards.leave(stack.keys, first)
 

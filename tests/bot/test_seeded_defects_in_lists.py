@@ -69,7 +69,7 @@ async def test_its_row_on_home_looks_like_that_of_a_real_call(stack: Stack) -> N
         state = await ana.state()
 
         found, expected = rows(state, seeded.id), rows(state, real_id)
-        asked = (r" \u00b7 for <@U0DAN>", "")
+        asked = (r" \u00b7 requested by <@U0DAN>", "")
         assert len(found) == len(expected) == 3
         assert without_ids(found) == without_ids(expected).replace(*asked).replace(
             "78292", "78291"

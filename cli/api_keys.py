@@ -130,12 +130,10 @@ def listed(ctx: typer.Context, *, json: AsJson = False) -> None:
         return await keys.all(), await keys.refused(), api_key_seals(settings).id
 
     found, refused, seals = _ask(command_context(ctx), read)
-    rows: list[console.Row] = [
-        *({**_row(key), "secret_in_use": key.seals == seals} for key in found),
-        *({"id": one, "forged": True} for one in refused),
-    ]
+    rows = [{**_row(key), "secret_in_use": key.seals == seals} for key in found]
+    forged: list[console.Row] = [{"id": one, "forged": True} for one in refused]
     console.listing(
-        rows,
+        [*rows, *forged],
         json=json,
         nothing="There is no API key; 'keyturn api-keys create' makes one.",
         is_bad=lambda row: not row.get("secret_in_use") and not row.get("revoked_at"),

@@ -15,7 +15,6 @@ import typer
 from keyturn.cli import console
 from keyturn.cli.command_context import CommandContext, command_context
 from keyturn.cli.demo_context import DemoContext
-from keyturn.cli.demo_mcp import mcp_on_page
 from keyturn.cli.demo_scripts import SCRIPTS, policy_for
 from keyturn.cli.demo_stack import (
     CHANNEL,
@@ -117,10 +116,7 @@ async def _show(
     os.environ.setdefault(LEDGER, str(folder / "effects.jsonl"))
     typer.echo("Starting a Valkey, a sandbox Slack, the bot and the agent ...")
     env = command.env
-    async with (
-        open_demo_stack(config, folder, port=port, mode=mode, env=env) as demo,
-        mcp_on_page(demo, folder),
-    ):
+    async with open_demo_stack(config, folder, port=port, mode=mode, env=env) as demo:
         # Asked once: after a restart the earlier card still waits, and a second one
         # would concern the same order.
         person = demo.sandbox.person(REQUESTER)
@@ -155,15 +151,13 @@ async def _play(
         os.environ[LEDGER] = str(ledger)
         outage = folder / "model-is-away"
         os.environ[OUTAGE] = str(outage)
-        env = {"KEYTURN_API_LISTEN": "127.0.0.1:0", **command.env}
+        env = dict(command.env)
         policy = policy_for(config, name, folder)
         if policy is not None:
             env["KEYTURN_POLICY"] = str(policy)
         say("script.started", script=name)
         try:
-            async with open_demo_stack(
-                config, folder, mode=mode, env=env, is_kept=False
-            ) as demo:
+            async with open_demo_stack(config, folder, mode=mode, env=env) as demo:
                 await SCRIPTS[name](DemoContext(demo, say, ledger, outage))
         # A script that times out fails like one that finds a fault: with one line.
         except (KeyturnError, TimeoutError) as error:

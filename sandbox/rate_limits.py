@@ -29,6 +29,7 @@ UNLIMITED = ("api.test", "auth.test", "blocks.validate", "oauth.v2.access")
 
 LIMITS: dict[str, Limit] = {
     "apps.connections.open": TIER_3,
+    "auth.revoke": TIER_3,
     "bots.info": TIER_3,
     "chat.delete": TIER_3,
     "chat.getPermalink": Limit(600, 60),

@@ -67,7 +67,9 @@ COMMANDS = {
     "erase": {"erase": "Erase approvals; the audit log still verifies."},
     "security": {"security": "List security events: forged, refused or stalled data."},
     "stats": {"stats": "Count calls by decision, and report their waiting times."},
-    "policy": {"policy": "Check a policy, explain it, or try it on past calls."},
+    "policy": {
+        "policy": "Check a policy, explain it, prove it, or try it on past calls."
+    },
     "api_keys": {
         "api-keys": "Make, list and revoke API keys for agents in other processes."
     },

@@ -1,10 +1,11 @@
-"""Check a policy, explain it, or try it on past calls."""
+"""Check a policy, explain it, prove it, or try it on past calls."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
+from json import dumps
 from pathlib import Path
 from typing import Annotated
 
@@ -20,13 +21,16 @@ from keyturn.gateway.approvals.requirement import Notify, Requirement, Role
 from keyturn.gateway.audit_export import read_export
 from keyturn.gateway.errors import BadJson, SettingsError
 from keyturn.gateway.policy import on_call
+from keyturn.gateway.policy.crosscheck import rule_problem
 from keyturn.gateway.policy.effective_rules import EffectiveRules
 from keyturn.gateway.policy.eligibility import reachable_requirements, unused
 from keyturn.gateway.policy.evaluate import Evaluation, evaluate
+from keyturn.gateway.policy.expressions import BadExpression
 from keyturn.gateway.policy.hours import zone
 from keyturn.gateway.policy.load import BadPolicy
 from keyturn.gateway.policy.on_call import asked_from
-from keyturn.gateway.policy.raise_rules import FiredRule
+from keyturn.gateway.policy.proving import Claim, Proof
+from keyturn.gateway.policy.raise_rules import Facts, FiredRule
 from keyturn.gateway.policy.replay import Replayed, Row, replay
 from keyturn.gateway.policy.rules import Policy, TriageRule
 from keyturn.gateway.policy.suggesting import LEAST, Suggestion, suggest
@@ -391,6 +395,88 @@ def explain(
     # and two outputs could not be compared.
     for label, text in explanation_rows(policy, evaluation, when if at else None):
         typer.echo(f"{typer.style(f'{label:<9}', bold=True)} {text}")
+
+
+@group.command(name="prove")
+def prove_command(
+    ctx: typer.Context,
+    tool: Annotated[str, typer.Argument(metavar="TOOL", help="Name of the tool.")],
+    file: PolicyFile = None,
+    *,
+    tier: Annotated[
+        Tier, typer.Option(help="Lowest tier that a call should have.")
+    ] = Tier.AUTO,
+    people: Annotated[
+        int, typer.Option(min=0, help="Fewest people who should approve a call.")
+    ] = 0,
+    where: Annotated[
+        str, typer.Option(metavar="CEL", help="Only calls for which this is true.")
+    ] = "",
+    schema: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="JSON Schema; default: the policy's."),
+    ] = None,
+    json: AsJson = False,
+) -> None:
+    """Prove that no call of a tool runs with less, or print a call that does.
+
+    It tries one value of each range between the constants in the conditions and in the
+    schema. A condition that does more than to compare arguments with constants can make
+    a proof impossible; it is then named. Exits with 1 unless the claim is proven.
+
+    Examples:
+      keyturn policy prove refund --tier approve    does each refund need a person?
+      … --people 2 --where "args.amount > 1000"     and larger ones two?
+    """
+    policy = command_context(ctx).policy(file)
+    if tier is Tier.AUTO and not people:
+        raise SettingsError("Give --tier or --people: what should each call have?")
+    if meant := did_you_mean(tool, policy.tool_names):
+        raise SettingsError(f"The policy names no tool {tool!r}; {meant}")
+    agents = ["", *policy.agents]
+    own, *narrower = (EffectiveRules(policy, name, tool).first for name in agents)
+    text = console.read_text(schema, "the schema") if schema else ""
+    given = parse_object(text) if text else None
+    try:
+        wrong = where and rule_problem(policy, tool, where, given or own.args_schema)
+    except BadExpression as error:
+        wrong = str(error)
+    if wrong:
+        raise SettingsError(f"--where {where!r}: {wrong}")
+
+    def facts(name: str, args: JsonObject) -> Facts:
+        return facts_of(policy, CallFile(tool=tool, args=args, agent=name), now)
+
+    now = datetime.now(UTC)
+    claim = Claim(
+        policy, tool, tier=tier, people=people, where=where, schema=given, facts=facts
+    )
+    proof = claim.proof(agents)
+    if proof.args is None and not proof.cases and not proof.unproven:
+        raise SettingsError(
+            "No call can be of this kind, so there is nothing to prove."
+        )
+    if json:
+        console.as_json({"proven": proof.is_proven, **proof.model_dump(mode="json")})
+    else:
+        _print_proof(proof)
+        is_low = people <= 1 and tier.rank <= Tier.APPROVE.rank
+        if is_low and any(one.allow_similar for one in (own, *narrower)):
+            console.note("A standing approval runs such calls without another vote.")
+    if not proof.is_proven:
+        raise typer.Exit(1)
+
+
+def _print_proof(proof: Proof) -> None:
+    if proof.args is not None:
+        by = f" of agent {proof.agent!r}" if proof.agent else ""
+        count = f"{proof.people} people" if proof.people != 1 else "1 person"
+        console.bad(f"This call{by} runs at {proof.tier}, with {count}:")
+        typer.echo(dumps(proof.args))
+    for condition in proof.unproven if proof.args is None else ():
+        console.bad(f"Not provable: {condition}")
+    if proof.is_proven:
+        console.good(f"Proven: no call runs with less ({proof.cases} cases).")
 
 
 @group.command(name="replay")

@@ -351,3 +351,61 @@ def test_what_the_output_cannot_encode_is_escaped(home: Shell) -> None:
     )
 
     assert "ber \\U0001f4e6" in shown
+
+
+PROVE = ("policy", "prove", "refund", "p.yml")
+
+
+def test_a_claim_is_proven_refuted_or_told_to_be_unprovable(home: Shell) -> None:
+    assert "Proven: no call runs with less" in home.said(*PROVE, "--people", "1")
+
+    # Without a customer, the window escalates the only call that was tried.
+    code, out, _ = home(*PROVE, "--tier", "escalate")
+    assert code == 1
+    assert "Not provable: windows.refunded > 100" in out
+
+    code, out, _ = home(*PROVE, "--tier", "deny")
+    assert code == 1
+    assert "This call runs at escalate, with 2 people:\n{}" in out
+
+    rule = "{to: escalate, when: args.amount > 100, because: large}"
+    head = POLICY.partition("windows:")[0]
+    home.write(f"{head}tools: {{refund: {{raise: [{rule}]}}}}", "p.yml")
+    where = ("--where", "args.amount > 100")
+    assert home.found(*PROVE, "--people", "2", *where)["proven"] is True
+    schema = {"type": "object", "properties": {"amount": {"type": "number"}}}
+    home.write(json.dumps(schema | {"required": ["amount"]}), "schema.json")
+    code, out, _ = home(*PROVE, "--people", "2", "--schema", "schema.json", "--json")
+    found = json.loads(out)
+    assert (code, found["proven"], found["people"]) == (1, False, 1)
+    assert found["args"] == {"amount": 100}
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        ((), "Give --tier or --people"),
+        (("--people", "1", "--where", "args.amount >"), "--where"),
+        (("--people", "1", "--where", "argz.amount > 1"), "--where"),
+        (
+            ("--people", "1", "--schema", "s.json", "--where", "args.amountt > 1"),
+            "args.amountt",
+        ),
+        (
+            ("--people", "1", "--schema", "s.json", "--where", "args.amount > 9"),
+            "No call can be of this kind",
+        ),
+    ],
+)
+def test_a_claim_that_says_nothing_is_refused(
+    home: Shell, words: tuple[str, ...], why: str
+) -> None:
+    amount = {"type": "number", "maximum": 5}
+    schema = {"type": "object", "properties": {"amount": amount}}
+    home.write(json.dumps(schema), "s.json")
+    assert why in home.refused(*PROVE, *words)
+
+
+def test_a_misspelled_tool_is_not_proven(home: Shell) -> None:
+    told = home.refused("policy", "prove", "refnd", "p.yml", "--people", "1")
+    assert "did you mean 'refund'" in told

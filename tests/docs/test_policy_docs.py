@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -82,7 +83,7 @@ def test_a_command_prints_what_the_page_shows(
 ) -> None:
     for session in re.split(r"^\$ ", block.text, flags=re.MULTILINE)[1:]:
         typed, _, shown = session.partition("\n")
-        words = typed.split()
+        words = shlex.split(typed)
         assert words.pop(0) == "keyturn"
         capsys.readouterr()
 

@@ -204,8 +204,7 @@ class Installations(AsyncInstallationStore, AsyncOAuthStateStore):
             )
         except SlackTokenRotationError as error:
             body = cast("AsyncSlackResponse", error.api_error.response)
-            code = str(body.get("error", "no answer"))
-            self.refused[id_] = code
+            code = self.refused[id_] = str(body.get("error", "no answer"))
             # Without the traceback: Slack's code says it all.
             logger.error("installation.not_renewed id=%s error=%s", id_, code)  # noqa: TRY400
             return

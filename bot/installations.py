@@ -164,7 +164,7 @@ class Installations(AsyncInstallationStore, AsyncOAuthStateStore):
         """
         found: dict[str, Installation] = {}
         for id_, stored in (await self._store.all(self._keys)).items():
-            if (one := self._read(id_, stored)) is not None:
+            if (one := await self._read(id_, stored)) is not None:
                 found[id_] = one
         return found
 
@@ -180,7 +180,7 @@ class Installations(AsyncInstallationStore, AsyncOAuthStateStore):
             StoreUnavailable: the store does not answer.
         """
         stored = (await self._store.all(self._keys)).get(id_, b"")
-        found = self._read(id_, stored) if stored else None
+        found = await self._read(id_, stored) if stored else None
         if found is not None and found.bot_token == removed.bot_token:
             event = self._event(EventName.APP_REMOVED, id_).with_(reason=why)
             await self._store.write(self._keys, id_, "", event, seen=stored)
@@ -195,7 +195,7 @@ class Installations(AsyncInstallationStore, AsyncOAuthStateStore):
             return
         # Read again: another process may have renewed it since.
         stored = (await self._store.all(self._keys)).get(id_, b"")
-        installation = self._read(id_, stored) if stored else None
+        installation = await self._read(id_, stored) if stored else None
         if installation is None:
             return
         try:
@@ -232,13 +232,9 @@ class Installations(AsyncInstallationStore, AsyncOAuthStateStore):
                 logger.info("installation.renewed id=%s", id_)
                 return
 
-    def _read(self, id_: str, stored: bytes) -> Installation | None:
-        try:
-            body = json.loads(self._store.decrypted(self._keys, id_, stored))
-        except ValueError as error:
-            log_failure(logger, error, "installation.unreadable id=%s", id_)
-            return None
-        return Installation(**body)
+    async def _read(self, id_: str, stored: bytes) -> Installation | None:
+        body = await self._store.decrypted(self._keys, id_, stored)
+        return None if body is None else Installation(**json.loads(body))
 
     def _event(self, name: EventName, id_: str) -> Event:
         data = {"installation": id_}

@@ -8,16 +8,18 @@ accepted, but its token was replaced or revoked, so Slack refuses it.
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from keyturn.gateway.approvals.events import Event
 from keyturn.gateway.store.connection.connection import Argument, fields
 from keyturn.gateway.store.keys import Keys
 from keyturn.gateway.store.sealing.conditional_write import write_if
 from keyturn.gateway.store.sealing.encryption import (
+    MARK,
     decrypted_text,
     encrypt_text,
-    is_encrypted,
 )
-from keyturn.gateway.store.sealing.sealing import Repository
+from keyturn.gateway.store.sealing.sealing import Repository, Sealed
 
 STATE_MS = 10 * 60 * 1000
 """Lifetime of a `state`: Slack's code lives as long."""
@@ -37,15 +39,19 @@ class InstallationStore(Repository):
         """
         return dict(fields(await self._conn.command("HGETALL", keys.installations)))
 
-    def decrypted(self, keys: Keys, installation: str, stored: bytes) -> bytes:
-        """Return an installation as JSON.
+    async def decrypted(
+        self, keys: Keys, installation: str, stored: bytes
+    ) -> bytes | None:
+        """Return an installation as JSON; None, and a report, for a forged one.
 
         Raises:
-            ValueError: it was not encrypted for this tenant and id.
+            StoreUnavailable: it may be encrypted with a newer secret.
         """
-        if not is_encrypted(stored):
-            raise ValueError("not encrypted")
-        return decrypted_text(self._conn, _place(keys, installation), stored)
+        with suppress(ValueError):
+            if stored.startswith(MARK):  # never plain, as other texts may be
+                return decrypted_text(self._conn, _place(keys, installation), stored)
+        await self._sealing.refuse(keys, Sealed.INSTALLATION, stored, name=installation)
+        return None
 
     async def write(
         self,
@@ -98,4 +104,4 @@ class InstallationStore(Repository):
 
 
 def _place(keys: Keys, installation: str) -> tuple[str, str, str]:
-    return "installation", keys.tenant, installation
+    return Sealed.INSTALLATION, keys.tenant, installation

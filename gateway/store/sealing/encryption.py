@@ -173,11 +173,6 @@ def decrypted(conn: Connection, place: Sequence[str], stored: bytes) -> bytes:
         raise ValueError("not encrypted for this place") from error
 
 
-def is_encrypted(stored: bytes) -> bool:
-    """Return whether a stored text is encrypted."""
-    return stored.startswith(MARK)
-
-
 def encrypted_text(conn: Connection, place: Sequence[str], body: str) -> str:
     """Like `encrypted`, for JSON that scripts take as a string."""
     return encrypt_text(conn, place, body) if conn.encrypts and body else body

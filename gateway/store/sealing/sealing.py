@@ -65,6 +65,7 @@ class Sealed(StrEnum):
     LEFT_CALL = "left_call"
     JOINED_CALL = "joined_call"
     CARD_URL = "card_url"
+    INSTALLATION = "installation"
 
 
 class Sealing:

@@ -30,7 +30,7 @@ from keyturn.cli.command_context import CommandContext, command_context
 from keyturn.cli.console import AsJson
 from keyturn.cli.policy_inputs import parse_ms, parse_time
 from keyturn.cli.store_access import use_store
-from keyturn.gateway.approvals.audit_leaf import SEAL, Hidden
+from keyturn.gateway.approvals.audit_leaf import SEAL
 from keyturn.gateway.errors import BadJson, SettingsError
 from keyturn.gateway.metrics.dossier import FORMAT, Dossier, differences
 from keyturn.gateway.metrics.fold import Selection
@@ -97,20 +97,18 @@ def print_log(one: Verified, *, is_json: bool) -> bool:
     return False
 
 
-def print_proofs(found: Sequence[Proven], *, tenant: str, is_json: bool) -> int:
+def print_proofs(found: Sequence[Proven], *, tenant: str) -> int:
     """Print entries with their proofs; return their number."""
     ours = [one for one in found if one.event is None or one.event.tenant == tenant]
-    if is_json and ours:
-        console.as_json([_proof_row(one) for one in ours])
-        return len(ours)
     for one in ours:
         # A tool reads the entry and its proof; the other lines are comments for it.
         name = one.event.name if one.event else "not written by Keyturn"
         typer.echo(f"# entry {one.index}: {name}")
         typer.echo(ascii_text(one.leaf.text.decode()))
-        for name, hidden in _shown(one):
-            shown = console.printable(hidden.value)
-            typer.echo(f"#   {name} (salt {hidden.salt}): {shown}")
+        for name, hidden in one.leaf.openings.items():
+            if name != SEAL:
+                shown = console.printable(hidden.value)
+                typer.echo(f"#   {name} (salt {hidden.salt}): {shown}")
         typer.echo(one.proof or "# no checkpoint covers it yet\n")
     return len(ours)
 
@@ -121,22 +119,6 @@ def ascii_text(text: str) -> str:
     return json.dumps(json.loads(text), separators=(",", ":")).replace(
         "\x7f", r"\u007f"
     )
-
-
-def _shown(one: Proven) -> list[tuple[str, Hidden]]:
-    return [row for row in one.leaf.openings.items() if row[0] != SEAL]
-
-
-def _proof_row(one: Proven) -> JsonObject:
-    return {
-        "index": one.index,
-        "entry": one.leaf.text.decode(),
-        "open": {
-            name: {"salt": hidden.salt, "value": hidden.value}
-            for name, hidden in _shown(one)
-        },
-        "proof": one.proof or None,
-    }
 
 
 def print_bundle(report: BundleReport, *, has_stories: bool, is_json: bool) -> None:
@@ -425,11 +407,6 @@ def dossier(
 def prove(
     ctx: typer.Context,
     approval: Annotated[str, typer.Argument(metavar="APPROVAL", help="Its whole id.")],
-    *,
-    out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write a bundle instead.")
-    ] = None,
-    json: AsJson = False,
 ) -> None:
     """Print the entries of an approval with their proofs.
 
@@ -439,25 +416,17 @@ def prove(
 
     Examples:
       keyturn audit prove ap_default_…  each entry of it, with its proof
-      … --out proof.jsonl               as a bundle, for 'keyturn audit verify'
     """
 
     async def proven(store: Store, tenant: str) -> int:
-        bundler = AuditBundler(store, tenant=tenant)
-        if out is None:
-            found = await bundler.prove(approval)
-            return print_proofs(found, tenant=tenant, is_json=json)
-        with console.new_file(out) as opened:
-            return (await bundler.export(opened.write, approvals=[approval])).entries
+        found = await AuditBundler(store, tenant=tenant).prove(approval)
+        return print_proofs(found, tenant=tenant)
 
-    count = use_store(command_context(ctx), proven, has_keyring=True)
-    if not count:
+    if not use_store(command_context(ctx), proven, has_keyring=True):
         raise SettingsError(
             f"The audit log has no entry about {approval!r}; 'keyturn audit export' "
             "prints all entries."
         )
-    if out is not None:
-        console.good(f"{count} entries with their proofs are in {str(out)!r}.")
 
 
 def _checkpoints_in(file: Path) -> list[str]:

@@ -310,7 +310,6 @@ class AuditBundler(TenantService):
         since_ms: int = 0,
         until_ms: int | None = None,
         sample: int = 0,
-        approvals: Collection[str] = (),
         has_arguments: bool = True,
         progress: Callable[[int], None] = lambda _entries: None,
     ) -> Exported:
@@ -321,7 +320,6 @@ class AuditBundler(TenantService):
             since_ms: start of the period.
             until_ms: end of the period, exclusive; None for now.
             sample: number of approvals to choose at random; 0 for all entries.
-            approvals: exactly these approvals, instead of a sample.
             has_arguments: add the calls that still exist and are not redacted.
             progress: called with the number of entries written.
 
@@ -331,18 +329,17 @@ class AuditBundler(TenantService):
         """
         key = required(self._store)[0].signing(Role.AUDIT)
         log = await self._open()
-        chosen = frozenset(approvals)
-        if sample and not chosen:
+        chosen = frozenset[str]()
+        if sample:
             chosen = await self._sample(log, since_ms, until_ms, sample)
         start, end = await asyncio.to_thread(log.range, since_ms, until_ms)
         writer, origin = BundleWriter(write), log.checkpoint.origin
-        is_part = bool(sample or approvals)
         header = Header(
             format=FORMAT,
             tenant=self._tenant,
             since_ms=since_ms,
             until_ms=until_ms,
-            sample=len(chosen) if is_part else 0,
+            sample=len(chosen),
             log=LogRange(origin=origin, checkpoint=log.note, start=start, end=end),
         )
         writer.add(header)
@@ -354,12 +351,12 @@ class AuditBundler(TenantService):
                     break
                 event = event_of(row)
                 approval = event.approval if event else ""
-                if is_part and approval not in chosen:
+                if sample and approval not in chosen:
                     continue
                 # The hidden values of another tenant stay hidden.
                 is_ours = event is not None and event.tenant == self._tenant
                 line = _line(log, index, row, is_opened=is_ours)
-                writer.add(line.with_(after=after) if is_part else line)
+                writer.add(line.with_(after=after) if sample else line)
                 after, count = index, count + 1
                 progress(count)
                 found.add(approval)

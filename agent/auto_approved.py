@@ -37,7 +37,7 @@ from keyturn.gateway.failures import any_failure
 from keyturn.gateway.protocol import digest, texts
 from keyturn.gateway.protocol.port import Gateway
 from keyturn.gateway.protocol.records import Result
-from keyturn.gateway.protocol.run_context import Inside
+from keyturn.gateway.protocol.run_context import inside
 from keyturn.gateway.protocol.wire import (
     CallBegun,
     CallEnd,
@@ -115,7 +115,7 @@ async def _run_begun(
 ) -> R:
     """Run a call that was begun, and report its end."""
     try:
-        with Inside(_running, call), contained():
+        with inside(_running, call), contained():
             result = await _traced(call.verdict, run)
     except ParentCommand:
         # Not a pause: the tool is done and hands off to the parent graph.

@@ -19,6 +19,7 @@ import copy
 import inspect
 import logging
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from typing import Annotated, Any, cast
 
@@ -36,7 +37,7 @@ from keyturn.gateway.errors import BadJson
 from keyturn.gateway.failures import any_failure, log_failure
 from keyturn.gateway.protocol import strict_json
 from keyturn.gateway.protocol.records import Evidence, Record, Verb
-from keyturn.gateway.protocol.run_context import Inside
+from keyturn.gateway.protocol.run_context import inside
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.protocol.wire import MAX_EVIDENCE, MAX_TASK, CallHint
 
@@ -80,9 +81,9 @@ class Overrides(Record):
 _outer: ContextVar[tuple[Any, ...]] = ContextVar("keyturn_overrides", default=())
 
 
-def inherit(rows: object) -> Inside[tuple[Any, ...]]:
+def inherit(rows: object) -> AbstractContextManager[object]:
     """Make agents inside a tool inherit the overrides of the outer agent."""
-    return Inside(_outer, tuple(cast("list[Any]", rows or ())))
+    return inside(_outer, tuple(cast("list[Any]", rows or ())))
 
 
 def read_overrides(context: object) -> list[Any]:

@@ -15,7 +15,8 @@ from __future__ import annotations
 import logging
 import threading
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, NamedTuple, cast
 
@@ -70,7 +71,6 @@ from keyturn.gateway.errors import GraphError, KeyturnError
 from keyturn.gateway.gates.gate import Gate
 from keyturn.gateway.protocol.port import Gateway
 from keyturn.gateway.protocol.questions import ASK_USER
-from keyturn.gateway.protocol.run_context import Inside
 from keyturn.gateway.protocol.wire import AgentNote, CallHint
 
 logger = logging.getLogger(__name__)
@@ -171,8 +171,7 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any], Gate):
         async def run(changed: ToolCallRequest) -> ToolResult:
             return handler(changed)
 
-        inherited, checked = self._tool_scope(request)
-        with inherited, checked:
+        with self._tool_scope(request):
             return _as_hook(drive(self._call(BLOCKING, request, run)))
 
     async def awrap_tool_call(
@@ -185,8 +184,7 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any], Gate):
         async def run(changed: ToolCallRequest) -> ToolResult:
             return await handler(changed)
 
-        inherited, checked = self._tool_scope(request)
-        with inherited, checked:
+        with self._tool_scope(request):
             return _as_hook(await self._call(AWAITING, request, run))
 
     def wrap_model_call(
@@ -211,10 +209,12 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any], Gate):
         self._check_order(handler)
         return await self._ask_model(AWAITING, request, handler)
 
-    def _tool_scope(self, request: ToolCallRequest) -> tuple[Inside[Any], Inside[Any]]:
+    @contextmanager
+    def _tool_scope(self, request: ToolCallRequest) -> Generator[None]:
         """Pass overrides and the check of tool starts to all code inside a tool."""
         inherited = hints.inherit(request.state.get(hints.STATE))
-        return inherited, grants.checked_starts(self.agent)
+        with inherited, grants.checked_starts(self.agent):
+            yield
 
     def _caller(self, shell: Shell, state: object = None) -> Caller:
         known = self._callers.get(shell)

@@ -10,8 +10,8 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Collection, Generator
 from contextlib import AbstractContextManager, contextmanager
-from contextvars import ContextVar, Token
-from typing import Generic, TypeVar
+from contextvars import ContextVar
+from typing import TypeVar
 
 from keyturn.gateway.protocol.records import RunRef
 
@@ -20,33 +20,14 @@ HEADER = "Idempotency-Key"
 T = TypeVar("T")
 
 
-class Inside(Generic[T]):
-    """Give a variable a value inside a block, and its former one after it.
-
-    A call of a tool enters ten such blocks. What `contextlib.contextmanager` makes of a
-    generator takes four times as long.
-
-    Args:
-        variable: of the context.
-        value: inside the block.
-    """
-
-    __slots__ = ("_token", "_variable", "value")
-
-    def __init__(self, variable: ContextVar[T], value: T) -> None:
-        self._variable = variable
-        self.value = value
-        self._token: Token[T] | None = None
-
-    def __enter__(self) -> T:
-        """Set the value, and return it."""
-        self._token = self._variable.set(self.value)
-        return self.value
-
-    def __exit__(self, *_: object) -> None:
-        """Set back the former value."""
-        if self._token is not None:
-            self._variable.reset(self._token)
+@contextmanager
+def inside(variable: ContextVar[T], value: T) -> Generator[T]:
+    """Give a variable a value inside a block, and its former one after it."""
+    token = variable.set(value)
+    try:
+        yield value
+    finally:
+        variable.reset(token)
 
 
 _run: ContextVar[RunRef | None] = ContextVar("keyturn_run", default=None)
@@ -81,7 +62,7 @@ def in_run(run_ref: RunRef | None) -> Generator[None]:
     # enclosing run.
     is_other = run_ref is not None and before is not None and before != run_ref
     outer = before if is_other else _enclosing.get()
-    with Inside(_enclosing, outer), Inside(_run, run_ref or before):
+    with inside(_enclosing, outer), inside(_run, run_ref or before):
         yield
 
 
@@ -104,7 +85,7 @@ def enclosing_run(run_ref: RunRef) -> RunRef | None:
 
 def excepting(tools: Collection[str]) -> AbstractContextManager[object]:
     """Allow these tools to start without a gate in the runs of this block."""
-    return Inside(_ungated, frozenset(tools))
+    return inside(_ungated, frozenset(tools))
 
 
 def excepted() -> frozenset[str]:
@@ -114,7 +95,7 @@ def excepted() -> frozenset[str]:
 
 def lasting(left_s: Callable[[], float]) -> AbstractContextManager[object]:
     """Set the function that returns the remaining lifetime of the thread's lease."""
-    return Inside(_left_s, left_s)
+    return inside(_left_s, left_s)
 
 
 def has_lost_lease() -> bool:
@@ -125,7 +106,7 @@ def has_lost_lease() -> bool:
 
 def under_lease(text: Callable[[], str]) -> AbstractContextManager[object]:
     """Set the lease header for requests to a gateway in another process."""
-    return Inside(_lease, text)
+    return inside(_lease, text)
 
 
 def current_lease() -> str:
@@ -134,14 +115,16 @@ def current_lease() -> str:
     return text() if text else ""
 
 
-def one_write(write: dict[str, str] | None = None) -> Inside[dict[str, str] | None]:
+def one_write(
+    write: dict[str, str] | None = None,
+) -> AbstractContextManager[object]:
     """Give all attempts inside the block the same idempotency key.
 
     Args:
         write: state shared with other blocks of the same write; after first use it has
             the key under `HEADER`. By default the block is a separate write.
     """
-    return Inside(_write, {} if write is None else write)
+    return inside(_write, {} if write is None else write)
 
 
 def key_of_write() -> str:

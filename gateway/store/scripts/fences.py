@@ -23,7 +23,7 @@ from contextvars import ContextVar
 
 from keyturn.gateway.clock import now_s
 from keyturn.gateway.errors import LeaseLost
-from keyturn.gateway.protocol.run_context import Inside
+from keyturn.gateway.protocol.run_context import inside
 
 
 class Lease:
@@ -124,7 +124,7 @@ def current() -> Lease | None:
 
 def holding(lease: Lease) -> AbstractContextManager[object]:
     """Run the block under a lease."""
-    return Inside(_current, lease)
+    return inside(_current, lease)
 
 
 def while_unheld(key: str) -> AbstractContextManager[object]:
@@ -132,7 +132,7 @@ def while_unheld(key: str) -> AbstractContextManager[object]:
 
     For code that acts for a thread without its lease, or under another thread's lease.
     """
-    return Inside(_unheld, key)
+    return inside(_unheld, key)
 
 
 def unheld() -> str:

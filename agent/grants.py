@@ -32,7 +32,6 @@ import signal
 import threading
 import traceback
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -61,7 +60,7 @@ from keyturn.gateway.gates.gate import GuardedTool
 from keyturn.gateway.protocol import digest, strict_json, wire
 from keyturn.gateway.protocol.digest import MAX_STATE_BYTES, BusinessState
 from keyturn.gateway.protocol.receipts import META_KEY
-from keyturn.gateway.protocol.run_context import excepted, inside
+from keyturn.gateway.protocol.run_context import Scope, excepted, inside
 from keyturn.gateway.protocol.strict_json import JsonObject
 
 logger = logging.getLogger(__name__)
@@ -371,7 +370,7 @@ _check: ContextVar[StartCheck | None] = ContextVar("keyturn_tool_starts", defaul
 register_configure_hook(_check, inheritable=True)
 
 
-def checked_starts(agent: str) -> AbstractContextManager[object]:
+def checked_starts(agent: str) -> Scope:
     """Check every tool start below this block; the outermost agent's check applies."""
     return inside(_check, _check.get() or _check_of(agent, excepted()))
 

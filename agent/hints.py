@@ -19,7 +19,6 @@ import copy
 import inspect
 import logging
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from typing import Annotated, Any, cast
 
@@ -37,7 +36,7 @@ from keyturn.gateway.errors import BadJson
 from keyturn.gateway.failures import any_failure, log_failure
 from keyturn.gateway.protocol import strict_json
 from keyturn.gateway.protocol.records import Evidence, Record, Verb
-from keyturn.gateway.protocol.run_context import inside
+from keyturn.gateway.protocol.run_context import Scope, inside
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.protocol.wire import MAX_EVIDENCE, MAX_TASK, CallHint
 
@@ -81,7 +80,7 @@ class Overrides(Record):
 _outer: ContextVar[tuple[Any, ...]] = ContextVar("keyturn_overrides", default=())
 
 
-def inherit(rows: object) -> AbstractContextManager[object]:
+def inherit(rows: object) -> Scope:
     """Make agents inside a tool inherit the overrides of the outer agent."""
     return inside(_outer, tuple(cast("list[Any]", rows or ())))
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Generator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from contextvars import ContextVar
 from types import MappingProxyType
 from typing import Annotated, Any, NotRequired, cast
@@ -33,7 +33,7 @@ from keyturn.gateway.protocol import digest, run_context, strict_json, texts, wi
 from keyturn.gateway.protocol.digest import BusinessState
 from keyturn.gateway.protocol.questions import NOT_OUTERMOST
 from keyturn.gateway.protocol.records import EditRecord, Record, RunRef, Tier, is_inside
-from keyturn.gateway.protocol.run_context import current_run, inside
+from keyturn.gateway.protocol.run_context import Scope, current_run, inside
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.protocol.wire import (
     CallHint,
@@ -432,7 +432,7 @@ def nested_in(agent: str, thread: str, ns: str) -> RunRef | None:
     return None if is_own else run_ref
 
 
-def own_conversation() -> AbstractContextManager[object]:
+def own_conversation() -> Scope:
     """Give the agents inside this block, in this task, a separate conversation."""
     ns = str(get_config().get("configurable", {}).get("checkpoint_ns", ""))
     return inside(_conversation, ns)

@@ -18,6 +18,8 @@ from keyturn.gateway.protocol.records import RunRef
 HEADER = "Idempotency-Key"
 
 T = TypeVar("T")
+Scope = AbstractContextManager[object]
+"""A block in which variables of the context have other values."""
 
 
 @contextmanager
@@ -83,7 +85,7 @@ def enclosing_run(run_ref: RunRef) -> RunRef | None:
     return outer if outer != run_ref else None
 
 
-def excepting(tools: Collection[str]) -> AbstractContextManager[object]:
+def excepting(tools: Collection[str]) -> Scope:
     """Allow these tools to start without a gate in the runs of this block."""
     return inside(_ungated, frozenset(tools))
 
@@ -93,7 +95,7 @@ def excepted() -> frozenset[str]:
     return _ungated.get()
 
 
-def lasting(left_s: Callable[[], float]) -> AbstractContextManager[object]:
+def lasting(left_s: Callable[[], float]) -> Scope:
     """Set the function that returns the remaining lifetime of the thread's lease."""
     return inside(_left_s, left_s)
 
@@ -104,7 +106,7 @@ def has_lost_lease() -> bool:
     return left_s is not None and not left_s()
 
 
-def under_lease(text: Callable[[], str]) -> AbstractContextManager[object]:
+def under_lease(text: Callable[[], str]) -> Scope:
     """Set the lease header for requests to a gateway in another process."""
     return inside(_lease, text)
 
@@ -117,7 +119,7 @@ def current_lease() -> str:
 
 def one_write(
     write: dict[str, str] | None = None,
-) -> AbstractContextManager[object]:
+) -> Scope:
     """Give all attempts inside the block the same idempotency key.
 
     Args:

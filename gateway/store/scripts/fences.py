@@ -18,12 +18,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Generator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 
 from keyturn.gateway.clock import now_s
 from keyturn.gateway.errors import LeaseLost
-from keyturn.gateway.protocol.run_context import inside
+from keyturn.gateway.protocol.run_context import Scope, inside
 
 
 class Lease:
@@ -122,12 +122,12 @@ def current() -> Lease | None:
     return _current.get()
 
 
-def holding(lease: Lease) -> AbstractContextManager[object]:
+def holding(lease: Lease) -> Scope:
     """Run the block under a lease."""
     return inside(_current, lease)
 
 
-def while_unheld(key: str) -> AbstractContextManager[object]:
+def while_unheld(key: str) -> Scope:
     """Allow fenced writes in the block only while a lease is free.
 
     For code that acts for a thread without its lease, or under another thread's lease.

@@ -161,11 +161,12 @@ async def test_a_workspace_that_no_file_names_is_refused_and_its_token_revoked(
 
 
 async def test_the_pages_are_limited(one: World) -> None:
-    statuses = [
-        (await one.browser.get(f"{one.url}/slack/install"))[0] for _ in range(22)
-    ]
+    statuses = list[int]()
+    while 429 not in statuses and len(statuses) < 100:
+        statuses.append((await one.browser.get(f"{one.url}/slack/install"))[0])
 
-    assert statuses[:20] == [200] * 20
+    assert len(statuses) > 20
+    assert set(statuses[:-1]) == {200}
     assert statuses[-1] == 429
 
 

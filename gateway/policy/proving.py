@@ -222,12 +222,17 @@ def _comparisons(row: Row) -> Iterator[tuple[tuple[str, ...], list[JsonValue]]]:
             path, constants, at = _operand(row, at)
             sign = row[at].text if at < len(row) else ""
             if sign in {"==", "!=", "in", *_ORDERS}:
+                # A list has other lists next to it that no value represents.
+                is_list = row[at + 1].text == "["
                 other, more, at = _operand(row, at + 1)
-                is_reversed = sign == "in" and not path
                 is_text = sign in _ORDERS and any(
                     not isinstance(it, float) for it in constants + more
                 )
-                if bool(path) is bool(other) or is_reversed or is_text:
+                if sign == "in":
+                    is_usable = bool(path) and is_list
+                else:
+                    is_usable = bool(path) is not bool(other) and not is_list
+                if is_text or not is_usable:
                     raise _Unbounded
                 path, constants = path or other, constants + more
             if not path:
@@ -245,7 +250,7 @@ def _operand(row: Row, at: int) -> tuple[tuple[str, ...], list[JsonValue], int]:
         if end == 1:
             raise _Unbounded
         return tuple(texts[2:end:2]), [], at + end
-    if texts[0] == "[":
+    if texts[0] == "[" and row[at - 1].text == "in":
         end = texts.index("]")
         parts = [row[at + 1 + n : at + 2 + n] for n in range(0, end - 1, 2)]
         if any(one != "," for one in texts[2:end:2]):

@@ -43,7 +43,7 @@ from keyturn.gateway.errors import (
 from keyturn.gateway.protocol import digest, edits, texts
 from keyturn.gateway.protocol.http_api import AnswersQuestion, OpenQuestion
 from keyturn.gateway.protocol.records import EditRecord, FailureKind, Result
-from keyturn.gateway.protocol.run_context import Inside
+from keyturn.gateway.protocol.run_context import inside
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.protocol.wire import (
     APPROVAL_INTERRUPT,
@@ -217,7 +217,7 @@ class _Failed:
 
 
 async def _permitted(work: Work[R], args: JsonObject, given: Permit) -> R:
-    with Inside(_permit, given):
+    with inside(_permit, given):
         return await work.run(args, given)
 
 

@@ -37,7 +37,7 @@ from keyturn.gateway.background import begun, waited_for
 from keyturn.gateway.client.outgoing import proxy_for, trusted
 from keyturn.gateway.errors import KeyturnError
 from keyturn.gateway.failures import any_failure, log_failure
-from keyturn.gateway.protocol.run_context import Inside
+from keyturn.gateway.protocol.run_context import inside
 from keyturn.gateway.protocol.strict_json import JsonObject
 
 logger = logging.getLogger(__name__)
@@ -313,7 +313,7 @@ class Upstream:
     ) -> types.CallToolResult:
         delivery = Delivery()
         try:
-            with Inside(_sending, delivery):
+            with inside(_sending, delivery):
                 result = await line.session.send_request(
                     request, _RESULT, CALL_S, progress_callback=progress
                 )

@@ -15,15 +15,18 @@ import typer
 from keyturn.cli import console
 from keyturn.cli.command_context import CommandContext, command_context
 from keyturn.cli.demo_context import DemoContext
-from keyturn.cli.demo_scripts import SCRIPTS, policy_for
+from keyturn.cli.demo_mcp import mcp_on_page
+from keyturn.cli.demo_scripts import SCRIPTS, announce_digest, policy_for
 from keyturn.cli.demo_stack import (
     CHANNEL,
     FIRST_REQUEST,
+    KEPT,
     REQUESTER,
     REVIEWER,
     open_demo_stack,
 )
 from keyturn.cli.samples import sample_settings
+from keyturn.cli.sandbox import only_user
 from keyturn.cli.stop_signals import serve, until_stopped
 from keyturn.gateway.config import Settings, SlackMode
 from keyturn.gateway.errors import KeyturnError, SettingsError
@@ -57,6 +60,12 @@ def demo(
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON line a step.")
     ] = False,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Forget earlier runs of the demo.")
+    ] = False,
+    has_digest: Annotated[
+        bool, typer.Option("--digest", help="Post the numbers of the last seven days.")
+    ] = False,
 ) -> None:
     """Show it all on this machine: no Slack account, Redis or API key.
 
@@ -66,20 +75,30 @@ def demo(
 
     Examples:
       keyturn demo                       a page with a card that waits for you
+      keyturn demo --digest              the page, with the week's numbers in it
       keyturn demo --script edit --json  the same without a browser
       keyturn demo --script escalate     a refund that takes two people
       keyturn demo --script batch        56 refunds of one turn, decided as one
       keyturn demo --script queue        20 threads, reviewed in one modal
       keyturn demo --script shared       20 threads on one card, approved by one click
+      keyturn demo --script digest       the numbers of a week, in a channel
       keyturn demo --script question     the agent asks before it acts
       keyturn demo --script inquiry      a reviewer asks the requester first
+      keyturn demo --script direct       the second person decides in a direct message
+      keyturn demo --script similar      one form allows more of the same calls
+      keyturn demo --script hook         a coding agent asks by its hooks
+      keyturn demo --script stock        an agent asks with LangChain's own middleware
+      keyturn demo --script mcp          an MCP client asks; the server wants a receipt
       keyturn demo --script outage       the model is unreachable after the approval
       keyturn demo --script tamper       an approval forged in the store is detected
     """
     command = command_context(ctx)
     config = _settings(command)
     if script is None:
-        serve(_show(command, config, port, mode))
+        shown = _show(
+            command, config, port, mode, is_fresh=fresh, has_digest=has_digest
+        )
+        serve(shown)
         return
     if script not in SCRIPTS:
         known = ", ".join(SCRIPTS)
@@ -109,19 +128,32 @@ async def _show(
     config: Path,
     port: int,
     mode: SlackMode,
+    *,
+    is_fresh: bool,
+    has_digest: bool,
 ) -> None:
     folder = FOLDER
+    if is_fresh and folder.exists():
+        # Renamed, not deleted: an option must not destroy a user's input. Refused while
+        # the demo runs: its store would continue under another name.
+        with only_user(folder / KEPT):
+            folder.rename(folder.with_name(f"demo-{datetime.now(UTC):%Y%m%d-%H%M%S}"))
     # In this process's environment, because the tools of the sample agent read it
     # there. An existing value wins.
     os.environ.setdefault(LEDGER, str(folder / "effects.jsonl"))
     typer.echo("Starting a Valkey, a sandbox Slack, the bot and the agent ...")
     env = command.env
-    async with open_demo_stack(config, folder, port=port, mode=mode, env=env) as demo:
+    async with (
+        open_demo_stack(config, folder, port=port, mode=mode, env=env) as demo,
+        mcp_on_page(demo, folder),
+    ):
         # Asked once: after a restart the earlier card still waits, and a second one
         # would concern the same order.
         person = demo.sandbox.person(REQUESTER)
         if not await person.messages(CHANNEL):
             await person.say(CHANNEL, FIRST_REQUEST)
+        if has_digest:
+            await announce_digest(demo, Settings.load(config, env).tenant)
         url = f"{demo.sandbox.url}/?user={REVIEWER}"
         typer.echo(f"\n  {typer.style(url, bold=True)}\n")
         typer.echo("You are Ana, a reviewer. A card waits in #agent-approvals:")
@@ -151,13 +183,15 @@ async def _play(
         os.environ[LEDGER] = str(ledger)
         outage = folder / "model-is-away"
         os.environ[OUTAGE] = str(outage)
-        env = dict(command.env)
+        env = {"KEYTURN_API_LISTEN": "127.0.0.1:0", **command.env}
         policy = policy_for(config, name, folder)
         if policy is not None:
             env["KEYTURN_POLICY"] = str(policy)
         say("script.started", script=name)
         try:
-            async with open_demo_stack(config, folder, mode=mode, env=env) as demo:
+            async with open_demo_stack(
+                config, folder, mode=mode, env=env, is_kept=False
+            ) as demo:
                 await SCRIPTS[name](DemoContext(demo, say, ledger, outage))
         # A script that times out fails like one that finds a fault: with one line.
         except (KeyturnError, TimeoutError) as error:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import yaml
 
+from keyturn.bot.delivery.metrics_reports import MetricsReports
 from keyturn.bot.ids import Action, Input, View
 from keyturn.cli.demo_context import (
     STEP_TIMEOUT_S,
@@ -17,15 +20,21 @@ from keyturn.cli.demo_context import (
     StoryFailed,
     expect,
 )
+from keyturn.cli.demo_hook import hook
+from keyturn.cli.demo_mcp import mcp
 from keyturn.cli.demo_stack import (
     CHANNEL,
     QUEUED,
     REQUESTER,
     REVIEWER,
     SENIOR,
+    DemoStack,
 )
+from keyturn.cli.demo_stock import stock
+from keyturn.cli.samples import quiet_policy
 from keyturn.gateway.approvals.events import Event, EventName
 from keyturn.gateway.approvals.record import Approval
+from keyturn.gateway.metrics.fold import Selection
 from keyturn.gateway.protocol.records import ItemState, Tier
 from keyturn.gateway.service.report import audit_reading
 from keyturn.gateway.service.report.audit_writing import (
@@ -33,10 +42,12 @@ from keyturn.gateway.service.report.audit_writing import (
     public_keys,
     required,
 )
+from keyturn.gateway.service_settings import MetricsSettings
 from keyturn.gateway.store.keys import Keys
 from keyturn.gateway.store.runs.jobs import Job
 from keyturn.gateway.store.store import Store
 from keyturn.gateway.trust.audit_bundle import verify_bundle
+from keyturn.sandbox.json_types import JsonObject, as_objects
 
 COUNT = len(QUEUED)
 
@@ -198,6 +209,70 @@ async def shared(context: DemoContext) -> None:
     )  # fmt: skip
 
 
+FIRST, SIMILAR, LAST = 79001, (79002, 79003, 79004), 79005
+USES = 5
+
+
+async def similar(context: DemoContext) -> None:
+    """A reviewer allows five similar refunds; three run, then she revokes it."""
+    ts, approval = await context.ask(f"@keyturn refund order {FIRST}")
+    await context.click(ts, Action.ALLOW_SIMILAR, approval, 0)
+    await context.view(View.ALLOW_SIMILAR)
+    await context.fill({"uses": f"{USES}", "each": "30"}, approval, 0)
+    await context.reached(approval, {0: ItemState.EXECUTED})
+    live = await context.message(f"{USES} of {USES} calls left")
+    context.say("standing.given", by=REVIEWER, uses=USES)
+
+    # Sent without waiting: concurrent uses must all be counted.
+    for order in SIMILAR:
+        await context.dan.say(CHANNEL, f"@keyturn refund order {order}")
+        context.say("agent.asked", by=REQUESTER, order=order)
+    await context.refunded(1 + len(SIMILAR))
+    await context.message(f"{USES - len(SIMILAR)} of {USES} calls left")
+
+    await context.ana.click(CHANNEL, str(live["ts"]), Action.REVOKE)
+    await context.message("*Revoked* by")
+    context.say("standing.revoked", by=REVIEWER)
+    # From now on a refund has a card again.
+    ts, last = await context.ask(f"@keyturn refund order {LAST}")
+    await context.decide(ts, last, Action.APPROVE, ItemState.EXECUTED)
+
+
+_WEEK_MS = 7 * 86_400_000
+
+
+async def digest(context: DemoContext) -> None:
+    """Ana approves one refund and rejects another; the channel gets the numbers."""
+    ts, approved = await context.ask()
+    await context.decide(ts, approved, Action.APPROVE, ItemState.EXECUTED)
+    ts, rejected = await context.ask("@keyturn change the address of order 78304")
+    values = {Input.REASON: TOO_LATE}
+    await context.decide(ts, rejected, Action.REJECT, ItemState.REJECTED, values)
+
+    has_numbers = await announce_digest(context.demo, rejected.tenant)
+    expect(has_numbers, "There are no numbers.")
+    shown = await context.ana.message_with(
+        CHANNEL,
+        lambda one: str(one["text"]).startswith("The week's numbers"),
+        STEP_TIMEOUT_S,
+    )
+    # The digest of a finished week is the same message, from the same code.
+    context.say("digest.posted", text=shown["text"], blocks=shown["blocks"])
+
+
+async def announce_digest(demo: DemoStack, tenant: str) -> bool:
+    """Announce the numbers of the last seven days; return False if there are none."""
+    service = demo.stack.keyturn.reviews
+    settings = MetricsSettings(channel=CHANNEL)
+    reports = MetricsReports(service, settings, tenant=tenant, reader="demo")
+    now_ms = await service.store.conn.now_ms(
+        service.store.keys_of_tenant(tenant).outbox
+    )
+    week = Selection(since_ms=now_ms - _WEEK_MS, until_ms=now_ms + 1)
+    # Each start of the demo may post one.
+    return await reports.announce_digest(week, ZoneInfo("UTC"), f"demo {now_ms}")
+
+
 LAMPS, EDITED, REJECTED = 56, 16, 55
 """The number of refunds, and the indexes of the two that are not simply approved."""
 
@@ -331,6 +406,52 @@ async def _verify_bundle(context: DemoContext, store: Store, tenant: str) -> Non
     context.say("export.refused", first_bad_index=report.bad_index, why=report.problem)
 
 
+DONE = ", done "
+
+
+async def direct(context: DemoContext) -> None:
+    """Chloé gets the card and decides on it; the card in the channel shows it."""
+    ts, approval = await context.ask("@keyturn refund order 78420")
+    chloe = context.demo.sandbox.person(SENIOR)
+
+    async def copy(words: str) -> tuple[str, str]:
+        find = partial(_copies_in, ts=ts, approval=approval.id, words=words)
+        return (await chloe.wait_for(find, STEP_TIMEOUT_S))[0]
+
+    first = await copy("1299")
+    context.say("copy.posted", approval=approval.id, to=SENIOR)
+    await context.click(ts, Action.APPROVE, approval, 0)
+    await context.voted(ts, approval, 0, have=1, need=2)
+    await copy("1 of 2 approvals")
+    expect(not context.effects(), "One person was enough.")
+
+    await chloe.click(*first, Action.APPROVE)
+    context.say("reviewer.clicked", approval=approval.id, by=SENIOR, on="copy")
+    await context.reached(approval, {0: ItemState.EXECUTED})
+    # The same message: a second one would leave dead buttons behind.
+    expect(await copy(DONE) == first, "Chloé was sent a second copy.")
+    await context.shows(ts, DONE)
+    context.say("copy.updated", approval=approval.id, to=SENIOR)
+    await context.final_message()
+    expect(len(context.effects()) == 1, "The refund did not run once.")
+
+
+def _copies_in(
+    state: JsonObject, *, ts: str, approval: str, words: str
+) -> list[tuple[str, str]]:
+    """Return channel and ts of the person's copies of a card with this text."""
+    found = list[tuple[str, str]]()
+    for channel in as_objects(state["channels"]):
+        for message in as_objects(channel["messages"]):
+            shown = json.dumps([message["blocks"], message["metadata"]])
+            # Skip the card and the replies in its thread, which also contain the
+            # approval's id.
+            is_copy = message["ts"] != ts and message["thread_ts"] is None
+            if is_copy and approval in shown and words in shown:
+                found.append((str(channel["id"]), str(message["ts"])))
+    return found
+
+
 STREET, PLACE = "12 Mill Lane", "CB1 2AB Cambridge"
 
 
@@ -356,7 +477,8 @@ SCRIPTS: dict[str, Callable[[DemoContext], Awaitable[None]]] = {
     script.__name__: script
     for script in (
         *(approve, edit, reject, respond, inquiry, expire, multi, escalate, outage),
-        *(batch, queue, question, shared, tamper),
+        *(batch, digest, direct, hook, mcp, queue, question, shared, similar, stock),
+        tamper,
     )
 }
 
@@ -406,8 +528,14 @@ def _share(policy: dict[str, Any]) -> None:
     policy["tools"]["process_refund"]["batch"] = rule
 
 
+def _code(policy: dict[str, Any]) -> None:
+    """Add the rules that `keyturn hooks --policy` prints for coding agents."""
+    policy["tools"] |= yaml.safe_load(quiet_policy())["tools"]
+
+
 _CHANGES = {
     "expire": _expire,
     "escalate": _escalate,
+    "hook": _code,
     "shared": _share,
 }

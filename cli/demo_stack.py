@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import cast
 
@@ -35,6 +36,15 @@ REVIEWER = "U0ANA"
 SENIOR = "U0CHLOE"
 FIRST_REQUEST = "@keyturn refund order 78291"
 
+STOCK_REQUEST = "@keyturn crm cancel order 78304"
+"""To the agent that asks with LangChain's own middleware."""
+
+MCP_REQUEST = "MCP client: refund order 78377"
+"""Does not mention the bot: the demo's MCP client makes a call for it."""
+
+HAS_MCP = find_spec("mcp_types") is not None
+"""Whether the packages of the extra are installed, in a release that the gate knows."""
+
 QUEUED = tuple(f"@keyturn refund order {79001 + n}" for n in range(20))
 """Requests of as many customers, each in a separate thread."""
 
@@ -50,7 +60,8 @@ SUGGESTIONS = tuple(
         ("look up an order (needs nobody)", "@keyturn look up order 78377"),
         ("refund 56 recalled lamps at once", "@keyturn refund every recalled lamp"),
         ("move an order (the agent asks)", "@keyturn move order 78304"),
-        ("cancel order 78304 (stock agent)", "@keyturn crm cancel order 78304"),
+        ("cancel order 78304 (stock agent)", STOCK_REQUEST),
+        *([("refund order 78377 (MCP client)", MCP_REQUEST)] if HAS_MCP else []),
         ("fill the queue (20 refunds)", "\n".join(QUEUED)),
     )
 )
@@ -58,10 +69,11 @@ SUGGESTIONS = tuple(
 
 @dataclass(frozen=True)
 class DemoStack:
-    """A sandbox Slack with a connected stack."""
+    """A sandbox Slack with a connected stack, and its settings."""
 
     sandbox: Sandbox
     stack: Stack
+    settings: Settings
 
 
 @asynccontextmanager
@@ -72,6 +84,7 @@ async def open_demo_stack(
     port: int = 0,
     mode: SlackMode = SlackMode.SOCKET,
     env: Mapping[str, str] | None = None,
+    is_kept: bool = True,
     seed: Callable[[Workspace], object] = lambda _: None,
     suggestions: Sequence[Suggestion] = SUGGESTIONS,
 ) -> AsyncGenerator[DemoStack]:
@@ -83,6 +96,7 @@ async def open_demo_stack(
         port: the page's port; 0 for any free one.
         mode: how the sandbox delivers to the bot.
         env: environment variables, which override the file.
+        is_kept: also keep the sandbox's messages in ``data_dir``.
         seed: adds to the workspace before the stack starts.
         suggestions: the requests that the page suggests.
 
@@ -91,10 +105,10 @@ async def open_demo_stack(
             the saved sandbox there cannot be read or is in use by another process.
         KeyturnError: as `open_stack`.
     """
-    state_path = _made(data_dir) / KEPT
+    state_path = _made(data_dir) / KEPT if is_kept else None
     sandbox = Sandbox(port=port, suggestions=suggestions, state_path=state_path)
     async with AsyncExitStack() as opening:
-        lock = opening.enter_context(only_user(state_path))
+        lock = opening.enter_context(only_user(state_path)) if state_path else None
         try:
             await opening.enter_async_context(sandbox)
         except OSError as error:
@@ -108,7 +122,8 @@ async def open_demo_stack(
             ) from error
         except ValueError as error:  # a damaged file
             raise SettingsError(str(error)) from error
-        lock.write(f"{sandbox.url}/")
+        if lock:
+            lock.write(f"{sandbox.url}/")
         # Before the stack starts: the bot looks up the policy's people at its first
         # card.
         seed(sandbox.workspace)
@@ -122,7 +137,7 @@ async def open_demo_stack(
         if mode is SlackMode.HTTP:
             # Only now is the bot's port known: it uses any free one.
             sandbox.deliver_http(stack.bot.url)
-        yield DemoStack(sandbox, stack)
+        yield DemoStack(sandbox, stack, settings)
 
 
 def _isolated(settings: Settings, data_dir: Path) -> Settings:

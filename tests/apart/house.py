@@ -196,7 +196,7 @@ class House:
             await asyncio.gather(task, return_exceptions=True)
 
     async def _approve_all(self, threads: Sequence[str]) -> None:
-        stack = DemoStack(self.sandbox, None)  # type: ignore[arg-type] # the rest of it is elsewhere
+        stack = DemoStack(self.sandbox, None, None)  # type: ignore[arg-type] # the rest of it is elsewhere
         none = self.folder / "none"
         context = Watched(
             stack, lambda *_, **__: None, none, none, reviews=self.reviews

@@ -77,7 +77,7 @@ async def play_apart(
         for script in scripts:
             context = ApartContext(
                 # A script uses only the sandbox of the one-process demo.
-                DemoStack(house.sandbox, cast("Any", None)),
+                DemoStack(house.sandbox, cast("Any", None), cast("Any", None)),
                 say,
                 folder / f"{script.__name__}.jsonl",
                 folder / "outage",

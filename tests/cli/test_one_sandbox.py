@@ -41,12 +41,15 @@ async def test_a_second_demo_in_the_folder_is_refused_and_names_the_first(
         pass
 
 
-def test_the_command_leaves_a_demo_that_runs_alone(folder: Path, shell: Shell) -> None:
+@pytest.mark.parametrize("option", [[], ["--fresh"]])
+def test_the_command_leaves_a_demo_that_runs_alone(
+    folder: Path, shell: Shell, option: list[str]
+) -> None:
     words = ("--config", str(CONFIG), "demo", "--port", "0")
     with only_user(folder / KEPT) as lock:
         lock.write("http://127.0.0.1:8765/")
 
-        assert "already, at http://127.0.0.1:8765/" in shell.refused(*words)
+        assert "already, at http://127.0.0.1:8765/" in shell.refused(*words, *option)
 
     assert (folder / f"{KEPT}.lock").exists()
 

@@ -44,7 +44,7 @@ def write(config: Path, policy: Mapping[str, object]) -> None:
 async def opened(config: Path, ledger: Path) -> AsyncGenerator[DemoContext]:
     """Start everything, with the agent in the gateway."""
     data, away = config.with_name("data"), ledger.with_name("away")
-    async with open_demo_stack(config, data) as demo:
+    async with open_demo_stack(config, data, is_kept=False) as demo:
         yield DemoContext(demo, silent, ledger, away)
 
 

@@ -18,7 +18,7 @@ TEAMS = ["T0A", "T0B"]
 
 ids = st.sampled_from([*TEAMS, "T0ELSE", "", None])
 junk = st.one_of(ids, st.integers(), st.lists(ids), st.dictionaries(ids, ids))
-views = st.fixed_dictionaries(
+views: st.SearchStrategy[dict[str, object]] = st.fixed_dictionaries(
     {"id": st.just("V1"), "callback_id": st.just("c"), "type": st.just("home")},
     optional={"team_id": ids, "state": st.just({"values": {}})},
 )

@@ -134,7 +134,7 @@ async def open_weekend(folder: Path, hour: int) -> AsyncGenerator[Weekend]:
     with pytest.MonkeyPatch.context() as patch:
         lift_limits(patch)
         async with open_demo_stack(
-            config, folder / "data", mode=SlackMode.HTTP, is_kept=False
+            config, folder / "data", mode=SlackMode.HTTP
         ) as demo:
             _populate(demo.sandbox.workspace)
             yield Weekend(demo)

@@ -233,7 +233,7 @@ async def _restore(
             kind=SecurityKind.REPLAYED,
             tenant=settings.tenant,
             about="store",
-            name=f"backup of {console.utc(found['at_ms'])}",
+            name=f"restored from a backup of {console.utc(found['at_ms'])}",
         )
         await store.security.report(keys, event)
 

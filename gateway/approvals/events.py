@@ -326,7 +326,8 @@ class SecurityKind(StrEnum):
 
     ``seal_wrong``: a stored text has no seal of Keyturn for its place, or an audit
     entry was deleted before it was in a file. ``replayed``: the seal of a text is
-    right, but the text is older than the known one for that place.
+    right, but the text is older than the known one for that place, or an operator
+    restored a backup of the store.
     ``record_forged``: the bot did not sign the decisions in a record. ``key_unknown``:
     a decision is signed by a key that the gateway is not configured with.
     ``request_replayed``: a signed request came twice. ``key_refused``: an API key is

@@ -118,7 +118,7 @@ async def is_doubted(operator: Operator) -> None:
         found = await audit_entries(stack.store.conn, stack.keys)
         [gap] = [it for it in found if it.name is EventName.SECURITY_DETECTED]
         assert gap.reason == "replayed"
-        assert gap.data["name"].startswith("backup of ")
+        assert gap.data["name"].startswith("restored from a backup of ")
     assert len(sample_tools.ledger()) == 1
     code, out = await operator("security")
     assert (code, "backup of" in out) == (1, True)

@@ -131,8 +131,8 @@ async def test_a_call_that_ran_after_the_backup_does_not_run_again(
 ) -> None:
     async with operator.gateway() as stack:
         await waits(stack)
-    await operator.backs_up()
-    async with operator.gateway() as stack:
+        # While the gateway runs.
+        await operator.backs_up()
         await runs(stack)
     assert "has data" in await operator.is_refused()
 

@@ -26,8 +26,10 @@ _AGENT_GATES = frozenset(
     {"ApprovalMiddleware", "HumanInTheLoopMiddleware", "KeyturnApproval"}
 )
 _WRAPPERS = frozenset({"guarded", "gated_subagents", "gate_tools"})
-_APPROVALS = frozenset({"require_approval", "arequire_approval"})
-_RECEIPTS = frozenset({"requires_receipt", "verify_receipt", "Verifier"})
+_CHECKS = frozenset(
+    {"require_approval", "arequire_approval", "requires_receipt", "verify_receipt"}
+)
+_RECEIPTS = frozenset({"Verifier"})
 _GATE_KEYWORDS = {"middleware", "capabilities"}
 _TOOL_KEYWORDS = {"tools", "toolsets", "mcp_servers"}
 _TOOL_POSITIONS = {
@@ -304,14 +306,15 @@ class _Analysis:
     def _checks_itself(self, file: _File, node: _Definition) -> bool:
         """Return True if a definition is guarded, or its body asks or verifies."""
         made = [getattr(one, "func", one) for one in node.decorator_list]
+        called = [one.func for one in ast.walk(node) if isinstance(one, ast.Call)]
         return any(self._is_wrapper(file, one) for one in made) or any(
-            file.is_from(one, _APPROVALS | _RECEIPTS)
+            file.is_from(one, _CHECKS)
             or (
                 isinstance(one, ast.Attribute)
                 and one.attr == "verify"
                 and self._is_gate(file, one.value, _RECEIPTS)
             )
-            for one in ast.walk(node)
+            for one in called
         )
 
     def _after(self, file: _File, node: ast.AST) -> _Outcome:
@@ -463,9 +466,9 @@ def _python_files(root: Path, skipped: list[str], unread: list[str]) -> Iterator
             and one[0] != "."
             and not (here / one / "pyvenv.cfg").exists()
         )
-        for name in sorted(one for one in files if one.endswith(".py")):
+        for name in sorted(one for one in files if one.endswith((".py", ".ipynb"))):
             is_test = name.startswith(("test_", "conftest.")) or "_test.py" in name
-            if is_test:
+            if is_test or name.endswith(".ipynb"):
                 skipped.append(str(here / name))
             # Reading a pipe would wait forever.
             elif (here / name).is_file():
@@ -505,8 +508,8 @@ def scan(
 
     It reads Python files and never runs them. It follows each tool to the agents that
     use it, and lists all tools that it cannot follow to a gate. It does not read tests,
-    hidden folders and installed packages. Exits with 1 if it lists a tool or could not
-    read a file. 'keyturn doctor' inspects the agents that are built.
+    notebooks, hidden folders and installed packages. Exits with 1 if it lists a tool or
+    could not read a file. 'keyturn doctor' inspects the agents that are built.
 
     Examples:
       keyturn scan src         the tools of a code base
@@ -528,7 +531,7 @@ def scan(
         for file in found["unread"]:
             console.bad(f"{console.printable(file)} cannot be read: look for tools.")
         for file in found["skipped"]:
-            console.note(f"{console.printable(file)} is skipped as a test.")
+            console.note(f"{console.printable(file)} is not read: tests or a notebook.")
         console.note(f"{found['cleared']} other tools are used only through gates.")
     if found["tools"] or found["unread"]:
         raise typer.Exit(1)

@@ -21,6 +21,7 @@ from keyturn.gateway.setting_forms import (
     SafeUrl,
     SettingsModel,
     Time,
+    parse_share,
 )
 
 
@@ -156,19 +157,7 @@ class ApiSettings(SettingsModel):
         return self
 
 
-_PERCENT = re.compile(r"(?P<count>[1-9][0-9]?)%", re.ASCII)
-
-
-def _percent(value: object) -> int:
-    if isinstance(value, int):
-        return value
-    match = _PERCENT.fullmatch(value) if isinstance(value, str) else None
-    if match is None:
-        raise ValueError(f"{value!r} is no share; write 40%.")
-    return int(match["count"])
-
-
-Percent = Annotated[int, BeforeValidator(_percent)]
+Percent = Annotated[int, BeforeValidator(parse_share)]
 
 Day = Literal["mon", "tue", "wed", "thu", "fri", "sat", "sun"]
 

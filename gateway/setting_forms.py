@@ -46,6 +46,7 @@ MESSAGES_KEPT = timedelta(days=30)
 
 _NEVER = "never"
 
+_PERCENT = re.compile(r"(?P<share>[1-9][0-9]?)%", re.ASCII)
 _DAYS = re.compile(r"(?P<count>[1-9][0-9]{0,4})d", re.ASCII)
 
 _URL = re.compile(r"[a-z][a-z0-9+.-]*://", re.ASCII | re.IGNORECASE)
@@ -183,6 +184,21 @@ def parse_duration(
     if duration > longest:
         raise ValueError(f"{text!r} is longer than {longest.days} days; shorten it.")
     return duration
+
+
+def parse_share(value: object) -> int:
+    """Parse ``50%``, or 50 for the same.
+
+    Raises:
+        ValueError: for anything else.
+    """
+    # bool is an int: `true` would be one percent.
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    match = _PERCENT.fullmatch(value) if isinstance(value, str) else None
+    if match is None:
+        raise ValueError(f"{value!r} is not a share; write 50%.")
+    return int(match["share"])
 
 
 def _pause(value: object) -> timedelta:

@@ -352,7 +352,7 @@ def test_a_week_is_seven_whole_days_on_the_clock() -> None:
         ({"digest": {"day": "today"}}, "'mon', 'tue'"),
         ({"digest": {"at": "9am"}}, "match"),
         ({"digest": {"zone": "Mars"}}, "invalid timezone: Mars"),
-        ({"alert": {"corrected": "half"}}, "'half' is no share"),
+        ({"alert": {"corrected": "half"}}, "'half' is not a share"),
         ({"channel": "general"}, "match"),
     ],
 )

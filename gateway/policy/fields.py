@@ -11,7 +11,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer
 
 from keyturn.gateway.policy import formats, hours
 from keyturn.gateway.policy.expressions import compiled
-from keyturn.gateway.setting_forms import is_name, parse_duration
+from keyturn.gateway.setting_forms import is_name, parse_duration, parse_share
 from keyturn.gateway.validation_errors import shortened
 
 _USER = re.compile(r"[UW][A-Z0-9]{2,20}", re.ASCII)
@@ -26,7 +26,6 @@ _HOST_NAME = re.compile(_NAME, re.ASCII)
 _HOST = re.compile(rf"https://(?P<host>{_NAME})/", re.ASCII)
 _URL = re.compile(r"[\w.~:/?#@!$&'()*+,;=%-]+", re.ASCII)
 _WINDOW = re.compile(r"[a-z][a-z0-9_]{0,63}", re.ASCII)
-_PERCENT = re.compile(r"(?P<share>[1-9][0-9]?)%", re.ASCII)
 RESERVED_WORDS = frozenset(
     {"as", "break", "const", "continue", "else", "false", "for", "function", "if"}
     | {"import", "in", "let", "loop", "namespace", "null", "package", "return"}
@@ -135,17 +134,6 @@ def host_of(link: str) -> str:
     """Return the host that a link of a policy leads to, with its port."""
     found = _HOST.match(link)
     return found["host"] if found else ""
-
-
-def _share(value: object) -> object:
-    """Read 50% or 50 as 50."""
-    # bool is an int: `true` would be one percent.
-    if isinstance(value, int) and not isinstance(value, bool):
-        return value
-    match = _PERCENT.fullmatch(value) if isinstance(value, str) else None
-    if match is None:
-        raise ValueError(f"{value!r} is not a share; write 50%.")
-    return int(match["share"])
 
 
 def _expression(text: str) -> str:
@@ -281,7 +269,7 @@ WindowName = Annotated[
         "cannot name a window; use lower-case letters, digits and _.",
     ),
 ]
-Share = Annotated[int, BeforeValidator(_share), Field(ge=1, le=99)]
+Share = Annotated[int, BeforeValidator(parse_share), Field(ge=1, le=99)]
 """``1%`` to ``99%``."""
 Condition = Annotated[str, AfterValidator(_expression)]
 """An expression in CEL, of at most 1,000 characters."""

@@ -78,6 +78,7 @@ LISTED = [
     (TOOL, "pay"),
     (OPENAI, "pay"),
     (MCP, "pay"),
+    (MCP.replace("amount: int", "check: receipts.Verifier"), "pay"),
     (TOOL + "agent = create_agent(model, [pay])\n", "pay"),
     (TOOL + "run = partial(getattr(tools, 'pay'))\n", "pay"),
     (TOOL.replace("@tool", "@wrapped_tool(1)"), "pay"),
@@ -167,6 +168,7 @@ def test_files_that_cannot_be_read_are_listed(shell: Shell) -> None:
     (shell.folder / "env" / "pyvenv.cfg").touch()
     (shell.folder / "src" / "loop").symlink_to(shell.folder)
     shell.write(TOOL, "app.txt")
+    shell.write("{}", "app.ipynb")
     latin = f"# -*- coding: latin-1 -*-\n# \xe9\n{TOOL.replace('pay', 'send')}"
     (shell.folder / "latin.py").write_bytes(latin.encode("latin-1"))
     odd = {
@@ -186,7 +188,7 @@ def test_files_that_cannot_be_read_are_listed(shell: Shell) -> None:
     assert code == 1
     assert {one["tool"] for one in found["tools"]} == {"pay", "send"}
     assert {*found["unread"]} == {*odd, "gone.py", "pipe.py"}
-    assert found["skipped"] == ["tests"]
+    assert found["skipped"] == ["tests", "app.ipynb"]
 
 
 def test_a_linked_folder_is_read(tmp_path: Path) -> None:

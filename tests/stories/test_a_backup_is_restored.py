@@ -16,14 +16,17 @@ from keyturn.cli.main import USAGE, run
 from keyturn.gateway.approvals.events import EventName
 from keyturn.gateway.config import Settings
 from keyturn.gateway.protocol.records import ItemState
+from keyturn.gateway.protocol.wire import Busy, Claimed, ClaimRequest, TurnRef
 from keyturn.gateway.resume.ledger import ledger_of
 from keyturn.gateway.service.report.audit_writing import AuditWriter
+from keyturn.gateway.service.run.agents import AgentService
 from keyturn.gateway.store.embedded.engine import EmbeddedEngine
 from keyturn.gateway.store.runs.processes import ProcessInfo
 from keyturn.gateway.store.store import Store
 from keyturn.gateway.trust.key_folder import Keyring, Role
+from tests.conftest import eventually
 from tests.resume import sample_tools
-from tests.resume.resume_stack import Stack, open_stack
+from tests.resume.resume_stack import RULES, Stack, open_stack
 from tests.resume.test_restored import SETTINGS, runs, until, waits
 from tests.store_secrets import ENV, SECRETS
 from tests.streams import audit_entries
@@ -144,6 +147,41 @@ async def test_a_call_that_ran_after_the_backup_does_not_run_again(
     async with operator.gateway() as stack, stack.working():
         await until(stack, [ItemState.WITHDRAWN])
     assert len(sample_tools.ledger()) == 1
+
+
+async def test_a_second_approval_does_not_run_the_call_again(
+    operator: Operator,
+) -> None:
+    async with operator.gateway() as stack:
+        await waits(stack)
+    await operator.backs_up()
+    async with operator.gateway() as stack:
+        await runs(stack)
+    await operator.restores("--replace")
+
+    async with operator.gateway() as stack:
+        [item] = await stack.items()
+        assert item.is_restored
+        await stack.decide(item)
+        [approval] = await stack.approvals()
+        asked = ClaimRequest(
+            ref=TurnRef(agent="shop", thread="t1", message_id=approval.message_id),
+            item_id=item.id,
+            tool=item.tool,
+            tool_call_id=item.ctx.tool_call_id,
+            owner="worker-2",
+        )
+        agents = AgentService(stack.store, lambda: RULES)
+
+        async def is_refused() -> bool:
+            reply = await agents.claim(asked)
+            assert not isinstance(reply, Claimed)
+            return not isinstance(reply, Busy)
+
+        assert await stack.states() == [ItemState.AUTHORIZED]
+        # Until its lease ends, another worker might be about to write this attempt.
+        await eventually(is_refused)
+        assert await stack.states() == [ItemState.IN_DOUBT]
 
 
 async def test_an_approved_call_is_in_doubt_after_its_store_was_lost(

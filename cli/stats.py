@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import UTC, date, datetime, time, timedelta, tzinfo
-from enum import StrEnum
+from datetime import UTC, date, datetime, time, timedelta
 from typing import Annotated, TextIO
-from zoneinfo import ZoneInfo
 
 import typer
 
@@ -21,9 +19,7 @@ from keyturn.gateway.audit_export import LAST_MS, read_export
 from keyturn.gateway.errors import SettingsError
 from keyturn.gateway.metrics import report
 from keyturn.gateway.metrics.counts import Counts
-from keyturn.gateway.metrics.fold import OTHERS, Metrics, Selection
-from keyturn.gateway.policy import hours
-from keyturn.gateway.protocol.records import Tier
+from keyturn.gateway.metrics.fold import Metrics, Selection
 from keyturn.gateway.service.report.audit_reading import StatisticsService
 from keyturn.gateway.store.store import Store
 
@@ -31,20 +27,15 @@ _NAME = 20
 # With the name 78 columns: a terminal of 80 would wrap a wider table.
 _WIDTHS = (7, 7, 9, 11, 8, 8, 8)
 _SHOWN = 20
-"""Most tools in the table; --json has all of them."""
+"""Most rows of a table; --json has all of them."""
 
 
-def _table(metrics: Metrics, by: str) -> Iterator[str]:
-    """Yield a table by ``tool``, ``tier``, ``day`` or ``hour``."""
-    rows = [*_rows(metrics, by)]
-    more = max(0, len(rows) - _SHOWN) if by == "tool" else 0
-    yield _line(by.capitalize(), report.HEADINGS)
-    for name, counts in rows[:_SHOWN] if more else rows:
+def _table(heading: str, rows: Sequence[tuple[str, Counts]]) -> Iterator[str]:
+    yield _line(heading, report.HEADINGS)
+    for name, counts in rows[:_SHOWN]:
         yield _line(name, report.cells(counts))
-    if more:
+    if more := len(rows[_SHOWN:]):
         yield f"… and {more} more; --json lists them all"
-    if by == "hour":
-        yield "p50, p90 and p99 cover the calls that began to wait in this hour."
 
 
 def _habits(now: Metrics, before: Metrics) -> Iterator[str]:
@@ -58,19 +49,6 @@ def _habits(now: Metrics, before: Metrics) -> Iterator[str]:
         yield f"No tool has {report.LEAST_REVIEWS} decisions of one tier in this time."
 
 
-def _rows(metrics: Metrics, by: str) -> Iterable[tuple[str, Counts]]:
-    match by:
-        case "tool":
-            return report.by_calls(metrics)
-        case "tier":
-            return report.by_tier(metrics)
-        case "day":
-            return [(_day(day), row) for day, row in sorted(metrics.days.items())]
-        case _:
-            hours = sorted(metrics.hours.items())
-            return [(f"{at:02}:00 to {at + 1:02}:00", row) for at, row in hours]
-
-
 def _line(name: str, row: Sequence[str], widths: Iterable[int] = _WIDTHS) -> str:
     # An agent names its tools: a name must not control a terminal.
     shown = printable(name)
@@ -79,23 +57,10 @@ def _line(name: str, row: Sequence[str], widths: Iterable[int] = _WIDTHS) -> str
     return f"{shown:<{_NAME}}{''.join(padded)}"
 
 
-def _day(day: str) -> str:
-    return day if day == OTHERS else f"{date.fromisoformat(day):%a} {day}"
-
-
 _AGO = re.compile(r"(?P<count>[1-9][0-9]{0,3})(?P<unit>[hd])", re.ASCII)
 
 
-class Table(StrEnum):
-    """The meaning of a table's rows."""
-
-    TOOL = "tool"
-    TIER = "tier"
-    DAY = "day"
-    HOUR = "hour"
-
-
-def stats(  # noqa: PLR0913 - the options of one command
+def stats(
     ctx: typer.Context,
     *,
     since: Annotated[
@@ -108,21 +73,13 @@ def stats(  # noqa: PLR0913 - the options of one command
         str, typer.Option(metavar="TIME", help="The same; only events before it.")
     ] = "",
     tool: Annotated[str, typer.Option(help="Only calls of this tool.")] = "",
-    tier: Annotated[Tier | None, typer.Option(help="Only calls of this tier.")] = None,
     agent: Annotated[str, typer.Option(help="Only calls of this agent.")] = "",
-    by: Annotated[
-        list[Table] | None,
-        typer.Option(help="Print a table by this.", show_default="tool, tier"),
-    ] = None,
     habits: Annotated[
         bool,
         typer.Option(
             "--habits", help="Compare decisions with those of the 4 weeks before."
         ),
     ] = False,
-    zone: Annotated[
-        str, typer.Option(help="Zone of days and hours, such as Europe/London.")
-    ] = "UTC",
     audit: Annotated[
         typer.FileText | None,
         typer.Option(
@@ -138,31 +95,29 @@ def stats(  # noqa: PLR0913 - the options of one command
     Waiting times have an error of at most 3 %; all other numbers are exact.
 
     Examples:
-      keyturn stats                                 the last 30 days, by tool and tier
-      keyturn stats --since 7d --by hour            when do people answer slowly?
-      … --since 2026-07-01 --until 2026-08-01       July
-      keyturn stats --since 7d --habits             are cards still read?
-      … --tool process_refund --zone Europe/London  one tool, London's days
-      … --audit audit.jsonl --json                  of an export, for a machine
+      keyturn stats                            the last 30 days, by tool and tier
+      … --since 2026-07-01 --until 2026-08-01  July
+      keyturn stats --since 7d --habits        are cards still read?
+      … --tool process_refund                  one tool
+      … --audit audit.jsonl --json             of an export, for a machine
     """
     # One moment for all options: '--since 7d --until 7d' is an empty period, not a
     # millisecond.
-    where, now = _zone(zone), datetime.now(UTC)
+    now = datetime.now(UTC)
     selected = Selection(
-        since_ms=_ms(since, "--since", where, now),
-        until_ms=_ms(until, "--until", where, now) if until else None,
+        since_ms=_ms(since, "--since", now),
+        until_ms=_ms(until, "--until", now) if until else None,
         tool=tool,
-        tier=tier or "",
         agent=agent,
     )
     if selected.until_ms is not None and selected.until_ms <= selected.since_ms:
         raise SettingsError(f"--until {until!r} is not after --since {since!r}.")
     selections = [selected, *([selected.four_weeks_before] if habits else [])]
-    metrics, *before = _metrics(command_context(ctx), selections, where, audit)
+    metrics, *before = _metrics(command_context(ctx), selections, audit)
     if json:
         console.as_json(report.as_json(metrics))
         return
-    typer.echo(_period(selected, where))
+    typer.echo(_period(selected))
     if metrics.total.is_empty:
         ensure_spelled(command_context(ctx), tools=[tool], agents=[agent])
         console.note("No agent asked for such a call in this time.")
@@ -174,25 +129,27 @@ def stats(  # noqa: PLR0913 - the options of one command
         typer.echo()
         for line in _habits(metrics, then):
             typer.echo(line)
-    for one in by or (Table.TOOL, Table.TIER):
+    for heading, rows in (
+        ("Tool", report.by_calls(metrics)),
+        ("Tier", report.by_tier(metrics)),
+    ):
         typer.echo()
-        for line in _table(metrics, one):
+        for line in _table(heading, rows):
             typer.echo(line)
 
 
 def _metrics(
     command: CommandContext,
     selections: Sequence[Selection],
-    where: tzinfo,
     audit: TextIO | None,
 ) -> list[Metrics]:
     async def read(store: Store, tenant: str) -> list[Metrics]:
         service = StatisticsService(store, tenant=tenant)
-        return [await service.metrics(one, where) for one in selections]
+        return [await service.metrics(one) for one in selections]
 
     if audit is None:
         return use_store(command, read)
-    metrics = [Metrics(one, where) for one in selections]
+    metrics = [Metrics(one) for one in selections]
     try:
         # Row by row: an export may be larger than the memory.
         for event in read_export(audit, audit.name, Event):
@@ -203,38 +160,30 @@ def _metrics(
     return metrics
 
 
-def _zone(name: str) -> ZoneInfo:
-    try:
-        return hours.zone(name)
-    except ValueError as error:
-        raise SettingsError(f"--zone: {error}") from error
-
-
-def _ms(text: str, option: str, where: tzinfo, now: datetime) -> int:
-    """Return a time in ms: relative, the beginning of a day, or with a zone."""
+def _ms(text: str, option: str, now: datetime) -> int:
+    """Return a time in ms: relative, the beginning of a day in UTC, or with a zone."""
     if ago := _AGO.fullmatch(text):
         # Days of 24 hours, even over a change of the clocks.
         hours = int(ago["count"]) * (24 if ago["unit"] == "d" else 1)
         at = now - timedelta(hours=hours)
     else:
         try:
-            # A date alone begins in the zone of the table. `parse_time` refuses one,
-            # because it has no zone.
-            at = datetime.combine(date.fromisoformat(text), time(), where)
+            # `parse_time` refuses a date alone, because it has no zone.
+            at = datetime.combine(date.fromisoformat(text), time(), UTC)
         except ValueError:
             at = parse_time(text, option)
     # Limited to times that can be shown in any zone.
     return min(max(0, int(at.timestamp() * 1000)), LAST_MS)
 
 
-def _period(selected: Selection, where: tzinfo) -> str:
-    since = _shown(selected.since_ms, where)
+def _period(selected: Selection) -> str:
     until = selected.until_ms
-    to = "now" if until is None else _shown(until, where)
-    names = (selected.agent, selected.tool, selected.tier)
+    to = "now" if until is None else _shown(until)
+    names = (selected.agent, selected.tool)
     only = ", ".join(console.printable(name) for name in names if name)
-    return f"{since} to {to}, {where}{f', only {only}' if only else ''}"
+    only = f", only {only}" if only else ""
+    return f"{_shown(selected.since_ms)} to {to}, UTC{only}"
 
 
-def _shown(at_ms: int, where: tzinfo) -> str:
-    return f"{datetime.fromtimestamp(at_ms / 1000, where):%Y-%m-%d %H:%M}"
+def _shown(at_ms: int) -> str:
+    return f"{datetime.fromtimestamp(at_ms / 1000, UTC):%Y-%m-%d %H:%M}"

@@ -82,7 +82,6 @@ class Selection:
     since_ms: int = 0
     until_ms: int | None = None
     tool: str = ""
-    tier: str = ""
     agent: str = ""
 
     @property
@@ -98,15 +97,11 @@ class Selection:
 
     def has_call(self, event: Event) -> bool:
         """Return whether the call of an event is selected."""
-        return (
-            self.tool in {"", event.tool}
-            and self.tier in {"", tier_of(event)}
-            and self.agent in {"", event.agent}
-        )
+        return self.tool in {"", event.tool} and self.agent in {"", event.agent}
 
     def has_run(self, run: RunRef) -> bool:
-        """Return whether a run is selected; runs have neither tool nor tier."""
-        return not self.tool and not self.tier and self.agent in {"", run.agent}
+        """Return whether a run is selected; runs have no tool."""
+        return not self.tool and self.agent in {"", run.agent}
 
 
 EVERYTHING = Selection()
@@ -117,15 +112,13 @@ class Metrics:
 
     Args:
         selected: filter for counted events.
-        zone: time zone of days and hours in the tables.
+        zone: time zone of days.
 
     Attributes:
         total: counts of all selected events.
         tools: by name; ``OTHERS`` is the row for tools above the limit.
         tiers: by name.
         days: by date, such as ``2026-11-23``, in the order of first events.
-        hours: by hour of the day, 0 to 23. Waits count in the hour of their start, all
-            other events in the hour of the event.
         cells: by tool and tier.
         open_runs: unfinished runs, and whether one of their calls asked people. Events
             before the period are read, too: a run counts when it ends.
@@ -139,7 +132,6 @@ class Metrics:
         self.tools: dict[str, Counts] = {}
         self.tiers: dict[str, Counts] = {}
         self.days: dict[str, Counts] = {}
-        self.hours: dict[int, Counts] = {}
         self.cells: dict[tuple[str, str], Counts] = {}
         self.open_runs: dict[RunRef, bool] = {}
         self.security: Counter[str] = Counter()
@@ -158,13 +150,9 @@ class Metrics:
         if not is_selected or (outcome is None and event.name not in _COUNTED):
             return
         waited_ms = _waited_ms(event) if outcome in DECIDED else None
-        for counts in (*self._rows_of_call(event), self._hour(event.at_ms)):
+        for counts in self._rows_of_call(event):
             _count(counts, event, outcome)
-        if waited_ms is not None:
-            # Waits show when people are slow to react: in the hour of the request, not
-            # in that of the decision.
-            opened = self._hour(max(0, event.at_ms - waited_ms))
-            for counts in (*self._rows_of_call(event), opened):
+            if waited_ms is not None:
                 counts.waits.add(waited_ms)
 
     def _rows_of_call(self, event: Event) -> list[Counts]:
@@ -178,16 +166,10 @@ class Metrics:
         ]
 
     def _day(self, at_ms: int) -> Counts:
-        day = self._local(at_ms).date().isoformat()
+        day = datetime.fromtimestamp(at_ms / 1000, self.zone).date().isoformat()
         if day not in self.days and len(self.days) >= MAX_ROWS:
             day = OTHERS
         return self.days.setdefault(day, Counts())
-
-    def _hour(self, at_ms: int) -> Counts:
-        return self.hours.setdefault(self._local(at_ms).hour, Counts())
-
-    def _local(self, at_ms: int) -> datetime:
-        return datetime.fromtimestamp(at_ms / 1000, self.zone)
 
     def _name(self, tool: str) -> str:
         is_known = tool in self.tools or len(self.tools) < MAX_ROWS
@@ -209,8 +191,7 @@ class Metrics:
             case EventName.RUN_FINISHED if run in self.open_runs:
                 was_asked = self.open_runs.pop(run)
                 if self.selected.is_in_time(event):
-                    at = event.at_ms
-                    for counts in (self.total, self._day(at), self._hour(at)):
+                    for counts in (self.total, self._day(event.at_ms)):
                         counts.runs += 1
                         counts.unasked_runs += not was_asked
             case EventName.RUN_FINISHED if self.selected.is_in_time(event):

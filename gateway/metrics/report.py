@@ -28,13 +28,11 @@ def as_json(metrics: Metrics) -> JsonObject:
     A rate of an empty whole, and a waiting time without waits, is null.
     """
     selected = metrics.selected
-    days, hours = sorted(metrics.days.items()), sorted(metrics.hours.items())
+    days = sorted(metrics.days.items())
     return {
         "since": utc(selected.since_ms) if selected.since_ms else None,
         "until": None if selected.until_ms is None else utc(selected.until_ms),
-        "zone": str(metrics.zone),
         "tool": selected.tool or None,
-        "tier": selected.tier or None,
         "agent": selected.agent or None,
         "total": {
             **_row(metrics.total),
@@ -45,7 +43,6 @@ def as_json(metrics: Metrics) -> JsonObject:
         "tools": [{"tool": name, **_row(row)} for name, row in by_calls(metrics)],
         "tiers": [{"tier": name, **_row(row)} for name, row in by_tier(metrics)],
         "days": [{"day": day, **_row(row)} for day, row in days],
-        "hours": [{"hour": at, **_row(row)} for at, row in hours],
     }
 
 

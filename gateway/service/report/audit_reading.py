@@ -149,7 +149,7 @@ class StatisticsService(TenantService):
 
         Args:
             selected: period, tool, tier and agent.
-            zone: time zone of days and hours.
+            zone: time zone of days.
             has_runs: include runs. The log is then read from a week before the period,
                 because runs may have begun there.
 

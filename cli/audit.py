@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from pydantic import JsonValue
 
 from keyturn.cli import console, dossier_page
 from keyturn.cli.command_context import CommandContext, command_context
@@ -38,6 +37,7 @@ from keyturn.gateway.protocol.public_keys import parse_public_key
 from keyturn.gateway.protocol.strict_json import JsonObject, parse_object
 from keyturn.gateway.service.report.audit_reading import (
     AuditBundler,
+    Exported,
     Proven,
     exported,
     verify_log_of,
@@ -232,7 +232,6 @@ def export(
         typer.Option(min=0, metavar="N", help="Of N approvals at random; needs FILE."),
     ] = 0,
     arguments: Arguments = True,
-    json: AsJson = False,
 ) -> None:
     """Print plain entries, or write a bundle that proves itself.
 
@@ -257,8 +256,8 @@ def export(
         return
     with console.new_file(file) as opened:
 
-        async def written(store: Store, tenant: str) -> dict[str, JsonValue]:
-            done = await AuditBundler(store, tenant=tenant).export(
+        async def written(store: Store, tenant: str) -> Exported:
+            return await AuditBundler(store, tenant=tenant).export(
                 opened.write,
                 since_ms=times[0],
                 until_ms=times[1],
@@ -266,20 +265,10 @@ def export(
                 has_arguments=arguments,
                 progress=show_progress,
             )
-            return {
-                "file": str(file),
-                "entries": done.entries,
-                "approvals": done.approvals,
-                "log": done.origin,
-            }
 
-        counts = use_store(command, written, has_keyring=True)
-    if json:
-        console.as_json(counts)
-        return
+        done = use_store(command, written, has_keyring=True)
     console.good(
-        f"{counts['entries']} entries about {counts['approvals']} approvals are in "
-        f"{str(file)!r}."
+        f"{done.entries} entries about {done.approvals} approvals are in {str(file)!r}."
     )
     console.note(
         f"Verify it anywhere: keyturn audit verify {file} --key PUBLIC, with the audit "

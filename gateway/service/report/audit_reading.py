@@ -243,11 +243,10 @@ class Proven:
 
 @dataclass(frozen=True)
 class Exported:
-    """The numbers of entries and approvals in a bundle, and the origin of its log."""
+    """The numbers of entries and approvals in a bundle."""
 
     entries: int
     approvals: int
-    origin: str
 
 
 @dataclass(frozen=True)
@@ -366,7 +365,7 @@ class AuditBundler(TenantService):
             async for call in self._calls(items):
                 writer.add(call)
         writer.end(key)
-        return Exported(count, len(found - {""}), origin)
+        return Exported(count, len(found - {""}))
 
     async def _open(self) -> _Log:
         """Read the tree of the tenant, up to its newest checkpoint."""

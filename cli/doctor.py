@@ -7,7 +7,7 @@ import platform
 import secrets
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import urlsplit
@@ -15,7 +15,6 @@ from urllib.parse import urlsplit
 import typer
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver, empty_checkpoint
-from pydantic import JsonValue
 
 from keyturn.bot.identity import check_one_workspace
 from keyturn.bot.manifest import DIRECT_MESSAGES, SCOPES
@@ -91,23 +90,18 @@ def doctor(
       keyturn doctor --claude-settings FILE    do these settings ask about every call?
       keyturn --config prod.yml doctor --json  for a machine; exit code 1 if bad
     """
+    found = run_checks(command_context(ctx), post=post)
     if claude_settings is not None:
-        checks = _of_claude(claude_settings, is_printed=not json)
-    else:
-        command = command_context(ctx)
-        checks = asyncio.run(_examined(command, post=post, is_printed=not json))
+        found = _of_claude(claude_settings)
+    checks = asyncio.run(_examined(found, is_printed=not json))
     is_bad = any(check.state is State.BAD for check in checks)
     if json:
-        rows: list[JsonValue] = [
-            {"name": check.name, "state": check.state, "text": check.text}
-            for check in checks
-        ]
-        console.as_json({"ok": not is_bad, "checks": rows})
+        console.as_json({"ok": not is_bad, "checks": [*map(asdict, checks)]})
     if is_bad:
         raise typer.Exit(1)
 
 
-def _of_claude(file: Path, *, is_printed: bool) -> list[Check]:
+async def _of_claude(file: Path) -> AsyncGenerator[Check]:
     """Check the settings of Claude Code.
 
     Raises:
@@ -118,21 +112,16 @@ def _of_claude(file: Path, *, is_printed: bool) -> list[Check]:
         found = problems(parse_object(text))
     except BadJson as error:
         raise SettingsError(f"{str(file)!r}: {error}") from error
-    checks = [Check("claude-settings", State.BAD, one) for one in found]
     good = "Claude Code asks about every call, and runs none while Keyturn is away."
-    checks = checks or [Check("claude-settings", State.GOOD, good)]
-    for check in checks if is_printed else ():
-        _PRINT[check.state](f"{check.name}: {check.text}")
-    return checks
+    for one in found or [good]:
+        yield Check("claude-settings", State.BAD if found else State.GOOD, one)
 
 
-async def _examined(
-    command: CommandContext, *, post: bool, is_printed: bool
-) -> list[Check]:
+async def _examined(found: AsyncGenerator[Check], *, is_printed: bool) -> list[Check]:
     checks: list[Check] = []
     # Printed as each one ends: a policy with many people takes a request for each of
     # them, and a silent terminal would look as if it hung.
-    async for check in run_checks(command, post=post):
+    async for check in found:
         checks.append(check)
         if is_printed:
             _PRINT[check.state](f"{check.name}: {check.text}")

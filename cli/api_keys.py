@@ -70,7 +70,7 @@ def create(
       keyturn api-keys create billing-prod --agent billing   for one agent
       … --agent billing --agent support --expires 30d        two agents, 30 days
       … --tool look_up_order --scope submit --scope execute  only that tool
-      … --agent billing --json                               the key for a machine
+      … --agent billing --json                               print JSON
     """
     lives = _life(expires)
     _check_names(name, *agent, *(tool or ()))

@@ -244,7 +244,7 @@ def export(
     Examples:
       keyturn audit export > audit.jsonl  everything, one JSON object a line
       … --since 2026-07-01T00:00Z         from that time on
-      … bundle.jsonl                      with proofs, for 'keyturn audit verify'
+      … bundle.jsonl                      a bundle with proofs
       … --sample 25 sample.jsonl          of 25 randomly chosen approvals
     """
     command = command_context(ctx)
@@ -301,7 +301,7 @@ def verify(
 
     Examples:
       keyturn audit verify                this store's tree, files and signatures
-      … --checkpoint kept.txt             that it continues an earlier checkpoint
+      … --checkpoint kept.txt             does it continue this one?
       … bundle.jsonl --key KEY            a file of 'keyturn audit export'
       … bundle.jsonl --key KEY --stories  and the history of each approval
     """
@@ -360,9 +360,9 @@ def dossier(
     neither names nor arguments. Erased texts are counted.
 
     Examples:
-      keyturn audit dossier --from 2026-10-01 --to 2026-11-01   writes dossier.html
-      … bundle.jsonl --key KEY --from … --to … --json           from a bundle
-      … --check dossier.html bundle.jsonl --key KEY             are its figures right?
+      keyturn audit dossier --from 2026-10-01 --to 2026-11-01  write dossier.html
+      … bundle.jsonl --key KEY --from … --to … --json          from a bundle
+      … --check dossier.html bundle.jsonl --key KEY            check its figures
     """
     if check and bundle is None:
         raise SettingsError(

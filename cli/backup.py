@@ -66,8 +66,8 @@ def backup(
     KEYTURN_SECRET.
 
     Examples:
-      keyturn backup keyturn.tar.gz              without keys: keep those elsewhere
-      keyturn backup keyturn.tar.gz --with-keys  everything for another machine
+      keyturn backup keyturn.tar.gz              without keys
+      keyturn backup keyturn.tar.gz --with-keys  with keys
     """
     command = command_context(ctx)
     settings = command.settings()

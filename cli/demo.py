@@ -80,17 +80,17 @@ def demo(
       keyturn demo --script escalate     a refund that takes two people
       keyturn demo --script batch        56 refunds of one turn, decided as one
       keyturn demo --script queue        20 threads, reviewed in one modal
-      keyturn demo --script shared       20 threads on one card, approved by one click
+      keyturn demo --script shared       20 threads on one card, one click
       keyturn demo --script digest       the numbers of a week, in a channel
       keyturn demo --script question     the agent asks before it acts
       keyturn demo --script inquiry      a reviewer asks the requester first
-      keyturn demo --script direct       the second person decides in a direct message
+      keyturn demo --script direct       a decision in a direct message
       keyturn demo --script similar      one form allows more of the same calls
       keyturn demo --script hook         a coding agent asks by its hooks
-      keyturn demo --script stock        an agent asks with LangChain's own middleware
-      keyturn demo --script mcp          an MCP client asks; the server wants a receipt
-      keyturn demo --script outage       the model is unreachable after the approval
-      keyturn demo --script tamper       an approval forged in the store is detected
+      keyturn demo --script stock        an agent with LangChain's middleware
+      keyturn demo --script mcp          an MCP client; its server needs a receipt
+      keyturn demo --script outage       the model fails after the approval
+      keyturn demo --script tamper       a forged approval is detected
     """
     command = command_context(ctx)
     config = _settings(command)

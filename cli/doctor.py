@@ -85,9 +85,9 @@ def doctor(
     """Check every part, and explain how to fix each problem.
 
     Examples:
-      keyturn doctor                           check everything; nothing is posted
-      keyturn doctor --post                    also post a test message to each channel
-      keyturn doctor --claude-settings FILE    do these settings ask about every call?
+      keyturn doctor                           check everything, post nothing
+      keyturn doctor --post                    also post to each channel
+      keyturn doctor --claude-settings FILE    only these settings
       keyturn --config prod.yml doctor --json  for a machine; exit code 1 if bad
     """
     found = run_checks(command_context(ctx), post=post)

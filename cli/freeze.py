@@ -61,9 +61,9 @@ def freeze(
     """Freeze an agent, a tool or everything, including approved calls.
 
     Examples:
-      keyturn freeze tool process_refund --reason "…"  no refund starts, approved or not
-      keyturn freeze agent support                     no call of this agent starts
-      keyturn freeze everything                        no call of any agent starts
+      keyturn freeze tool process_refund --reason "…"  no refund starts
+      keyturn freeze agent support                     no call of the agent
+      keyturn freeze everything                        no call of any agent
     """
     scope = _scope(kind, name)
     meant = "" if unlisted else _unknown(command_context(ctx), scope, misspelled)

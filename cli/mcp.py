@@ -8,7 +8,7 @@ The gateway's URL and an API key are in KEYTURN_GATEWAY and KEYTURN_API_KEY
 ('keyturn api-keys create NAME --agent mcp'). In the policy, a tool is named
 UPSTREAM__TOOL, such as billing__refund. docs/mcp.md has the settings of each client.
 
-The entry for Claude Desktop and Cursor ("mcpServers") and VS Code ("servers"):
+For Claude Desktop and Cursor ("mcpServers") and VS Code ("servers"):
   "billing": {
     "type": "stdio",
     "command": "keyturn",
@@ -17,7 +17,7 @@ The entry for Claude Desktop and Cursor ("mcpServers") and VS Code ("servers"):
   }
 
 Examples:
-  keyturn mcp --upstream billing='npx -y @acme/billing-mcp'   for a client on stdio
+  keyturn mcp --upstream billing='npx -y @acme/billing-mcp'      on stdio
   keyturn mcp --upstream crm=https://… --listen 127.0.0.1:8790   at a URL
   claude mcp add billing -- keyturn mcp --upstream billing='npx -y …'
 """

@@ -323,8 +323,8 @@ def check(ctx: typer.Context, file: PolicyFile = None, *, json: AsJson = False) 
     count = len(policy.tools)
     listed = "1 tool is" if count == 1 else f"{count} tools are"
     console.good(
-        f"The policy is good: {listed} listed, any other is {policy.defaults.tier}. "
-        f"{policy.digest}"
+        f"The policy is valid: {listed} listed, others have tier "
+        f"{policy.defaults.tier}. {policy.digest}"
     )
     for line in notes:
         console.note(line)
@@ -364,7 +364,7 @@ def explain(
     Examples:
       keyturn policy explain --call call.json  how this call is evaluated
       … --at 2026-07-04T02:30Z                 at that time
-      … --windows refunds_24h=147              with this total, the call included
+      … --windows refunds_24h=147              with this total
       … | keyturn policy explain --call -      the same from a pipe
     """
     policy = command_context(ctx).policy(file)
@@ -418,15 +418,15 @@ def prove_command(
     ] = None,
     json: AsJson = False,
 ) -> None:
-    """Prove that no call of a tool runs with less, or print a call that does.
+    """Prove that each call of a tool has at least a tier or a number of people.
 
-    It tries one value of each range between the constants in the conditions and in the
-    schema. A condition that does more than to compare arguments with constants can make
-    a proof impossible; it is then named. Exits with 1 unless the claim is proven.
+    A call that has less is printed. The proof tries one value of each range between the
+    constants in conditions and schema. If a condition compares other things, a proof
+    may be impossible, and the condition is printed. Exits with 1 unless all is proven.
 
     Examples:
-      keyturn policy prove refund --tier approve    does each refund need a person?
-      … --people 2 --where "args.amount > 1000"     and larger ones two?
+      keyturn policy prove refund --tier approve    one person for each?
+      … --people 2 --where "args.amount > 1000"     two for larger ones?
     """
     policy = command_context(ctx).policy(file)
     if tier is Tier.AUTO and not people:
@@ -459,7 +459,7 @@ def prove_command(
     if json:
         console.as_json({"proven": proof.is_proven, **proof.model_dump(mode="json")})
     else:
-        _print_proof(proof)
+        _print_proof(proof, tier, people)
         is_low = people <= 1 and tier.rank <= Tier.APPROVE.rank
         if is_low and any(one.allow_similar for one in (own, *narrower)):
             console.note("A standing approval runs such calls without another vote.")
@@ -467,16 +467,25 @@ def prove_command(
         raise typer.Exit(1)
 
 
-def _print_proof(proof: Proof) -> None:
+def _print_proof(proof: Proof, tier: Tier, people: int) -> None:
     if proof.args is not None:
         by = f" of agent {proof.agent!r}" if proof.agent else ""
-        count = f"{proof.people} people" if proof.people != 1 else "1 person"
-        console.bad(f"This call{by} runs at {proof.tier}, with {count}:")
+        has = f"tier {proof.tier} and {_people(proof.people)}"
+        console.bad(f"This call{by} has only {has}:")
         typer.echo(dumps(proof.args))
     for condition in proof.unproven if proof.args is None else ():
         console.bad(f"Not provable: {condition}")
     if proof.is_proven:
-        console.good(f"Proven: no call runs with less ({proof.cases} cases).")
+        claimed = [f"tier {tier}"] if tier is not Tier.AUTO else []
+        claimed += [_people(people)] if people else []
+        console.good(
+            f"Proven: each such call has at least {' and '.join(claimed)} "
+            f"(cases: {proof.cases})."
+        )
+
+
+def _people(count: int) -> str:
+    return f"{count} people" if count != 1 else "1 person"
 
 
 @group.command(name="replay")

@@ -87,8 +87,8 @@ def repair(
 
     Examples:
       keyturn repair --dry-run          list the mismatches and their repairs
-      keyturn repair                    repair them; stop every gateway and bot first
-      keyturn repair --restored         both sides are an older copy from one moment
+      keyturn repair                    repair them; stop all processes first
+      keyturn repair --restored         both are copies of one moment
       keyturn repair --new-checkpoints  the earlier checkpoints are lost
       keyturn repair --new-tree         the files of the audit log's tree are lost
     """

@@ -98,9 +98,10 @@ def _missing(kind: str, names: list[str], unlisted: list[str]) -> str:
     for name in names[:_SHOWN]:
         close = difflib.get_close_matches(name, [one for one in unlisted if one], n=1)
         parts.append(f"{name!r} (did you mean {close[0]!r}?)" if close else repr(name))
+    plural = "s" if len(names) > 1 else ""
     return (
-        f"the policy names {len(names)} {kind}s that no graph of the settings has: "
-        f"{', '.join(parts)}. Their rules apply to none of these graphs; that is "
+        f"the policy names {len(names)} {kind}{plural} that no graph of the settings "
+        f"has: {', '.join(parts)}. Their rules apply to none of these graphs; that is "
         "right only for agents in other processes."
     )
 

@@ -529,9 +529,14 @@ def scan(
             text = f"{one['file']}:{one['line']} {one['tool']}, used at {one['use']}"
             console.bad(f"{console.printable(text)}: {one['remedy']}.")
         for file in found["unread"]:
-            console.bad(f"{console.printable(file)} cannot be read: look for tools.")
+            console.bad(
+                f"{console.printable(file)} cannot be read; look for tools in it."
+            )
         for file in found["skipped"]:
-            console.note(f"{console.printable(file)} is not read: tests or a notebook.")
-        console.note(f"{found['cleared']} other tools are used only through gates.")
+            console.note(
+                f"{console.printable(file)} is not read; it has tests or is a notebook."
+            )
+        cleared, every = found["cleared"], found["cleared"] + len(found["tools"])
+        console.note(f"Used only through gates: {cleared} of {every} tools.")
     if found["tools"] or found["unread"]:
         raise typer.Exit(1)

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from datetime import UTC, datetime
 from importlib.metadata import version
+from itertools import groupby
 from pathlib import Path
 from typing import Annotated
 
@@ -143,12 +144,13 @@ def _checked(file: Path, keys: list[str]) -> Report:
 
 
 def _print(found: Report) -> None:
-    for one in found.proofs:
-        row = f"{one.group:<28} {one.sentence}"
-        if one.broken:
-            console.bad(f"{row}\n{console.printable(one.broken)}")
-        else:
-            console.good(row)
+    for group, proofs in groupby(found.proofs, key=lambda one: one.group):
+        typer.echo(typer.style(group, bold=True))
+        for one in proofs:
+            if one.broken:
+                console.bad(f"{one.sentence}\n{console.printable(one.broken)}")
+            else:
+                console.good(one.sentence)
     count, broken = len(found.proofs), sum(bool(one.broken) for one in found.proofs)
     where = f"on {found.store}, Keyturn {found.version}, {found.at:%Y-%m-%d %H:%M} UTC"
     if broken:

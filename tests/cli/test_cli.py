@@ -105,6 +105,9 @@ def test_who_freezes_a_tool_does_not_wait_for_what_runs_agents() -> None:
 def test_help_on_a_narrow_terminal_says_as_much_as_on_a_wide_one(
     shell: Shell, monkeypatch: pytest.MonkeyPatch, words: list[str]
 ) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert all(len(line) <= 80 for line in shell.said(*words, "--help").splitlines())
+
     said: list[list[str]] = []
     for columns in ("40", "200"):
         monkeypatch.setenv("COLUMNS", columns)
@@ -182,8 +185,8 @@ def test_a_good_policy_is_good_and_says_who_is_missing(home: Shell) -> None:
 
     good, alone = (home.said("policy", "check", *one) for one in ((), ("alone.yml",)))
 
-    told = "3 tools are listed, any other is approve."
-    assert good == f"✔ The policy is good: {told} {digest}\n"
+    told = "3 tools are listed, others have tier approve."
+    assert good == f"✔ The policy is valid: {told} {digest}\n"
     lacks = "needs an approval, and no reviewer is set."
     assert alone.splitlines()[1:] == [
         f"· 'b' {lacks}",

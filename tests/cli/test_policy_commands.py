@@ -357,7 +357,9 @@ PROVE = ("policy", "prove", "refund", "p.yml")
 
 
 def test_a_claim_is_proven_refuted_or_told_to_be_unprovable(home: Shell) -> None:
-    assert "Proven: no call runs with less" in home.said(*PROVE, "--people", "1")
+    assert "Proven: each such call has at least 1 person" in home.said(
+        *PROVE, "--people", "1"
+    )
 
     # Without a customer, the window escalates the only call that was tried.
     code, out, _ = home(*PROVE, "--tier", "escalate")
@@ -366,7 +368,7 @@ def test_a_claim_is_proven_refuted_or_told_to_be_unprovable(home: Shell) -> None
 
     code, out, _ = home(*PROVE, "--tier", "deny")
     assert code == 1
-    assert "This call runs at escalate, with 2 people:\n{}" in out
+    assert "This call has only tier escalate and 2 people:\n{}" in out
 
     rule = "{to: escalate, when: args.amount > 100, because: large}"
     head = POLICY.partition("windows:")[0]

@@ -206,7 +206,7 @@ def test_the_command_names_the_place_and_the_next_step(shell: Shell) -> None:
     assert "app.py:7 pay, used at app.py:9: wrap it in keyturn.agent.guarded" in out
 
     shell.write(TOOL + GATED, "app.py")
-    assert "1 other tools" in shell.said("scan", "app.py")
+    assert "gates: 1 of 1 tools" in shell.said("scan", "app.py")
 
 
 def test_a_file_that_cannot_be_parsed_fails_the_command(shell: Shell) -> None:

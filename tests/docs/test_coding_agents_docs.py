@@ -37,7 +37,7 @@ def test_the_printed_settings_pass_the_doctor(
     if "--policy" in line:
         file = tmp_path / "policy.yml"
         file.write_text(printed)
-        assert "The policy is good" in shell.said("policy", "check", str(file))
+        assert "The policy is valid" in shell.said("policy", "check", str(file))
         return
     file = tmp_path / "settings.json"
     file.write_text(printed)

@@ -9,16 +9,18 @@ import signal
 import threading
 from collections import Counter
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import cast
 
 import pytest
 
 from keyturn.gateway.approvals.audit_leaf import SealState
-from keyturn.gateway.approvals.events import SecurityKind
+from keyturn.gateway.approvals.events import EventName, SecurityKind
 from keyturn.gateway.errors import NotConfirmed
 from keyturn.gateway.service.report import audit_writing
 from keyturn.gateway.service.report.audit_reading import forget_tree, verify_log_of
+from keyturn.gateway.service.report.audit_writing import AuditWriter
 from keyturn.gateway.store.audit import log as audit_log
 from keyturn.gateway.store.audit.files import (
     Row,
@@ -30,6 +32,7 @@ from keyturn.gateway.store.connection.connection import entries, fields, number
 from keyturn.gateway.store.events.readers import entry_id
 from keyturn.gateway.store.store import Store
 from keyturn.gateway.trust.checkpoints import leaf_hash
+from keyturn.gateway.trust.key_folder import Keyring, Role
 from tests.forked import Forked
 from tests.service.audit_harness import AuditHarness
 from tests.trust.proofs import root_of
@@ -460,3 +463,24 @@ async def test_a_folder_that_is_gone_is_an_alarm_once_nobody_signs(
     await house.writer.tick(is_last=True)
 
     assert house.store.security.counts == {SecurityKind.STALLED: 1}
+
+
+async def test_gateways_that_name_different_keys_log_them_once_each(
+    house: AuditHarness,
+) -> None:
+    ours = house.store.keyring
+    assert ours
+    bots = Keyring(house.folder / "bots", makes=[Role.BOT])
+    [bot] = bots.make_missing(datetime(2026, 1, 1, tzinfo=UTC))
+    twice = [bot.text, bot.text]
+    writers = list[AuditWriter]()
+    for known in ({}, {Role.BOT: twice}, {Role.BOT: [bot.text]}):
+        house.store.keyring = Keyring(ours.folder, makes=Role, known=known)
+        writers.append(AuditWriter(house.store, house.keys, clock=house.clock))
+
+    for _ in range(3):
+        for writer in writers:
+            await writer.tick(is_last=True)
+
+    names = [event.name async for event in house.store.audit(house.keys).entries()]
+    assert names == [EventName.KEYS_CHANGED] * 2

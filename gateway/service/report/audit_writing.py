@@ -102,6 +102,7 @@ class AuditWriter:
         self._noted = log.TreeNote()
         self._trimmed_s = 0.0
         self._problem = ""
+        self._told_keys = ""
 
     async def tick(self, *, is_last: bool = False) -> None:
         """Append new entries, sign a checkpoint if due, and drop old entries.
@@ -228,20 +229,23 @@ class AuditWriter:
     async def _tell_keys(self) -> None:
         """Write an entry if the valid signing keys have changed."""
         found = {
-            role.value: ",".join(key.label for key in self._keyring.verifying(role))
+            role.value: ",".join(
+                sorted({key.label for key in self._keyring.verifying(role)})
+            )
             for role in Role
         }
         now = json.dumps(found, sort_keys=True)
-        if now == self._files.noted_keys():
-            return
-        event = Event(
-            name=EventName.KEYS_CHANGED,
-            tenant=self._keys.tenant,
-            actor=BY_GATEWAY,
-            data={role: labels for role, labels in found.items() if labels},
-        )
-        await self._log.append(event)
-        self._files.note_keys(now)
+        # Gateways take turns, and the settings of another may name other keys.
+        if now not in {self._told_keys, self._files.noted_keys()}:
+            event = Event(
+                name=EventName.KEYS_CHANGED,
+                tenant=self._keys.tenant,
+                actor=BY_GATEWAY,
+                data={role: labels for role, labels in found.items() if labels},
+            )
+            await self._log.append(event)
+            self._files.note_keys(now)
+        self._told_keys = now
 
     async def _append(self, tree: GrowingTree, lease: Lease) -> None:
         batch: list[Row] = []

@@ -260,7 +260,12 @@ class TreeFiles:
                 notes[-1], origin=notes[0].partition("\n")[0], keys=keys
             )
         except NotVerified as error:
-            raise Damaged(self.checkpoints_path, error.problem) from error
+            # Each gateway has its own key, and any may have written the file.
+            problem = (
+                f"{error.problem} ('keyturn keys list' prints another gateway's key "
+                "there; add it here: keys: {audit: [<that line>]})"
+            )
+            raise Damaged(self.checkpoints_path, problem) from error
         for record in self.records(0, newest.size):
             tree.append(record.leaf)
             last = record.place

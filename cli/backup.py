@@ -18,9 +18,10 @@ from contextlib import closing
 from io import BytesIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated, Any
+from typing import Annotated, Literal
 
 import typer
+from pydantic import Base64Bytes, Field, TypeAdapter, ValidationError
 
 from keyturn.cli import console
 from keyturn.cli.command_context import command_context
@@ -29,21 +30,44 @@ from keyturn.cli.store_access import open_configured, require_store
 from keyturn.gateway.approvals.events import SecurityEvent, SecurityKind
 from keyturn.gateway.config import Settings
 from keyturn.gateway.errors import KeyturnError, SettingsError, ThreadUnavailable
-from keyturn.gateway.secret_file import write_private
+from keyturn.gateway.protocol.records import Record
+from keyturn.gateway.secret_file import folder_secrets, write_private
 from keyturn.gateway.setting_forms import is_postgres
 from keyturn.gateway.store.audit.files import TreeFiles
 from keyturn.gateway.store.copying import StoredKey, copied, put_back
+from keyturn.gateway.store.keys import Keys
 from keyturn.gateway.store.open_store import AUDIT_FOLDER
 from keyturn.gateway.store.store import Store
 from keyturn.gateway.trust.key_folder import FOLDER as KEY_FOLDER
 from keyturn.gateway.trust.seals import Purpose, key_id_of
 
-_FORMAT = "keyturn/backup/v1"
 _MANIFEST, _STORE, _CHECKPOINTS = "manifest.json", "store.jsonl", "checkpoints.sqlite"
 _SECRETS = ("secret.key", "secret.old.key")
+_AUDIT_FILE = r"(\.(?!lock$)[\w.]+|-\d{12}\.jsonl\.gz)"
+_MEMBER = re.compile(
+    rf"{_MANIFEST}|{_STORE}|{_CHECKPOINTS}|secret(\.old)?\.key"
+    rf"|{KEY_FOLDER}/\w+/\w+\.key\.json|{AUDIT_FOLDER}/[a-z0-9_-]+{_AUDIT_FILE}",
+    re.ASCII,
+)
 _TRIES, _PAUSE_S = 100, 0.1
 _MADE_AT_START = {"format", "sealed_by", "members"}
 """Keys that a store has before its first use."""
+
+_LAST_MS = 253_402_300_799_999
+"""The end of the year 9999."""
+
+
+class _Manifest(Record):
+    """The first member of a backup."""
+
+    format: Literal["keyturn/backup/v1"] = "keyturn/backup/v1"
+    tenant: str
+    at_ms: int = Field(ge=0, le=_LAST_MS)
+    counters: tuple[str, ...]
+    sealed_by: str
+
+
+_ROW = TypeAdapter(tuple[str, Annotated[int, Field(ge=0)], Base64Bytes])
 
 
 def backup(
@@ -111,21 +135,20 @@ async def _fill(
     counters = await store.restore_counters.read(tenant)
     rows = await copied(store, tenant)
     sealed_by = await store.conn.command("GET", tenant.sealed_by)
-    manifest = {
-        "format": _FORMAT,
-        "tenant": settings.tenant,
-        "at_ms": counters.now_ms,
-        "counters": [*counters.of],
-        "sealed_by": sealed_by.decode() if isinstance(sealed_by, bytes) else "",
-    }
-    _add(archive, _MANIFEST, json.dumps(manifest).encode())
+    manifest = _Manifest(
+        tenant=settings.tenant,
+        at_ms=counters.now_ms,
+        counters=tuple(counters.of),
+        sealed_by=sealed_by.decode() if isinstance(sealed_by, bytes) else "",
+    )
+    _add(archive, _MANIFEST, manifest.model_dump_json().encode())
     lines = (
         json.dumps([one.name, one.ends_ms, base64.b64encode(one.dump).decode()])
         for one in rows
     )
     _add(archive, _STORE, "\n".join(lines).encode())
     names = [f"{len(rows)} keys of the store"]
-    if audit := _audit_files(settings):
+    if audit := _audit_files(settings, _audit_folder(settings)):
         for one in audit:
             archive.add(one, f"{AUDIT_FOLDER}/{one.name}")
         names.append("the files of the audit log")
@@ -173,9 +196,11 @@ def restore(
     """
     command = command_context(ctx)
     with TemporaryDirectory() as folder:
-        found = _unpacked(file, Path(folder))
-        asyncio.run(_restore(command.settings(), found, Path(folder), replace=replace))
-    at = console.utc(found["at_ms"])
+        found, rows = _unpacked(file, Path(folder))
+        settings = command.settings()
+        restoring = _restore(settings, found, rows, Path(folder), replace=replace)
+        asyncio.run(restoring)
+    at = console.utc(found.at_ms)
     console.good(f"The store has the data of {at} again.")
     console.bad(
         f"It lacks everything since {at}. Check 'keyturn frozen', 'keyturn api-keys "
@@ -191,27 +216,19 @@ def restore(
 
 
 async def _restore(
-    settings: Settings, found: dict[str, Any], folder: Path, *, replace: bool
+    settings: Settings,
+    found: _Manifest,
+    rows: list[StoredKey],
+    folder: Path,
+    *,
+    replace: bool,
 ) -> None:
-    if found["tenant"] != settings.tenant:
+    if found.tenant != settings.tenant:
         raise SettingsError(
-            f"The backup is of the tenant {found['tenant']!r}, and the settings have "
+            f"The backup is of the tenant {found.tenant!r}, and the settings have "
             f"{settings.tenant!r}."
         )
-    for name, path in _key_files(settings, folder).items():
-        _put(path, _key_path(settings, name))
-    has_secret = settings.secret or (settings.data_dir / _SECRETS[0]).exists()
-    known = settings.secret_keys() if has_secret else ()
-    if found["sealed_by"] not in {key_id_of(one, Purpose.RECORDS) for one in known}:
-        raise SettingsError(
-            "The backup is sealed with another secret, so nothing was restored. Set "
-            f"KEYTURN_SECRET, or put its 'secret.key' into {str(settings.data_dir)!r}."
-        )
-    lines = (folder / _STORE).read_text().splitlines()
-    rows = [
-        StoredKey(name, ends, base64.b64decode(dump))
-        for name, ends, dump in map(json.loads, lines)
-    ]
+    _require_secret(settings, found, folder)
     async with open_configured(settings, insecure_dev=True) as store:
         keys = store.keys_of_tenant(settings.tenant)
         if alive := (await store.processes.read(keys)).alive:
@@ -227,26 +244,53 @@ async def _restore(
                 "--replace to lose it."
             )
         _put_files(settings, folder)
-        await put_back(store, keys, rows, found["counters"])
+        await put_back(store, keys, rows, found.counters)
         # An entry of the audit log, so that the gap in it is visible.
         event = SecurityEvent(
             kind=SecurityKind.REPLAYED,
             tenant=settings.tenant,
             about="store",
-            name=f"restored from a backup of {console.utc(found['at_ms'])}",
+            name=f"restored from a backup of {console.utc(found.at_ms)}",
         )
         await store.security.report(keys, event)
 
 
+def _require_secret(settings: Settings, found: _Manifest, folder: Path) -> None:
+    """Require the secret of a backup; take it from there only if there is none here.
+
+    Whoever made a backup with another secret can have forged all of its records.
+    """
+    has_secret = settings.secret or (settings.data_dir / _SECRETS[0]).exists()
+    known = settings.secret_keys() if has_secret else ()
+    if not has_secret and (folder / _SECRETS[0]).exists():
+        known = folder_secrets(folder)
+    if found.sealed_by not in {key_id_of(one, Purpose.RECORDS) for one in known}:
+        raise SettingsError(
+            "The backup is sealed with another secret, so nothing was restored. Set "
+            f"KEYTURN_SECRET, or put its 'secret.key' into {str(settings.data_dir)!r}."
+        )
+    for name in _SECRETS:
+        if not has_secret and (folder / name).exists():
+            _put(folder / name, settings.data_dir / name)
+
+
 def _put_files(settings: Settings, folder: Path) -> None:
-    place = settings.checkpoint_place
+    place, keys = settings.checkpoint_place, _key_path(settings, KEY_FOLDER)
     if (folder / _CHECKPOINTS).exists() and not is_postgres(place):
         _put(folder / _CHECKPOINTS, Path(place))
-    if _audit_files(settings):
+    restored = sorted((folder / KEY_FOLDER).rglob("*.json"))
+    # Not one by one: a key that others do not know could be of an attacker.
+    if restored and any(keys.rglob("*.json")):
+        console.note(f"The signing keys in {str(keys)!r} are kept.")
+        restored = []
+    for one in restored:
+        _put(one, keys / one.relative_to(folder / KEY_FOLDER))
+    audit = _audit_folder(settings)
+    if _audit_files(settings, audit):
         console.note("The audit log in the folder is kept.")
         return
-    for one in sorted((folder / AUDIT_FOLDER).glob("*")):
-        _put(one, _audit_folder(settings) / one.name)
+    for one in _audit_files(settings, folder / AUDIT_FOLDER):
+        _put(one, audit / one.name)
 
 
 def _put(source: Path, target: Path) -> None:
@@ -256,30 +300,50 @@ def _put(source: Path, target: Path) -> None:
         console.note(f"{str(target)!r} is kept.")
 
 
-def _unpacked(file: Path, folder: Path) -> dict[str, Any]:
-    """Unpack a backup completely before anything is changed; return its manifest."""
+def _unpacked(file: Path, folder: Path) -> tuple[_Manifest, list[StoredKey]]:
+    """Unpack and check a backup completely before anything is changed."""
     try:
         with tarfile.open(file) as archive:
-            archive.extractall(folder, filter="data")
-        found: dict[str, Any] = json.loads((folder / _MANIFEST).read_bytes())
+            _unpack(archive, folder)
+        found = _Manifest.model_validate_json((folder / _MANIFEST).read_bytes())
+        lines = (folder / _STORE).read_bytes().splitlines()
+        rows = [StoredKey(*_ROW.validate_json(line)) for line in lines]
+    except ValidationError as error:
+        where = ".".join(map(str, error.errors()[0]["loc"]))
+        text = f"a part of it has an unknown form ({error.title} {where})"
+        raise _not_whole(file, text) from error
     except (OSError, tarfile.TarError, EOFError, ValueError, zlib.error) as error:
-        raise SettingsError(f"{str(file)!r} is no whole backup: {error}.") from error
-    if found.get("format") != _FORMAT:
-        raise SettingsError(
-            f"{str(file)!r} is no backup that this version reads; use the version "
-            "that made it."
-        )
-    return found
+        raise _not_whole(file, str(error)) from error
+    keys, names = Keys(found.tenant), {one.name for one in rows}
+    if keys.format not in names or len(names) < len(rows):
+        raise _not_whole(file, "it lacks keys of the store, or has one twice")
+    if others := [one for one in names if keys.suffix(one) == one]:
+        raise _not_whole(file, f"{others[0]!r} is no key of its tenant")
+    return found, rows
+
+
+def _unpack(archive: tarfile.TarFile, folder: Path) -> None:
+    # It may come from somebody else, so only files that `backup` writes are unpacked.
+    for member in archive:
+        is_known = member.isreg() and _MEMBER.fullmatch(member.name)
+        if not is_known or (folder / member.name).exists():
+            raise ValueError(f"it has no place for {member.name!r}")
+        archive.extract(member, folder, filter="data")
+
+
+def _not_whole(file: Path, problem: str) -> SettingsError:
+    return SettingsError(
+        f"{str(file)!r} is no whole backup that this version reads: {problem}."
+    )
 
 
 def _audit_folder(settings: Settings) -> Path:
     return settings.audit_folder or settings.data_dir / AUDIT_FOLDER
 
 
-def _audit_files(settings: Settings) -> list[Path]:
-    name = re.compile(rf"{settings.tenant}(\.(?!lock$).+|-\d{{12}}\.jsonl\.gz)")
-    found = _audit_folder(settings).glob("*")
-    return sorted(one for one in found if name.fullmatch(one.name))
+def _audit_files(settings: Settings, folder: Path) -> list[Path]:
+    name = re.compile(f"{settings.tenant}{_AUDIT_FILE}", re.ASCII)
+    return sorted(one for one in folder.glob("*") if name.fullmatch(one.name))
 
 
 def _key_path(settings: Settings, name: str) -> Path:
@@ -290,15 +354,12 @@ def _key_path(settings: Settings, name: str) -> Path:
     return settings.data_dir / name
 
 
-def _key_files(settings: Settings, folder: Path | None = None) -> dict[str, Path]:
+def _key_files(settings: Settings) -> dict[str, Path]:
     """Return secrets and signing keys by their name in a backup."""
-    places = {
-        name: folder / name if folder else _key_path(settings, name)
-        for name in (*_SECRETS, KEY_FOLDER)
-    }
-    keys = places.pop(KEY_FOLDER)
+    places = {name: _key_path(settings, name) for name in _SECRETS}
     found = {name: path for name, path in places.items() if path.exists()}
-    listed = keys.rglob("*.json")
+    keys = _key_path(settings, KEY_FOLDER)
+    listed = keys.glob("*/*.key.json")
     return found | {f"{KEY_FOLDER}/{one.relative_to(keys)}": one for one in listed}
 
 

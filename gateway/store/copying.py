@@ -21,8 +21,6 @@ end
 return found
 """
 
-_TRIAL_MS = 1000
-
 
 class StoredKey(NamedTuple):
     """A key with its end in Unix milliseconds (0 for none) and its DUMP."""
@@ -64,13 +62,17 @@ async def put_back(
     Raises:
         StoreUnavailable: when the store refused the copy; nothing was changed.
     """
-    longest = max(rows, key=lambda one: len(one.dump))
-    # RESTORE refuses the copy of a newer server. In the transaction below this would
-    # come too late: Redis does not roll back.
+    # RESTORE refuses a damaged copy, or that of a newer server. In the transaction
+    # below this would come too late: Redis does not roll back.
     trial = f"{keys.format}:trial"
-    await store.conn.keep(["RESTORE", trial, _TRIAL_MS, longest.dump, "REPLACE"])
+    trials: list[Command] = [_restored(it, trial, "REPLACE") for it in rows]
+    await store.conn.keep(*trials, ["DEL", trial])
     present = [one.name for one in await copied(store, keys)]
     commands: list[Command] = [["DEL", keys.format, *present]]
-    commands += [["RESTORE", it.name, it.ends_ms, it.dump, "ABSTTL"] for it in rows]
+    commands += [_restored(it, it.name) for it in rows]
     commands += [["HSET", keys.restore_counters, one, 0] for one in counters]
     await store.conn.keep(*commands)
+
+
+def _restored(row: StoredKey, name: str, *more: str) -> Command:
+    return ["RESTORE", name, row.ends_ms, row.dump, "ABSTTL", *more]

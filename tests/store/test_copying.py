@@ -50,11 +50,15 @@ async def test_a_tenant_is_copied_in_a_cluster(cluster: Cluster) -> None:
 
 
 async def test_a_copy_that_the_server_cannot_read_changes_nothing(store: Store) -> None:
-    await store.conn.command("SET", KEYS.format, "1 0.1.0")
+    await store.conn.command("SET", KEYS.format, "1 0.1.0 and more than the other one")
+    await store.conn.command("SET", KEYS.sealed_by, "key")
     before = await copied(store, KEYS)
-    [row] = before
+    rows = [
+        one._replace(dump=b"damaged") if one.name == KEYS.sealed_by else one
+        for one in before
+    ]
 
     with pytest.raises(StoreUnavailable, match="DUMP payload"):
-        await put_back(store, KEYS, [row._replace(dump=b"of another version")], [])
+        await put_back(store, KEYS, rows, [])
 
     assert await copied(store, KEYS) == before

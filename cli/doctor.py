@@ -238,8 +238,8 @@ async def _security(store: Store, setup: _Setup) -> str:
     if announced:
         named = ", ".join(f"{kind} ({found[kind]})" for kind in sorted(announced))
         raise SettingsError(
-            f"in the last week the store contained data that Keyturn did not write: "
-            f"{named}; see 'keyturn security', and find out who can write to the store."
+            f"events of the last week: {named}. 'keyturn security' lists them; "
+            "'Security events' in docs/failures.md has the remedy of each kind."
         )
     return "nothing was forged or replayed in the last week"
 

@@ -152,11 +152,15 @@ class Claim:
             if not self._is_claimed(args):
                 continue
             is_fit = not (schema and argument_errors(schema, args))
-            if not is_fit and _is_misfit(given, schema):
+            is_misfit = not is_fit and _is_misfit(given, schema)
+            if is_misfit and self._schema:
                 continue
             cases += 1
             raised = fired(self._policy, bounded, self._call(agent, rules), args, None)
             tier = join(rules.tier()[0], *(one.to for one in raised))
+            # A call that does not fit the policy's schema can run, too.
+            if is_misfit:
+                tier, is_fit = join(tier, Tier.ESCALATE), True
             needs = [one.needs for one in raised if one.needs]
             # A higher tier never needs fewer people.
             if not self._is_less(tier, rules.requirement(tier, needs)):

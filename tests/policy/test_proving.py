@@ -102,6 +102,22 @@ def test_the_schema_bounds_the_proof() -> None:
     assert proof.args["amount"] < 1  # type: ignore[operator]
 
 
+def test_a_call_that_does_not_fit_the_policys_schema_counts() -> None:
+    """It is escalated and can be approved, so a rule of the policy has to stop it."""
+    rule = "to: deny, when: args.amount >= 1"
+    proof = proof_of(policy_of(rule), tier=Tier.DENY)
+    assert proof.args is not None
+    assert (proof.tier, proof.people) == (Tier.ESCALATE, 2)
+    assert not isinstance(proof.args.get("amount"), int | float)
+    # A schema that was given with the claim bounds the calls themselves.
+    schema: JsonObject = {
+        "type": "object",
+        "properties": {"amount": {"type": "number", "minimum": 1}},
+        "required": ["amount"],
+    }
+    assert proof_of(policy_of(rule), tier=Tier.DENY, schema=schema).is_proven
+
+
 @pytest.mark.parametrize(
     ("kind", "low", "high", "gap"), [("integer", 2, 4, 3), ("number", 2, 3, 2.5)]
 )
@@ -176,7 +192,8 @@ def test_a_schema_that_cannot_be_represented_prevents_the_proof() -> None:
 
 
 def test_a_claim_about_no_call_has_no_cases() -> None:
-    proof = proof_of(policy_of(), "args.amount > 9000", tier=Tier.DENY)
+    nothing = "args.amount > 9000 && args.amount < 9"
+    proof = proof_of(policy_of(), nothing, tier=Tier.DENY)
     assert (proof.cases, proof.args) == (0, None)
 
 

@@ -138,7 +138,7 @@ def facts(metrics: Metrics) -> Iterator[Fact]:
         yield Fact("Undecided", "", said)
     for name, count, why in (
         ("Answered", total.calls[Outcome.ANSWERED], _ANSWERED),
-        ("Denied", total.calls[Outcome.DENIED], "denied by the policy"),
+        ("Denied", total.calls[Outcome.DENIED], "denied by the policy or a freeze"),
         ("Returned", total.calls[Outcome.RETURNED], _RETURNED),
         ("Passed on", total.calls[Outcome.PASSED], _PASSED),
         ("Handed over", total.handed["taken"], _HANDED),

@@ -112,6 +112,8 @@ async def test_the_tutorial_works_from_its_first_to_its_last_step(
             newcomer.runs(
                 'keyturn freeze tool refund --reason "the payment provider is down"'
             )
+            await newcomer.dan.say(CHANNEL, "@keyturn refund 61006 10")
+            await newcomer.reads("the payment provider is down")
             newcomer.runs("keyturn unfreeze tool refund")
             assert "refund " in newcomer.runs("keyturn stats")
             assert "✔" in newcomer.runs("keyturn audit verify")

@@ -91,7 +91,7 @@ def print_log(one: Verified, *, is_json: bool) -> bool:
             f"The first {one.kept_from} have expired; only their hashes are kept."
         )
     if one.unsigned:
-        console.note(f"{one.unsigned} newer ones wait for the next checkpoint.")
+        console.note(f"Newer entries without a checkpoint yet: {one.unsigned}.")
     for state, count in sorted(one.not_ours.items()):
         console.note(f"{count} are {state}: not verified as written by Keyturn.")
     return False
@@ -492,7 +492,9 @@ def _exported_bundle(command: CommandContext) -> BundleReport:
 def _moment_ms(text: str, option: str) -> int:
     """Return whole seconds in Unix milliseconds; a date alone begins in UTC."""
     if not text:
-        raise SettingsError(f"Give the period, such as {option} 2026-10-01.")
+        raise SettingsError(
+            f"Give the start and the end of the period, such as {option} 2026-10-01."
+        )
     with suppress(ValueError):
         text = f"{date.fromisoformat(text)}T00:00Z"
     return int(parse_time(text, option).timestamp()) * 1000

@@ -78,7 +78,7 @@ def backup(
         bool,
         typer.Option(
             "--with-keys",
-            help="Include secret.key and the private signing keys. Whoever reads the "
+            help="Include secret.key and the private signing keys. Readers of the "
             "file can then forge decisions.",
         ),
     ] = False,
@@ -106,7 +106,8 @@ def backup(
         )
     if not with_keys:
         console.note(
-            "It has no keys: keep KEYTURN_SECRET or 'secret.key', and the key folder."
+            "It has no keys. Keep KEYTURN_SECRET or 'secret.key', and the key folder, "
+            "in another place."
         )
 
 
@@ -178,17 +179,17 @@ def _add_checkpoints(archive: tarfile.TarFile, place: str) -> bool:
 
 def restore(
     ctx: typer.Context,
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="Of 'keyturn backup'.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The backup.")],
     *,
     replace: Annotated[
         bool, typer.Option("--replace", help="Replace the data of the store.")
     ] = False,
 ) -> None:
-    """Restore a backup, so that no call runs twice.
+    """Restore a backup; no call runs twice.
 
-    Stop all gateways and bots first. Calls that the backup lists as approved may have
-    run since: people are asked. Waiting calls need new votes. Files that exist are
-    kept, because they are newer: the audit log, checkpoints with the ledger, and keys.
+    Stop all gateways and bots first. A call that is approved in the backup may have run
+    since, so reviewers are asked. Waiting calls need new votes. Existing files are kept
+    because they are newer: the audit log, checkpoints with the ledger, and keys.
 
     Examples:
       keyturn restore keyturn.tar.gz            into an empty store
@@ -203,9 +204,9 @@ def restore(
     at = console.utc(found.at_ms)
     console.good(f"The store has the data of {at} again.")
     console.bad(
-        f"It lacks everything since {at}. Check 'keyturn frozen', 'keyturn api-keys "
-        "list' and 'keyturn audit verify': freezes and revocations since then count "
-        "only if the files of the audit log have them."
+        f"Everything after {at} is missing. Check 'keyturn frozen', 'keyturn api-keys "
+        "list' and 'keyturn audit verify': later freezes and revocations count only if "
+        "the files of the audit log have them."
     )
     try:
         done = asyncio.run(repaired(command, is_dry=False, is_restored=True))
@@ -226,13 +227,13 @@ async def _restore(
     if found.tenant != settings.tenant:
         raise SettingsError(
             f"The backup is of the tenant {found.tenant!r}, and the settings have "
-            f"{settings.tenant!r}."
+            f"{settings.tenant!r}; use the settings of its tenant."
         )
     _require_secret(settings, found, folder)
     async with open_configured(settings, insecure_dev=True) as store:
         keys = store.keys_of_tenant(settings.tenant)
         if alive := (await store.processes.read(keys)).alive:
-            who = ", ".join(sorted(one.where for one, _ in alive.values()))
+            who = ", ".join(sorted({one.where for one, _ in alive.values()}))
             raise SettingsError(
                 f"Processes use the store ({who}), so nothing was restored. Stop them; "
                 "a killed one counts as gone after 20 seconds."
@@ -240,8 +241,8 @@ async def _restore(
         here = {keys.suffix(one.name) for one in await copied(store, keys)}
         if here - _MADE_AT_START and not replace:
             raise SettingsError(
-                "The store has data, so nothing was restored. Back it up, then give "
-                "--replace to lose it."
+                "The store has data, so nothing was restored. Back it up, then "
+                "replace it with --replace."
             )
         _put_files(settings, folder)
         await put_back(store, keys, rows, found.counters)
@@ -333,7 +334,8 @@ def _unpack(archive: tarfile.TarFile, folder: Path) -> None:
 
 def _not_whole(file: Path, problem: str) -> SettingsError:
     return SettingsError(
-        f"{str(file)!r} is no whole backup that this version reads: {problem}."
+        f"{str(file)!r} is no complete backup that this version reads: {problem}. "
+        "Name another file."
     )
 
 

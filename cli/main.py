@@ -59,7 +59,7 @@ COMMANDS = {
     "repair": {"repair": "Repair records after data was lost or restored."},
     "backup": {
         "backup": "Back up the store, the audit log, and checkpoints in SQLite.",
-        "restore": "Restore a backup, so that no call runs twice.",
+        "restore": "Restore a backup; no call runs twice.",
     },
     "manifest": {"manifest": "Print the manifest of the Slack app, or check one."},
     "keys": {"keys": "Make, rotate, retire and list the keys that Keyturn signs with."},

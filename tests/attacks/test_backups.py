@@ -134,7 +134,7 @@ async def test_a_changed_backup_changes_nothing(
 
     told = await nothing_changes(backed_up)
 
-    assert "no whole backup" in told or "DUMP payload" in told
+    assert "no complete backup" in told or "DUMP payload" in told
 
 
 @pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE])
@@ -146,7 +146,7 @@ async def test_a_member_that_is_no_file_is_refused(
     member.type, member.linkname = kind, "manifest.json"
     write(backed_up.file, parts, member)
 
-    assert "no whole backup" in await nothing_changes(backed_up)
+    assert "no complete backup" in await nothing_changes(backed_up)
 
 
 async def test_a_backup_cannot_bring_the_secret_that_it_is_sealed_with(

@@ -113,7 +113,7 @@ async def test_the_tutorial_works_from_its_first_to_its_last_step(
                 'keyturn freeze tool refund --reason "the payment provider is down"'
             )
             await newcomer.dan.say(CHANNEL, "@keyturn refund 61006 10")
-            await newcomer.reads("the payment provider is down")
+            await newcomer.reads("does not run until it is unfrozen")
             newcomer.runs("keyturn unfreeze tool refund")
             assert "refund " in newcomer.runs("keyturn stats")
             assert "✔" in newcomer.runs("keyturn audit verify")

@@ -39,7 +39,7 @@ from tests.store_secrets import SECRETS
 from tests.topologies import DURABLE, Node, programs
 
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.deep,
     pytest.mark.timeout(1200),
     pytest.mark.xdist_group("image"),  # it is built once
 ]

@@ -43,7 +43,7 @@ from typing_extensions import override
 
 from keyturn.bot.ingress import Page
 from keyturn.bot.limits import Limits
-from keyturn.bot.manifest import INSTALL_PATH, REDIRECT_PATH, SCOPES
+from keyturn.bot.manifest import INSTALL_PATH, OPTIONAL, REDIRECT_PATH, SCOPES
 from keyturn.bot.web import Slack, SlackError
 from keyturn.gateway.approvals.events import Event, EventName
 from keyturn.gateway.clock import now_s
@@ -85,8 +85,8 @@ _HEADERS = {
 _Handle = Callable[[AsyncBoltRequest], Awaitable[BoltResponse]]
 
 
-class NotServed(BoltError):
-    """The workspace or organization is in none of the settings files."""
+class NotInstalled(BoltError):
+    """An installation cannot be used; the text is a sentence for the person."""
 
 
 class Installations(AsyncInstallationStore, AsyncOAuthStateStore):
@@ -245,7 +245,8 @@ class Installations(AsyncInstallationStore, AsyncOAuthStateStore):
         """Keep a new installation, in place of an earlier one.
 
         Raises:
-            NotServed: the settings do not name the workspace; nothing is kept.
+            NotInstalled: the settings do not name the workspace, or rights are missing;
+                nothing is kept.
         """
         id_ = str(installation.team_id or "")
         if installation.is_enterprise_install:
@@ -255,7 +256,18 @@ class Installations(AsyncInstallationStore, AsyncOAuthStateStore):
             # Otherwise Slack would show the app as installed.
             with suppress(SlackError):
                 await self.slack_of(installation).call("auth.revoke")
-            raise NotServed(id_)
+            raise NotInstalled(
+                f"This Keyturn does not serve {id_}, so nothing was installed. "
+                "Its operator adds the workspace to 'slack.workspaces'."
+            )
+        # The person's browser names the scopes: fewer would replace a working token.
+        lacking = {*SCOPES} - {*OPTIONAL} - {*(installation.bot_scopes or ())}
+        if lacking or not installation.bot_token:
+            logger.error("installation.lacks_scopes id=%s", id_)
+            raise NotInstalled(
+                f"Slack did not grant {', '.join(sorted(lacking)) or 'a bot token'}, "
+                "so nothing was installed."
+            )
         event = self._event(EventName.APP_INSTALLED, id_)
         event = event.with_(actor=f"{id_}/{installation.user_id}")
         await self._store.write(self._keys, id_, _json(installation), event)
@@ -297,11 +309,8 @@ class Installations(AsyncInstallationStore, AsyncOAuthStateStore):
     async def _failed(self, args: AsyncFailureArgs) -> BoltResponse:
         logger.warning("installation.failed why=%s", args.reason[:80])
         text = _FAILED.get(args.reason, _NOT_INSTALLED)
-        if isinstance(args.error, NotServed):
-            text = (
-                f"This Keyturn does not serve {args.error}, so nothing was installed. "
-                "Its operator adds the workspace to 'slack.workspaces'."
-            )
+        if isinstance(args.error, NotInstalled):
+            text = str(args.error)
         cookie = args.settings.state_utils.build_set_cookie_for_deletion()
         return BoltResponse(
             status=args.suggested_status_code,

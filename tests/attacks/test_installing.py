@@ -160,6 +160,23 @@ async def test_a_workspace_that_no_file_names_is_refused_and_its_token_revoked(
     assert "auth.revoke" in [call.method for call in one.slack.calls]
 
 
+async def test_an_installation_with_fewer_rights_does_not_replace_another(
+    one: World,
+) -> None:
+    """The browser of a person names the scopes, so anybody can ask for fewer."""
+    await one.browser.install("T0A")
+    before = await stored(one)
+    workspace = one.slack.workspace
+    kept = [it for it in workspace.bot_scopes if it != "chat:write"]
+    workspace.bot_scopes = tuple(kept)
+    browser = one.browser
+    back = await browser.consent(await browser.begin(), "T0A")
+
+    await refused(browser, back, "Slack did not grant chat:write")
+
+    assert await stored(one) == before
+
+
 async def test_the_pages_are_limited(one: World) -> None:
     statuses = list[int]()
     while 429 not in statuses and len(statuses) < 100:

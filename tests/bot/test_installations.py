@@ -10,6 +10,7 @@ from slack_sdk.oauth.installation_store import Installation
 from slack_sdk.oauth.token_rotation.async_rotator import AsyncTokenRotator
 
 from keyturn.bot.installations import Installations
+from keyturn.bot.manifest import SCOPES
 from keyturn.gateway.client.outgoing import outgoing
 from keyturn.gateway.store.store import Store
 from tests.workspaces_world import world
@@ -20,6 +21,7 @@ def installation(token: str) -> Installation:
         user_id="U0ANA",
         team_id="T0A",
         bot_token=token,
+        bot_scopes=[*SCOPES],
         bot_user_id="U0KEYTURN",
         bot_refresh_token=f"xoxe-1-{token}",
         bot_token_expires_in=60,

@@ -182,7 +182,7 @@ class SlackBot:
     def _handling(
         self, ctx: ListenerContext, me: Identity
     ) -> tuple[StoreNonces, Handle]:
-        """Return what remembers deliveries, and what answers them."""
+        """Return the store of handled deliveries, and the handler of new ones."""
         app = bolt_app(self._config, me)
         listen(app, ctx)
         nonces = StoreNonces(self._service.store, self._config.tenant)
@@ -261,7 +261,7 @@ class SlackBot:
         self._sockets = sockets
 
     async def problems(self) -> list[str]:
-        """Return what keeps the bot from working, as sentences."""
+        """Return the problems that stop the bot, as sentences."""
         problems: list[str] = []
         try:
             if self._publisher and (late := await self._publisher.problem()):
@@ -282,7 +282,7 @@ class SlackBot:
 
 
 class WorkspaceBot(SlackBot):
-    """The bot in one of several workspaces: another part receives its deliveries.
+    """The bot of one workspace among several; `Workspaces` gives it its deliveries.
 
     Attributes:
         receive: answers the deliveries from this workspace.

@@ -169,7 +169,7 @@ class BotToken:
 
     Args:
         slack: makes calls with the token, and keeps Slack's last answer about it.
-        config: says where the token is from.
+        config: settings with the source of the token.
         clock: seconds, monotonic.
     """
 

@@ -72,7 +72,7 @@ _NOT_INSTALLED = "The installation did not succeed, so nothing was installed."
 
 _PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>Keyturn</title></head>
-<body><h1>Not installed</h1><p>{text} <a href="{page}">Begin again</a></p></body></html>
+<body><h1>Not installed</h1><p>{text} <a href="{page}">Try again</a></p></body></html>
 """
 
 
@@ -205,7 +205,7 @@ class Installations(AsyncInstallationStore, AsyncOAuthStateStore):
         except SlackTokenRotationError as error:
             body = cast("AsyncSlackResponse", error.api_error.response)
             code = self.refused[id_] = str(body.get("error", "no answer"))
-            # Without the traceback: Slack's code says it all.
+            # Without the traceback: Slack's code is the whole reason.
             logger.error("installation.not_renewed id=%s error=%s", id_, code)  # noqa: TRY400
             return
         except (aiohttp.ClientError, TimeoutError, OSError) as error:

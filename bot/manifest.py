@@ -60,7 +60,7 @@ INSTALL_PATH = "/slack/install"
 """Path of the page on which people install the app in their workspace."""
 
 REDIRECT_PATH = "/slack/oauth_redirect"
-"""Path to which Slack leads their browser back."""
+"""Path to which Slack redirects the browser after the consent."""
 
 _HEADER = """\
 # The Slack app of Keyturn in Socket Mode: no public address is needed.
@@ -98,11 +98,11 @@ def render(
         distribute: of an app that several workspaces and organizations install.
 
     Raises:
-        SettingsError: Slack cannot deliver to the address, or lead people back to it.
+        SettingsError: Slack cannot deliver to the address, or redirect people to it.
     """
     if distribute and not request_url:
         raise SettingsError(
-            "Slack leads people who install the app to the bot; add its public "
+            "Slack redirects people who install the app to the bot; add its public "
             "address with --http."
         )
     oauth: JsonObject = {"scopes": {"bot": list(SCOPES)}}

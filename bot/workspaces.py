@@ -2,10 +2,10 @@
 
 Each workspace has its own tenant, policy and store connection. A delivery is handed to
 the bot of the workspace in which the person acted, before anything else reads it. So
-nothing of one workspace reaches the listeners of another one.
+the listeners of one workspace get no delivery of another one.
 
 A loop compares the stored installations with the running bots: it starts and stops
-bots, hands over renewed tokens, and renews tokens. So several processes serve the same
+bots, gives them renewed tokens, and renews tokens. So several processes serve the same
 installations.
 """
 
@@ -40,7 +40,7 @@ from keyturn.gateway.store.store import Store
 logger = logging.getLogger(__name__)
 
 LOOK_S = 5.0
-"""Pause between two looks at the stored installations."""
+"""Pause between two reads of the stored installations."""
 
 _REMOVALS = frozenset({"app_uninstalled", "tokens_revoked"})
 
@@ -68,7 +68,7 @@ class Workspace(NamedTuple):
 
 @dataclass(frozen=True)
 class _Running:
-    """A running bot, and what it was started for."""
+    """A running bot, with the installation and the bot user of its start."""
 
     bot: WorkspaceBot
     installation: str
@@ -114,7 +114,7 @@ class Workspaces:
         return BoltResponse(status=HTTPStatus.SERVICE_UNAVAILABLE)
 
     async def _removed(self, body: SlackBody, team: str) -> BoltResponse:
-        """End what waits in the workspaces of an installation that was removed.
+        """End the waiting calls in the workspaces of a removed installation.
 
         The event may be late, or about a token that was replaced since, so Slack is
         asked. Slack repeats the event until everything has ended.
@@ -238,11 +238,11 @@ class Workspaces:
             yield
 
     async def _problems(self) -> list[str]:
-        """Return what keeps all workspaces from being served, as sentences."""
+        """Return the problems that stop the bots of all workspaces, as sentences."""
         return [self._store_problem] if self._store_problem else []
 
     async def _facts(self) -> Mapping[str, object]:
-        """Return the problems of single workspaces, which leave the others working."""
+        """Return the problems of single workspaces; the others continue."""
         # Together: while Slack is slow, each check takes seconds.
         found = await asyncio.gather(*map(self._problems_of, self._workspaces))
         each = zip(self._workspaces, found, strict=True)
@@ -257,7 +257,7 @@ class Workspaces:
         problems = await running.bot.problems()
         if code := self._installations.refused.get(running.installation):
             problems.append(
-                f"Slack refused to renew the token ({code!r}), which then ends within "
+                f"Slack refused to renew the token ({code!r}), so it expires within "
                 f"hours; install the app again at {page}"
             )
         return problems
@@ -296,8 +296,8 @@ def _parsed(delivery: Delivery) -> SlackBody | None:
 
 
 _PLACES = (("team", "id"), ("team_id",), ("view", "team_id"), ("user", "team_id"))
-"""Where a payload names its workspace. Only of an installation of a whole organization
-the first two may be missing.
+"""Places of the workspace's id in a payload. The first two can be missing only if a
+whole organization installed the app.
 """
 
 

@@ -506,7 +506,7 @@ def _page_of(found: Dossier, report: BundleReport) -> str:
 
 
 def _wrong_figures(text: str, report: BundleReport) -> list[str]:
-    """Return a sentence for each figure of a dossier that the bundle does not give.
+    """Return a sentence for each figure of a dossier that differs from the bundle.
 
     Raises:
         SettingsError: the text is neither a page nor the JSON of a dossier.

@@ -47,13 +47,13 @@ def _parts(found: Dossier, source: str) -> Iterator[str]:
     yield "<h1>Oversight of AI agents</h1>"
     times = (report.utc(ms or 0) for ms in (selected.since_ms, selected.until_ms))
     yield _text(f"{' to '.join(times)}. {source}")
-    yield "<h2>Who could oversee</h2>"
+    yield "<h2>People who could oversee</h2>"
     for policy in found.policies:
         yield _text(f"Since {policy['since']}: policy {policy['digest']}")
         roles = cast("dict[str, list[str]]", policy["roles"] or {})
         holders = ((name, ", ".join(ids)) for name, ids in sorted(roles.items()))
         yield from _table(("Role", "Users and user groups"), holders)
-    yield "<h2>What people saw and decided</h2>"
+    yield "<h2>Views and decisions</h2>"
     people = sorted(found.people.items())
     acts = ((name, *(str(row[act]) for act in ACTS)) for name, row in people)
     yield from _table(("Person", *_ACTS, "Responded"), acts)
@@ -65,7 +65,7 @@ def _parts(found: Dossier, source: str) -> Iterator[str]:
     yield "<h2>Freezes</h2>"
     freezes = ([*map(str, row.values())] for row in found.freezes)
     yield from _table(("Time", "Event", "Scope", "By"), freezes)
-    yield "<h2>What ran, failed and happened otherwise</h2>"
+    yield "<h2>Executions, failures and other events</h2>"
     entries = ((name, str(count)) for name, count in sorted(found.entries.items()))
     yield from _table(("Event", "Entries"), entries)
     texts, erased = found.erased["texts"], found.erased["entries"]

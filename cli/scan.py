@@ -2,9 +2,10 @@
 
 A tool is cleared only if each of its uses ends in a gate of Keyturn. The analysis
 follows a use through variables, loops, returned values and imports, and lists every
-tool whose uses it cannot follow: a listed tool costs a look, a missed one runs without
-approval. For the same reason names are coarse: a file has one scope, and an import of a
-name, or an attribute of that name, is a use of it in every file that defines it.
+tool whose uses it cannot follow: a wrongly listed tool costs a look, and a missed tool
+runs without approval. For the same reason names are compared coarsely: a file has one
+scope, and an import of a name, or an attribute of that name, is a use of it in every
+file that defines it.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ _DESCRIBES = {"name", "description", "args_schema", *_LIST_METHODS}
 """Attributes of a tool, or of a list of tools, that run no tool."""
 _NEXT = {
     "langchain": "wrap it in keyturn.agent.guarded, and give its agent the middleware",
-    "pydantic_ai": "give each agent that has it capabilities=[KeyturnApproval(…)]",
+    "pydantic_ai": "pass capabilities=[KeyturnApproval(…)] to each agent that has it",
     "agents": "wrap each agent that has it in keyturn.connect.openai_agents.gate_tools",
     "mcp": "put 'keyturn mcp' before the server, or verify receipts in the tool",
 }

@@ -88,8 +88,8 @@ class CorruptRecord(KeyturnError):
         self.approval = approval
         super().__init__(
             words
-            or f"The record of {approval!r} is corrupt, so nothing of it was "
-            "decided or run. See who else writes to the store; the agent can ask again."
+            or f"The record of {approval!r} is corrupt, so its calls do not run. "
+            "Find out what else writes to the store; the agent can ask again."
         )
 
 

@@ -247,7 +247,7 @@ def time_buttons(frame: Frame, *, is_in_full: bool) -> list[Block]:
 
 
 def snooze(frame: Frame) -> list[Block]:
-    """Return the buttons that remind a person later, if there is so much time left."""
+    """Return the buttons of the snoozes that end before the approval expires."""
     approval = frame.approval
     if approval.state is not ApprovalState.OPEN or not can_snooze(approval):
         return []

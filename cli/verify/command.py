@@ -27,7 +27,7 @@ from keyturn.gateway.store.connection.durability import read_facts
 from keyturn.gateway.trust.key_folder import Keyring, Role
 
 MODULES = (deciding, executions, forgeries, installation)
-"""Their import lists the guarantees, in this order."""
+"""Modules whose import registers the guarantees, in this order."""
 
 BROKEN = 1
 """Exit code if a guarantee is broken, or a report is not verified."""

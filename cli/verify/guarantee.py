@@ -21,7 +21,7 @@ Check = Callable[[Scratch], Awaitable[None]]
 
 
 class Broken(Exception):
-    """An attack succeeded, or honest work failed; the text is the reason."""
+    """An attack succeeded, or an allowed act failed; the text is the reason."""
 
 
 class Proof(Record):

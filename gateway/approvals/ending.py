@@ -91,10 +91,10 @@ WORKSPACE_GONE = (
 
 
 def end_without_reviewers(approval: Approval, now_ms: int) -> Change | None:
-    """End what needs people, because nobody can decide any more; None if nothing does.
+    """End the calls that wait for people, who cannot decide any more; None for none.
 
-    Calls that people approved keep their approval. A standing approval ends: nobody
-    could revoke it.
+    Calls that people approved keep their approval. A standing approval ends, because
+    nobody could revoke it.
     """
     if approval.is_standing:
         return standing.end(approval, WORKSPACE_GONE, now_ms)

@@ -127,7 +127,7 @@ def acknowledge(
 def snooze(
     approval: Approval, until_ms: int, reviewer: Reviewer, now_ms: int
 ) -> Change | Refusal:
-    """Remind a person at a time, or with all others before; the latest one counts.
+    """Remind a person at a time, or earlier with all others. A new snooze replaces it.
 
     Other arguments are those of `extend`.
     """

@@ -20,7 +20,7 @@ from keyturn.gateway.protocol.wire import APPROVAL_INTERRUPT, RECONCILE_INTERRUP
 
 
 class AnswerRefused(KeyturnError):
-    """The runtime refused an answer and saved nothing of it.
+    """The runtime refused an answer and did not save it.
 
     Attributes:
         is_stale: True if the question is no longer open: read the thread again. False

@@ -1,6 +1,6 @@
-"""Installations of the Slack app in workspaces, and what their OAuth flow stores.
+"""Installations of the Slack app in workspaces, and the state of their OAuth flow.
 
-A token is the right to act as the bot. So installations are always encrypted, also if
+A token is the right to act as the bot. So installations are always encrypted, even if
 the store does not encrypt other texts. AES-GCM binds each one to its tenant and id: a
 plain, changed or moved value is refused. An older copy of the same installation is
 accepted, but its token was replaced or revoked, so Slack refuses it.

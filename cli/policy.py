@@ -414,7 +414,7 @@ def prove_command(
     ] = "",
     schema: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="JSON Schema; default: the policy's."),
+        typer.Option(metavar="FILE", help="Only calls that fit this JSON Schema."),
     ] = None,
     json: AsJson = False,
 ) -> None:

@@ -96,7 +96,8 @@ class Claim:
         tier: the least tier.
         people: the least number of people.
         where: a condition; the claim is only about calls for which it is true.
-        schema: schema of the arguments; None for the policy's.
+        schema: the claim is only about calls that fit it. None: about all calls, and
+            those that do not fit the policy's schema are escalated.
         facts: returns the facts of a call, for a call that may have less.
     """
 

@@ -258,7 +258,7 @@ class Installations(AsyncInstallationStore, AsyncOAuthStateStore):
                 await self.slack_of(installation).call("auth.revoke")
             raise NotInstalled(
                 f"This Keyturn does not serve {id_}, so nothing was installed. "
-                "Its operator adds the workspace to 'slack.workspaces'."
+                "Ask its operator to add the workspace to 'slack.workspaces'."
             )
         # The person's browser names the scopes: fewer would replace a working token.
         lacking = {*SCOPES} - {*OPTIONAL} - {*(installation.bot_scopes or ())}

@@ -432,9 +432,9 @@ def unavailable(error: Exception, hint: str, *, writes: bool) -> StoreUnavailabl
     """
     if isinstance(error, NotConfirmedError | LostWriteError):
         return NotConfirmed()
-    kind = type(error).__name__
-    said = f"{kind}: {error}"
-    if writes and isinstance(error, MaybeDoneError):
+    is_open = isinstance(error, MaybeDoneError)
+    said = str(error).rstrip(".") if is_open else f"{type(error).__name__}: {error}"
+    if writes and is_open:
         return Unanswered(said, hint)
     known = next((step for name, step in _HINTS.items() if said.startswith(name)), "")
     # Both Python and redis-py have a ConnectionError; redis-py's is no OSError.

@@ -283,14 +283,14 @@ def _alert(event: Event) -> Message:
         )
     limit_s = known["limit_ms"] // 1000 if "limit_ms" in known else known["limit"] * 60
     is_exact = limit_s % 60 == 0
-    limit: LiteralString = "{limit} minutes" if is_exact else "{limit} seconds"
+    limit: LiteralString = "{limit} min" if is_exact else "{limit} s"
     waits = template(limit, limit=limit_s // 60 if is_exact else limit_s)
     if event.reason != "waiting":
         return said(template("✅ No call waits for longer than {waits}.", waits=waits))
     return said(
         template(
-            "⏰ *Calls wait too long.* {count} wait for longer than {waits}, the first "
-            "since {since}. The Home tab lists those that you can decide.",
+            "⏰ *Calls wait too long.* Longer than {waits}: {count}, the first since "
+            "{since}. The Home tab lists those that you can decide.",
             count=known["count"],
             waits=waits,
             since=when(known["since"]),

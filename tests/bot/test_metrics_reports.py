@@ -144,7 +144,7 @@ async def test_people_hear_once_that_calls_wait_too_long_and_when_none_does(
 
     first, last = await told(stack, EventName.METRICS_ALERT)
     assert first == over
-    assert "1 wait for longer than 5 minutes" in json.dumps(
+    assert "Longer than 5 min: 1, the first" in json.dumps(
         metrics_message(first).blocks
     )
     assert "No call waits for longer than" in metrics_message(last).text

@@ -177,7 +177,7 @@ def test_slack_takes_the_digest_of_any_week(
 
 @pytest.mark.parametrize(
     ("limit_ms", "said"),
-    [(3_000, "3 seconds"), (90_000, "90 seconds"), (300_000, "5 minutes")],
+    [(3_000, "3 s"), (90_000, "90 s"), (300_000, "5 min")],
 )
 def test_a_limit_of_waiting_is_told_in_a_unit_that_fits(
     limit_ms: int, said: str

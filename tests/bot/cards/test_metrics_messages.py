@@ -186,7 +186,7 @@ def test_a_limit_of_waiting_is_told_in_a_unit_that_fits(
     name = EventName.METRICS_ALERT
     event = Event(name=name, tenant="acme", reason="waiting", data=data)
 
-    assert f"longer than {said}" in json.dumps(metrics_message(event).blocks)
+    assert f"Longer than {said}" in json.dumps(metrics_message(event).blocks)
 
 
 _WEEK = {

@@ -642,7 +642,9 @@ async def outdated_cards(
         approval = with_unreachable(now, place.copies)
         decided = policy_decision_digest(approval, seal_key, sent=place.sent)
         unasked = [*mentions_for(approval, but=place.mentioned_roles).roles]
-        unasked += [one for one in copies_for(approval) if one not in place.copies]
+        # A copy without a message was begun by a bot that stopped.
+        has_copy = {user for user, it in place.copies.items() if it.ts or it.refused}
+        unasked += [one for one in copies_for(approval) if one not in has_copy]
         if place.decision_digest == decided and not unasked:
             continue
         shown = " ".join((decided, *unasked))

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from keyturn.bot.delivery.card_publisher import CardPublisher
 from keyturn.bot.ids import Action
 from keyturn.bot.listeners.usable_copy import is_usable_copy
 from keyturn.bot.payload import Clicked
+from keyturn.gateway.errors import LeaseLost
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.protocol.wire import Verdict
@@ -113,6 +116,38 @@ async def test_a_copy_whose_answer_was_lost_becomes_true_after_the_decision(
         (copy,) = await copies_of(direct, verdict, user)
         assert says(", done ")(copy)
         assert not has_button(copy, Action.APPROVE)
+
+
+async def test_a_copy_that_a_bot_began_without_an_event_is_posted_by_the_next(
+    direct: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with direct.running():
+        verdict = await direct.refund()
+        for user in ("U0ANA", "U0BEN"):
+            await copy_of(direct, verdict, user)
+        await nothing_is_left(direct)
+    people = direct.sandbox.workspace.groups["S0SUPPORT"].users
+    direct.sandbox.workspace.set_group("S0SUPPORT", [*people, "U0CHLOE"])
+    approval = (await direct.approval(verdict)).id
+    post = CardPublisher.post
+
+    async def until_cut_off(
+        publisher: CardPublisher, channel: str, *args: Any, **kwargs: Any
+    ) -> tuple[str, str]:
+        if channel == DM["U0CHLOE"]:
+            raise LeaseLost
+        return await post(publisher, channel, *args, **kwargs)
+
+    async def is_begun() -> bool:
+        place = await direct.store.cards.place(direct.keys, approval)
+        return place is not None and "U0CHLOE" in place.copies
+
+    with monkeypatch.context() as cut:
+        cut.setattr(CardPublisher, "post", until_cut_off)
+        async with direct.running():
+            await eventually(is_begun)
+    async with direct.running():
+        await copy_of(direct, verdict, "U0CHLOE")
 
 
 async def test_no_copy_is_posted_where_somebody_wrote_that_it_belongs(

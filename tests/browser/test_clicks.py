@@ -102,6 +102,7 @@ def review_together(screen: Screen) -> None:
     screen.open(ANA, "home")
     screen.click('[data-action-id="review_together"]')
     screen.click(".modal-submit")
+    screen.wait(lambda: "Confirm" in screen.words(".dialog"), "the confirmation")
     screen.click(".modal-submit")
     screen.wait(lambda: "20 approved" in screen.words(".dialog"), "the results")
 

@@ -144,6 +144,8 @@ def _section(model: type[BaseModel], places: Mapping[type[BaseModel], str]) -> s
     for name, field in model.model_fields.items():
         if wider and name in wider.model_fields:
             continue
+        if name not in meanings:
+            raise LookupError(f"Write a docstring below {model.__name__}.{name}.")
         key = field.alias or name
         type_ = _type(hints[key], places)
         type_ += _bounds(field.metadata) if type_ == "integer" else ""

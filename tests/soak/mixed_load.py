@@ -231,6 +231,10 @@ async def run(plan: Plan, folder: Path) -> tuple[list[Sample], Counter[str]]:
             # Stored data has to expire once before anything can be steady.
             began = time.monotonic()
             await asyncio.sleep(2 * plan.kept_s)
+            # A killed gateway may have had the first calls.
+            while not (load.done["clicks"] and load.done["messages"]):
+                await asyncio.sleep(_CLICK_S)
+                _raise_errors(loops)
             ends = time.monotonic() + plan.seconds
             while time.monotonic() < ends:
                 await asyncio.sleep(plan.sample_s)

@@ -137,15 +137,17 @@ def arguments(number: int) -> JsonObject:
     return {**args, "reason": words[:missing]}
 
 
-async def open_one(store: Store, number: int, *, thread: str = "") -> str:
+async def open_one(
+    store: Store, number: int, *, thread: str = "", agent: str = AGENT
+) -> str:
     """Open an approval in a separate thread, unless one is named; return its id."""
     keys, thread = store.keys_of_tenant(TENANT), thread or f"thread-{number}"
     facts = ThreadFacts(requester=DAN)
-    await store.threads.change(keys, AGENT, thread, lambda _: facts, why="aside")
+    await store.threads.change(keys, agent, thread, lambda _: facts, why="aside")
     call = ProposedCall(
         tool="process_refund", tool_call_id=f"call-{number}", args=arguments(number)
     )
-    ref = TurnRef(agent=AGENT, thread=thread, message_id=f"message-{number}")
+    ref = TurnRef(agent=agent, thread=thread, message_id=f"message-{number}")
     turn = Turn(ref=ref, calls=(call,), schemas={"process_refund": _SCHEMA})
     [verdict] = await agents_of(store).submit(turn)
     if not verdict.item_id:

@@ -117,9 +117,7 @@ def current_lease() -> str:
     return text() if text else ""
 
 
-def one_write(
-    write: dict[str, str] | None = None,
-) -> Scope:
+def one_write(write: dict[str, str] | None = None) -> Scope:
     """Give all attempts inside the block the same idempotency key.
 
     Args:

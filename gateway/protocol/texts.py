@@ -134,9 +134,10 @@ def pause_text(verdict: Verdict) -> str:
     if not verdict.retry_after_s:
         return ""
     return (
-        f"You ask for more approvals than people can review: {verdict.waiting} of your "
-        f"calls wait. Before you ask for more, wait {verdict.retry_after_s / 60:.0f} "
-        "minutes, or combine several calls into one."
+        # The model may read it only after the decision, when fewer calls wait.
+        "You asked for more approvals than people can review: when you made this call, "
+        f"{verdict.waiting} of your calls waited. Before you ask for more, wait "
+        f"{verdict.retry_after_s / 60:.0f} minutes, or combine several calls into one."
     )
 
 

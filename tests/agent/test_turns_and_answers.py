@@ -197,7 +197,7 @@ async def test_the_model_of_an_agent_that_floods_people_is_told_to_wait(
 
     state = await runner.resume(graph, gateway)
 
-    assert "7 of your calls wait" in results(state)[0].text
+    assert "7 of your calls waited" in results(state)[0].text
     assert effects.paid == [(10, "ada")] * is_approved
 
 

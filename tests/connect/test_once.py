@@ -136,7 +136,7 @@ async def test_an_agent_that_floods_people_is_told_to_wait(
 
     told = await once(gate, call, bank.work)
 
-    assert "2 of your calls wait" in told.notice
+    assert "2 of your calls waited" in told.notice
     assert "wait 10 minutes, or combine" in told.notice
 
 

@@ -164,7 +164,7 @@ async def test_an_agent_that_floods_people_is_told_to_wait(world: World) -> None
         again = await client.call_tool("keyturn_wait", {"ticket": ticket_in(second)})
 
     assert "combine" not in text_of(first)
-    assert "2 of your calls wait" in text_of(again)
+    assert "2 of your calls waited" in text_of(again)
 
 
 async def test_a_current_client_reads_it_with_the_result(world: World) -> None:

@@ -21,6 +21,7 @@ from keyturn.gateway.store.connection.connection import (
     Reply,
     fields,
 )
+from keyturn.gateway.store.records.approvals import Lasting
 from keyturn.gateway.store.records.codec import (
     CHECKED,
     CHECKED_SEAL,
@@ -28,7 +29,6 @@ from keyturn.gateway.store.records.codec import (
     RecordSeals,
     Stored,
 )
-from keyturn.gateway.store.records.known_records import Lasting
 
 _RECORD = re.compile(r"(?P<base>tk:\{[^}]+\}:)[ap]:(?P<id>ap_[\w-]+_[0-9a-f]{32})")
 _WRITES = {"HSET", "HDEL", "HINCRBY", "SET"}

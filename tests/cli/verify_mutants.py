@@ -193,7 +193,7 @@ MUTANTS: dict[str, Mutant] = {
     "forged_record": gives(NO_SEALS, NO_PROOFS, value=None),
     "replaced_document": gives(NO_SEALS, NO_PROOFS, value=None),
     "older_record": gives(
-        "keyturn.gateway.store.records.known_records.Lasting.is_replayed", value=False
+        "keyturn.gateway.store.records.approvals.Lasting.is_replayed", value=False
     ),
     "forged_vote": gives(NO_PROOFS, value=None),
     "foreign_vote": gives(

@@ -34,12 +34,12 @@ async def opened(harness: ServiceHarness, standing: Approval) -> list[Listed] | 
         (),
         verdicts=b"\n",
         events=(),
-        thread=("support", "t"),
         preconditions=Preconditions(
             names=(),
             waiting=10,
             requests_10m=10,
             run_ref=run_ref,
+            thread=("support", "t"),
             standing=(after,),
         ),
     )

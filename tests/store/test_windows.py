@@ -49,7 +49,9 @@ async def test_a_turn_that_was_evaluated_too_long_is_evaluated_again(
     use = use_of(keys.window("w", "k"), name="w", call="c", micro=5,
                  within_ms=1000)  # fmt: skip
     await store.windows.reserve(keys, turn, [[use]])
-    preconditions = Preconditions((), 1, 1, RUN, counted=[use], reserved=[use])
+    preconditions = Preconditions(
+        (), 1, 1, RUN, ("a", "t"), counted=[use], reserved=[use]
+    )
     await store.conn.command("DEL", keys.reservation(turn, windows.as_rows([use])))
 
     opened = await store.approvals.open_turn(
@@ -58,7 +60,6 @@ async def test_a_turn_that_was_evaluated_too_long_is_evaluated_again(
         [],
         verdicts=b"\n",
         events=[],
-        thread=("a", "t"),
         preconditions=preconditions,
     )
 
@@ -70,8 +71,8 @@ async def test_a_turn_with_verdicts_reserves_nothing(store: Store) -> None:
     window = keys.window("w", "k")
     use = use_of(window, name="w", call="c", micro=5, within_ms=1000)
     await store.approvals.open_turn(
-        keys, turn, [], verdicts=b"\n", events=[], thread=("a", "t"),
-        preconditions=Preconditions((), 1, 1, RUN),
+        keys, turn, [], verdicts=b"\n", events=[],
+        preconditions=Preconditions((), 1, 1, RUN, ("a", "t")),
     )  # fmt: skip
 
     assert await store.windows.reserve(keys, turn, [[use]]) is None

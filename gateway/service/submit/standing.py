@@ -547,13 +547,13 @@ class StandingService(PolicyService):
             # No verdicts: it is never submitted again.
             verdicts=b"",
             events=(opened_event(standing, by),),
-            thread=(standing.agent, standing.thread),
             preconditions=Preconditions(
                 names=(),
                 # No limit for agents applies: a person proposes it.
                 waiting=_UNLIMITED,
                 requests_10m=_UNLIMITED,
                 run_ref=standing.run_ref,
+                thread=(standing.agent, standing.thread),
                 now_ms=now_ms,
             ),
         )

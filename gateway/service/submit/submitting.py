@@ -281,7 +281,6 @@ class Submitter(PolicyService):
             proposal.approvals,
             verdicts=await _aside(turn, kept.dumped, self._store.sealing, turn_key),
             events=proposal.events,
-            thread=(turn.ref.agent, turn.ref.thread),
             preconditions=checked,
         )
         return None if opened is None else (verdicts, opened)
@@ -351,6 +350,7 @@ def _preconditions(
         refused=uses(lambda one: one.kind is wire.VerdictKind.DENY),
         reserved=[use for one in usage for use in one.reserved],
         run_ref=same.turn.ref.run_ref,
+        thread=(agent, same.turn.ref.thread),
         auto_runs=same.auto_runs(verdicts),
         known=known,
         standing=proposal.standing,

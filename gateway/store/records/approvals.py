@@ -1,29 +1,67 @@
-"""Approval repository: open, read, change and list approvals."""
+"""Approval repository: open, read, change and list approvals.
+
+Approvals of one tenant change atomically: read, compute, compare and write. Competing
+changes of the same approval in one process take turns. Otherwise 200 concurrent changes
+would lose nearly every comparison, and most would run out of attempts.
+
+Changes of different approvals compete if their calls have the same effect: each one
+changes the precedents of the others. Such a change waits for the others only after a
+failed attempt. Turns only save attempts: every write is still compared with the state
+that was read.
+
+An attacker with write access to Redis can restore an older record, or a sealed change
+that lost a race. A process that has seen a newer record rejects both. For records that
+a process has not seen, the ledger (`keyturn.gateway.store.connection.ledger`) prevents
+a second execution.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import random
+import threading
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack, suppress
+from functools import partial
 from types import MappingProxyType
-from typing import TypeVar, cast
+from typing import Final, NamedTuple, TypeVar, cast
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
-from keyturn.gateway.approvals.record import Concerned
-from keyturn.gateway.errors import CorruptRecord
+from keyturn.gateway import tracing
+from keyturn.gateway.approvals.changes import Change
+from keyturn.gateway.approvals.events import WAITED_MS
+from keyturn.gateway.approvals.record import Approval, Concerned, approval_of
+from keyturn.gateway.errors import CorruptRecord, ForgedRecord, StoreUnavailable
 from keyturn.gateway.failures import log_failure
+from keyturn.gateway.metrics.fold import outcome_of
 from keyturn.gateway.protocol.records import RunRef
-from keyturn.gateway.store.connection.connection import Command, Reply, text
+from keyturn.gateway.protocol.work import aside
+from keyturn.gateway.store.connection.connection import (
+    Command,
+    Reply,
+    fields,
+    milliseconds,
+    text,
+)
 from keyturn.gateway.store.connection.listed_members import readable
 from keyturn.gateway.store.keys import Keys, keys_of_tenant, tenant_of_approval
+from keyturn.gateway.store.limits.freezes import freezes_of
 from keyturn.gateway.store.records import codec
-from keyturn.gateway.store.records.atomic_write import Loaded, Write, WriteMany
-from keyturn.gateway.store.records.changing import Changes, load_many
-from keyturn.gateway.store.records.codec import RecordSeals
-from keyturn.gateway.store.records.known_records import KnownRecords
+from keyturn.gateway.store.records.atomic_write import (
+    Loaded,
+    Write,
+    WriteMany,
+    spend_again,
+    write,
+)
+from keyturn.gateway.store.records.codec import REPLAYED, RecordSeals, Stored
 from keyturn.gateway.store.records.quarantine import ForgedRecords
-from keyturn.gateway.store.records.turn_opener import TurnOpener
+from keyturn.gateway.store.records.turn_opener import open_turn
 from keyturn.gateway.store.runs.run_list import Listed, RunLists
 from keyturn.gateway.store.scripts.script import Script
+from keyturn.gateway.store.sealing.encryption import unpacked
 from keyturn.gateway.store.sealing.sealing import Sealing
 
 logger = logging.getLogger(__name__)
@@ -32,8 +70,24 @@ AT_ONCE = 20
 """Reads sent together. One by one, a list would need a round trip for each row; a
 larger batch would delay clicks."""
 
-HEARTBEAT = Script("heartbeat")
+MOST_CHANGED = 50
+"""Limit of approvals in one step: the server is blocked while it runs."""
 
+MOST_REVS: Final = 10_000
+"""Number of approvals whose latest revision is remembered: about 3 MB."""
+
+# A failed comparison nearly always means that another write succeeded. Sixteen failures
+# in a row mean heavy contention, not a livelock, and the person can click again.
+ATTEMPTS = 16
+BUSY = "Too many changed this at once; nothing of yours was recorded. Please try again."
+
+_PAUSE_S = 0.03
+"""Growth of the longest pause with each attempt; at most 3 s altogether."""
+
+LONGEST_S = 10.0
+"""How long a change waits for its turn before it continues without one."""
+
+HEARTBEAT = Script("heartbeat")
 
 Found = TypeVar("Found")
 
@@ -48,7 +102,7 @@ class ApprovalStore(RunLists):
     Attributes:
         seals: seals of the records.
         forged: handles records with an invalid seal.
-        open_turn: stores the approvals of one turn, once; see `TurnOpener.open`.
+        open_turn: stores the approvals of one turn, once; see `turn_opener.open_turn`.
     """
 
     def __init__(self, sealing: Sealing, *, lease_ms: int) -> None:
@@ -57,9 +111,9 @@ class ApprovalStore(RunLists):
         self.lease_ms = lease_ms
         self.seals = RecordSeals(conn)
         self.forged = ForgedRecords(sealing)
-        self._known = KnownRecords(self.seals)
-        self.open_turn = TurnOpener(conn, self._known, self.load).open
-        self._changes = Changes(conn, self._known)
+        self._known = KnownRecords()
+        self._turns = Turns()
+        self.open_turn = partial(open_turn, conn, self.load)
 
     async def load(self, approval_id: str) -> Loaded | None:
         """Read an approval and the store's clock in one snapshot; None if missing.
@@ -85,9 +139,7 @@ class ApprovalStore(RunLists):
             more: commands that read other data of the tenant.
         """
         async with self.forged.noticed(keys):
-            found, replies = await load_many(
-                self._conn, self._known, keys, [approval_id], more
-            )
+            found, replies = await self._load_many(keys, [approval_id], more)
         return found.get(approval_id), replies
 
     async def concerned(
@@ -141,9 +193,116 @@ class ApprovalStore(RunLists):
         *,
         read: Mapping[str, Loaded] = MappingProxyType({}),
     ) -> Found:
-        """Change several approvals or none, see `Changes.change`."""
-        async with self.forged.noticed(keys):
-            return await self._changes.change(keys, approval_ids, compute, read=read)
+        """Compute the next versions of approvals, and write all or none of them.
+
+        Args:
+            keys: keys of the approvals' tenant.
+            approval_ids: at most `MOST_CHANGED`.
+            compute: gets the existing approvals by id; returns a `WriteMany`, or a
+                result that needs no write. It is called again after a conflict.
+            read: those of them that were read a moment ago, for the first attempt.
+
+        Returns:
+            The `WriteMany` that was written, or the result of ``compute``.
+
+        Raises:
+            StoreUnavailable: every attempt met a conflict; nothing was written.
+            CorruptRecord: when a record is corrupt.
+            ValueError: when there are too many approvals.
+        """
+        here = _ids_of(keys, approval_ids)
+        confirmed: dict[str, int] | None = None
+        lost: WriteMany | None = None
+        async with self.forged.noticed(keys), AsyncExitStack() as held:
+            await self._turns.take(held, here)
+            for attempt in range(ATTEMPTS):
+                await pause_before(attempt)
+                is_read = attempt == 0 and bool(read) and read.keys() >= {*here}
+                loaded = read if is_read else (await self._load_many(keys, here))[0]
+                # After a broken connection, a resent write conflicts with itself.
+                is_kept = lost is not None and _is_stored(lost, loaded)
+                found = cast("Found", lost) if is_kept else await compute(loaded)
+                if is_kept and lost:
+                    for one in lost.writes:
+                        stored = loaded[one.approval.id]
+                        await spend_again(self._conn.ledger, stored, one.standing)
+                if isinstance(found, WriteMany) and not is_kept:
+                    resent = self._conn.resent
+                    if await self._write(keys, loaded, found):
+                        return found
+                    lost = found if self._conn.resent != resent else None
+                    if attempt == 0:
+                        # Only once: two changes that hold locks and request more
+                        # could deadlock.
+                        await self._turns.take(held, _effects_of(found))
+                # A result without a write needs a fresh read, since other processes may
+                # have written.
+                elif not is_read:
+                    revs = {one: each.approval.rev for one, each in loaded.items()}
+                    if not self._conn.confirmed_by or confirmed == revs:
+                        return found
+                    # The result may depend on a write that replicas lack. Read again
+                    # after the confirmation: there may be a new master.
+                    await self._conn.confirm(keys.expiry)
+                    confirmed = revs
+        raise StoreUnavailable(BUSY)
+
+    async def _write(
+        self, keys: Keys, seen: Mapping[str, Loaded], what: WriteMany
+    ) -> bool:
+        written = await write(self._conn, keys, seen, what)
+        for one in written:
+            if one.stored is not None:
+                self._known.remember(one.approval, one.stored)
+        for each in what.writes if written else ():
+            _trace_waits(each.change)
+        if not written and any(one.unfrozen for one in what.writes):
+            await freezes_of(self._conn).refresh(keys)
+        return bool(written)
+
+    async def _load_many(
+        self, keys: Keys, approval_ids: Sequence[str], more: Sequence[Command] = ()
+    ) -> tuple[dict[str, Loaded], list[Reply]]:
+        """Read the existing approvals of a list in one consistent snapshot.
+
+        Returns the approvals by id, and the replies to ``more``, which are commands
+        that read other data of the tenant in the same snapshot.
+
+        Raises:
+            ForgedRecord: when a record's seal is invalid, or when a newer or competing
+                version is known.
+            CorruptRecord: when a record is corrupt.
+        """
+        # Before the read: writes during the read may be newer.
+        lasting = self._known.lasting(approval_ids)
+        # One MULTI: the time belongs to the same snapshot.
+        time, *replies = await self._conn.transaction(
+            ["TIME"],
+            *(
+                command
+                for one in approval_ids
+                for command in (
+                    ["HGETALL", keys.head(one)],
+                    ["GET", keys.document(one)],
+                )
+            ),
+            *more,
+        )
+        now_ms, found = milliseconds(time), dict[str, Loaded]()
+        for n, one in enumerate(approval_ids):
+            head, document = replies[2 * n : 2 * n + 2]
+            if not (head and document):
+                continue
+            stored = Stored(fields(head), cast("bytes", document))
+            parse = partial(codec.approval, one, stored, self.seals)
+            approval = await aside(parse, [_text(stored.document)])
+            if lasting[one].is_replayed(approval.rev, stored.seal):
+                raise ForgedRecord(one, REPLAYED, is_replayed=True)
+            # With replicas, another process's write may be unconfirmed.
+            if not self._conn.confirmed_by:
+                self._known.remember(approval, stored)
+            found[one] = Loaded(approval, now_ms, stored=stored)
+        return found, replies[2 * len(approval_ids) :]
 
     async def heartbeat(self, approval_id: str, index: int, fence: int) -> bool:
         """Renew a claim; False if it no longer belongs to this fence."""
@@ -228,3 +387,120 @@ async def read_each(
         read = await asyncio.gather(*map(sound, wanted[start : start + AT_ONCE]))
         found += [one for one in read if one is not None]
     return found
+
+
+def _trace_waits(change: Change) -> None:
+    """Trace the waits for people that a change ends."""
+    approval = change.approval
+    for event in change.events if approval.trace else ():
+        outcome = outcome_of(event)
+        if outcome is None:
+            continue
+        item = approval.items[approval_of(event.item)[1]]
+        waited_ms = event.data.get(WAITED_MS)
+        since_ms = approval.created_at_ms
+        if waited_ms is not None:
+            since_ms = item.changed_at_ms - int(waited_ms)
+        told = tracing.about(
+            item.tool, item.ctx.tool_call_id, item.tier, item.id, decision=outcome
+        )
+        span_ns = since_ms * 1_000_000, item.changed_at_ms * 1_000_000
+        tracing.record("keyturn.wait", approval.trace, told, *span_ns)
+
+
+def _ids_of(keys: Keys, approval_ids: Iterable[str]) -> list[str]:
+    wanted = list(dict.fromkeys(approval_ids))
+    if len(wanted) > MOST_CHANGED:
+        raise ValueError(f"{len(wanted)} approvals cannot be changed in one step")
+    # Approvals of other tenants are treated as missing.
+    return [one for one in wanted if tenant_of_approval(one) == keys.tenant]
+
+
+def _is_stored(what: WriteMany, loaded: Mapping[str, Loaded]) -> bool:
+    after = (one.approval for one in what.writes)
+    return all(one.id in loaded and loaded[one.id].approval == one for one in after)
+
+
+def _effects_of(lost: WriteMany) -> set[str]:
+    """Return the effects that a change shares with changes of other approvals."""
+    known = (one.known for each in lost.writes for one in each.inputs.values())
+    return {one.key for one in known if one}
+
+
+def _text(stored: bytes) -> bytes:
+    with suppress(ValueError):
+        return unpacked(stored)
+    return stored  # encrypted, or damaged
+
+
+async def pause_before(attempt: int) -> None:
+    """Pause before an attempt, counted from 0; not before the first two."""
+    # A process with a series of calls writes faster than one that has to read first.
+    # The pause gives the series time to finish.
+    if attempt > 1:
+        await asyncio.sleep(random.uniform(0, _PAUSE_S * attempt))  # noqa: S311
+
+
+class Lasting(NamedTuple):
+    """The latest known revision of an approval; it cannot go back.
+
+    Two competing changes of one revision are both sealed, and both are sent to the
+    server. So the seal counts as well; it is None if unknown.
+    """
+
+    rev: int = 0
+    seal: bytes | None = None
+
+    def is_replayed(self, rev: int, seal: bytes) -> bool:
+        """Return whether a sealed record is older, or lost the race."""
+        return rev < self.rev or (rev == self.rev and self.seal not in (None, seal))
+
+
+NOTHING: Final = Lasting()
+
+
+class KnownRecords:
+    """The revisions of approvals that this process recently read or wrote."""
+
+    def __init__(self) -> None:
+        self._lasting = OrderedDict[str, Lasting]()
+        # Event loops in several threads share one store.
+        self._lock = threading.Lock()
+
+    def lasting(self, approval_ids: Iterable[str]) -> dict[str, Lasting]:
+        """Return the latest known revisions of approvals."""
+        return {one: self._lasting.get(one, NOTHING) for one in approval_ids}
+
+    def remember(self, approval: Approval, stored: Stored) -> None:
+        """Remember a version that can no longer be lost."""
+        with self._lock:
+            was = self._lasting.pop(approval.id, NOTHING)
+            is_newer = approval.rev > was.rev
+            now = Lasting(approval.rev, stored.seal) if is_newer else was
+            self._lasting[approval.id] = now
+            if len(self._lasting) > MOST_REVS:
+                self._lasting.popitem(last=False)
+
+
+class Turns:
+    """Locks by approval and by effect, removed when unused."""
+
+    def __init__(self) -> None:
+        # Threads share a store, but a lock belongs to one event loop.
+        self._locks = WeakKeyDictionary[
+            asyncio.AbstractEventLoop, WeakValueDictionary[str, asyncio.Lock]
+        ]()
+
+    async def take(self, held: AsyncExitStack, names: Iterable[str]) -> None:
+        """Wait for the turns of these names; ``held`` releases them."""
+        loop = asyncio.get_running_loop()
+        locks = self._locks.setdefault(loop, WeakValueDictionary[str, asyncio.Lock]())
+        try:
+            async with asyncio.timeout(LONGEST_S):
+                # Sorted: one global order prevents deadlocks.
+                for name in sorted(names):
+                    turn = locks.setdefault(name, asyncio.Lock())
+                    await held.enter_async_context(turn)
+        except TimeoutError:
+            # If the store hangs, changes must not queue up behind each other.
+            await held.aclose()

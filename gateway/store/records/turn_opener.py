@@ -28,7 +28,6 @@ from keyturn.gateway.store.records import codec
 from keyturn.gateway.store.records.approval_indexes import timer_rows
 from keyturn.gateway.store.records.atomic_write import Loaded, following
 from keyturn.gateway.store.records.codec import SEAL, RecordSeals
-from keyturn.gateway.store.records.known_records import KnownRecords
 from keyturn.gateway.store.runs import run_list
 from keyturn.gateway.store.runs.run_list import Listed
 from keyturn.gateway.store.scripts.script import Script
@@ -45,6 +44,7 @@ class Preconditions:
         waiting: limit of the agent's pending items, these included.
         requests_10m: limit of its requests within ten minutes, these included.
         run_ref: the turn's run.
+        thread: agent and thread id.
         held: uses of the items, by item id.
         counted: uses that count from now on for the length of their window: those of
             calls that run now, and all requests.
@@ -64,6 +64,7 @@ class Preconditions:
     waiting: int
     requests_10m: int
     run_ref: RunRef
+    thread: tuple[str, str]
     held: Mapping[str, Sequence[Use]] = field(default_factory=dict[str, Sequence[Use]])
     counted: Sequence[Use] = ()
     refused: Sequence[Use] = ()
@@ -78,134 +79,121 @@ class Preconditions:
 OPEN = Script("open", is_fenced=True)
 
 
-class TurnOpener:
-    """Opens approvals of all tenants.
+async def open_turn(
+    conn: Connection,
+    load: Callable[[str], Awaitable[Loaded | None]],
+    keys: Keys,
+    turn_key: str,
+    approvals: Sequence[Approval],
+    *,
+    verdicts: bytes,
+    events: Sequence[Event],
+    preconditions: Preconditions,
+) -> list[Listed] | None:
+    """Store the approvals of one turn, their events and the verdicts, once.
 
-    conn: connection to the store.
-    known: revisions that this process has seen.
-    load: reads an approval.
+    Args:
+        conn: connection to the store.
+        load: reads an approval.
+        keys: keys of the tenant.
+        turn_key: identifies the turn in repeated submissions.
+        approvals: new records; their times are set here.
+        verdicts: answer for repeated submissions; see `open.lua`.
+        events: events to announce.
+        preconditions: conditions that must still be met.
+
+    Returns:
+        The run's earlier approvals with open items. None if the turn was opened
+        before, or if conditions changed since the evaluation: read and evaluate
+        the calls again.
+
+    Raises:
+        CorruptRecord: the turn has a record, but its verdicts are missing.
     """
+    seals = RecordSeals(conn)
+    standing = await _standing_rows(seals, load, preconditions.standing)
+    if standing is None:
+        return None
+    run = keys.run(preconditions.run_ref)
+    turn = keys.turn(turn_key)
+    precedents = [*rows_of_opening(keys, approvals), *preconditions.auto_runs]
+    write = partial(
+        OPEN,
+        conn,
+        turn=turn,
+        run=run,
+        expiry=keys.expiry,
+        outbox=keys.outbox,
+        audit=keys.audit,
+        reservation=keys.reservation(turn_key, as_rows(preconditions.reserved)),
+        frozen=keys.frozen,
+        waiting=keys.waiting(preconditions.thread[0]),
+        requests_10m=keys.requests_10m(preconditions.thread[0]),
+        rejected=keys.rejected(*preconditions.thread),
+        timers=keys.timers,
+        records=[
+            key
+            for one in approvals
+            for key in (keys.head(one.id), keys.document(one.id))
+        ],
+        keep_ms=KEEP_MS,
+        verdicts=verdicts,
+        events=sealed_texts(conn, keys, events),
+        unfrozen=freezes_of(conn).compared(keys, preconditions.names),
+        limits={
+            "waiting": preconditions.waiting,
+            "requests_10m": preconditions.requests_10m,
+            "asked_ms": ASKED_MS,
+        },
+        counted=as_rows(preconditions.counted),
+        refused=as_rows(preconditions.refused),
+        is_reserved=bool(preconditions.reserved),
+        precedents=encrypted_rows(conn, precedents),
+        seen=seen_precedents(preconditions.known),
+        standing=[row for row, _ in standing],
+        not_rejected=[*preconditions.not_rejected],
+    )
+    of = run, turn if verdicts else ""
+    texts = [item.requested for one in approvals for item in one.items]
 
-    def __init__(
-        self,
-        conn: Connection,
-        known: KnownRecords,
-        load: Callable[[str], Awaitable[Loaded | None]],
-    ) -> None:
-        self._conn = conn
-        self._known = known
-        self._load = load
+    def rows(created_ms: int) -> list[tuple[dict[str, object], bytes]]:
+        held = preconditions.held
+        return [_opening_row(seals, of, one, held, created_ms) for one in approvals]
 
-    async def open(
-        self,
-        keys: Keys,
-        turn_key: str,
-        approvals: Sequence[Approval],
-        *,
-        verdicts: bytes,
-        events: Sequence[Event],
-        thread: tuple[str, str],
-        preconditions: Preconditions,
-    ) -> list[Listed] | None:
-        """Store the approvals of one turn, their events and the verdicts, once.
-
-        Args:
-            keys: keys of the tenant.
-            turn_key: identifies the turn in repeated submissions.
-            approvals: new records; their times are set here.
-            verdicts: answer for repeated submissions; see `open.lua`.
-            events: events to announce.
-            thread: agent and thread id.
-            preconditions: conditions that must still be met.
-
-        Returns:
-            The run's earlier approvals with open items. None if the turn was opened
-            before, or if conditions changed since the evaluation: read and evaluate
-            the calls again.
-
-        Raises:
-            CorruptRecord: the turn has a record, but its verdicts are missing.
-        """
-        standing = await self._standing_rows(preconditions.standing)
-        if standing is None:
-            return None
-        run = keys.run(preconditions.run_ref)
-        turn = keys.turn(turn_key)
-        precedents = [*rows_of_opening(keys, approvals), *preconditions.auto_runs]
-        write = partial(
-            OPEN,
-            self._conn,
-            turn=turn,
-            run=run,
-            expiry=keys.expiry,
-            outbox=keys.outbox,
-            audit=keys.audit,
-            reservation=keys.reservation(turn_key, as_rows(preconditions.reserved)),
-            frozen=keys.frozen,
-            waiting=keys.waiting(thread[0]),
-            requests_10m=keys.requests_10m(thread[0]),
-            rejected=keys.rejected(*thread),
-            timers=keys.timers,
-            records=[
-                key
-                for one in approvals
-                for key in (keys.head(one.id), keys.document(one.id))
-            ],
-            keep_ms=KEEP_MS,
-            verdicts=verdicts,
-            events=sealed_texts(self._conn, keys, events),
-            unfrozen=freezes_of(self._conn).compared(keys, preconditions.names),
-            limits={
-                "waiting": preconditions.waiting,
-                "requests_10m": preconditions.requests_10m,
-                "asked_ms": ASKED_MS,
-            },
-            counted=as_rows(preconditions.counted),
-            refused=as_rows(preconditions.refused),
-            is_reserved=bool(preconditions.reserved),
-            precedents=encrypted_rows(self._conn, precedents),
-            seen=seen_precedents(preconditions.known),
-            standing=[row for row, _ in standing],
-            not_rejected=[*preconditions.not_rejected],
+    async def written(created_ms: int) -> list[Reply]:
+        opened = await aside(partial(rows, created_ms), texts)
+        return await write(
+            approvals=[row for row, _ in opened],
+            created_ms=created_ms,
+            documents=[document for _, document in (*opened, *standing)],
         )
-        of = run, turn if verdicts else ""
-        texts = [item.requested for one in approvals for item in one.items]
 
-        def rows(created_ms: int) -> list[tuple[dict[str, object], bytes]]:
-            seals, held = self._known.seals, preconditions.held
-            return [_opening_row(seals, of, one, held, created_ms) for one in approvals]
+    reply = await written(preconditions.now_ms)
+    if text(reply[0]) == "late":  # for example, after a slow triage
+        reply = await written(number(reply[1]))
+    match text(reply[0]):
+        case "opened":
+            return run_list.listed(keys, reply[1])
+        case "damaged":
+            raise CorruptRecord(turn_key)
+        case _:
+            return None
 
-        async def written(created_ms: int) -> list[Reply]:
-            opened = await aside(partial(rows, created_ms), texts)
-            return await write(
-                approvals=[row for row, _ in opened],
-                created_ms=created_ms,
-                documents=[document for _, document in (*opened, *standing)],
-            )
 
-        reply = await written(preconditions.now_ms)
-        if text(reply[0]) == "late":  # for example, after a slow triage
-            reply = await written(number(reply[1]))
-        match text(reply[0]):
-            case "opened":
-                return run_list.listed(keys, reply[1])
-            case "damaged":
-                raise CorruptRecord(turn_key)
-            case _:
-                return None
-
-    async def _standing_rows(
-        self, used: Sequence[Approval]
-    ) -> list[tuple[dict[str, object], bytes]] | None:
-        """Return the changes of standing approvals; None after a conflict."""
-        found: list[tuple[dict[str, object], bytes]] = []
-        for one in used:
-            seen = await self._load(one.id)
-            row = _standing_row(self._known.seals, seen, one) if seen else None
-            if row is None:
-                return None
-            found.append(row)
-        return found
+async def _standing_rows(
+    seals: RecordSeals,
+    load: Callable[[str], Awaitable[Loaded | None]],
+    used: Sequence[Approval],
+) -> list[tuple[dict[str, object], bytes]] | None:
+    """Return the changes of standing approvals; None after a conflict."""
+    found: list[tuple[dict[str, object], bytes]] = []
+    for one in used:
+        seen = await load(one.id)
+        row = _standing_row(seals, seen, one) if seen else None
+        if row is None:
+            return None
+        found.append(row)
+    return found
 
 
 def _standing_row(

@@ -85,8 +85,6 @@ class View(StrEnum):
     CHOOSE = "choose_modal"
     CHOOSE_EDIT = "choose_edit_modal"
     CHOOSE_CONFIRM = "choose_confirm_modal"
-    REVIEW = "review_modal"
-    REVIEW_CONFIRM = "review_confirm_modal"
     RESPOND = "respond_modal"
     ANSWER = "answer_modal"
     RECONCILE = "reconcile_modal"

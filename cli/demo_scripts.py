@@ -177,11 +177,10 @@ async def queue(context: DemoContext) -> None:
     context.say("home.shown", by=REVIEWER, waiting=COUNT)
 
     await context.ana.act_in_home(Action.REVIEW)
-    await context.view(View.REVIEW)
+    await context.view(View.CHOOSE)
     await context.confirm()
-    await context.view(View.REVIEW_CONFIRM)
+    await context.view(View.CHOOSE_CONFIRM, f"{COUNT} to approve")
     await context.confirm()
-    await context.view(View.NOTICE, f"{COUNT} approved")
     context.say("reviewer.decided", by=REVIEWER, approved=COUNT)
     await context.home_shows("Waiting for you: 0")
     await context.refunded(COUNT)

@@ -2,26 +2,23 @@
 
 Calls of a card are decided all at once, or each by its box in one form, all or nothing.
 
-Calls of separate approvals are reviewed together from the Home tab. The form is bound
-on the server to the calls that it showed, each with its version and hash. They are
-decided in one write, without those that ended or changed since. The last page shows the
-result of each.
+Calls of separate approvals are reviewed together from the Home tab, as a list that has
+no card. Calls that ended or changed since the form was opened are left out, and the
+person confirms the others once more.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import LiteralString
 
 from keyturn.bot.blocks import ensure_valid_view
 from keyturn.bot.cards.call_rows import decided_alone
 from keyturn.bot.cards.frame import Frame
-from keyturn.bot.cards.listing import call_title
 from keyturn.bot.cards.queue import MAX_TOGETHER, decidable_in_row
 from keyturn.bot.cards.reply_texts import outcome_text
-from keyturn.bot.cards.states import counted_votes
 from keyturn.bot.ids import Action, Input, View
 from keyturn.bot.listener_context import ListenerContext, UserFacingError, UserText
 from keyturn.bot.listeners.deciding import check_edit, require_full_view
@@ -39,40 +36,31 @@ from keyturn.bot.listeners.targets import (
     find_moved,
     log_outcome,
     of_member,
-    open_modal,
     open_view,
-    own_binding,
     require_permission,
     sealed_value,
     verify_click,
     verify_submission,
 )
 from keyturn.bot.modals import call_form, choose, edit
-from keyturn.bot.modals.choose import Came, Choice, Result, Review, opened
+from keyturn.bot.modals.choose import Choice, opened
 from keyturn.bot.modals.form import InvalidInputs, errors_by_block
 from keyturn.bot.payload import Clicked, Submitted
 from keyturn.bot.text import Template, joined, label, template
 from keyturn.bot.web import SlackError
-from keyturn.gateway.approvals.deciding import ALREADY_APPROVED
 from keyturn.gateway.approvals.decisions import (
     Approve,
-    Click,
+    Decision,
     Edit,
     GestureDecided,
     GestureOutcome,
     GestureRefused,
     Invalid,
-    Outcome,
     Reject,
-    Reviewer,
-    Unknown,
-    Voted,
 )
-from keyturn.gateway.approvals.gestures import Choice as CallChoice
-from keyturn.gateway.approvals.gestures import Gesture, Partition
+from keyturn.gateway.approvals.gestures import Partition
 from keyturn.gateway.approvals.record import Item, approval_of
 from keyturn.gateway.protocol.records import Verb
-from keyturn.gateway.store.reviewers.cards import ViewBinding
 
 logger = logging.getLogger(__name__)
 
@@ -300,8 +288,42 @@ async def _decide(ctx: ListenerContext, submitted: Submitted) -> AckBody:
     items = [target.approval.items[index] for index in choice.reject]
     reason = call_form.submitted_reason(submitted.values, items)
     partition = choice.partition(target.approval, reason)
-    outcome = await decide_batch(ctx, target, partition, submitted)
-    return _form_reply(outcome)
+    told = None
+    if choice.is_list:
+        ctx.tasks.later(show(ctx, submitted.user), name="home")
+        told = await _count_seeded(ctx, target, partition, submitted)
+    if told is not None and not any(partition.values()):
+        return closing_reply(told, is_recorded=True)
+    outcome = await decide_batch(
+        ctx, target, partition, submitted, is_list=choice.is_list
+    )
+    is_recorded = isinstance(outcome, GestureDecided)
+    reply = told if told and is_recorded else batch_reply(outcome)
+    return closing_reply(reply, is_recorded=is_recorded)
+
+
+async def _count_seeded(
+    ctx: ListenerContext,
+    target: Target,
+    partition: dict[int, Decision | None],
+    submitted: Submitted,
+) -> UserText | None:
+    """Count the decision on a seeded defect, and take it out of a list's partition.
+
+    Returns:
+        The reply to the person; None if they decided none.
+    """
+    seeded = await ctx.service.seeded_defects.waiting()
+    for item in target.approval.items if seeded else ():
+        approval_id, _ = approval_of(item.id)
+        if seeded and approval_id == seeded.approval.id:
+            decision = partition.pop(item.index, None)
+            reviewer = await ctx.reviewer_of(*submitted.who, item)
+            reviewer = reviewer.with_(gesture=submitted.gesture)
+            approves = isinstance(decision, Approve)
+            if decision is not None:
+                return await answered(ctx, approval_id, reviewer, has_approved=approves)
+    return None
 
 
 async def _found(
@@ -334,6 +356,8 @@ async def decide_batch(
     target: Target,
     partition: Partition,
     interaction: Clicked | Submitted,
+    *,
+    is_list: bool = False,
 ) -> GestureOutcome:
     """Submit a decision on every pending call, all or nothing.
 
@@ -342,6 +366,7 @@ async def decide_batch(
         target: the batch that the reviewer saw.
         partition: the decision on each pending call.
         interaction: the click or submitted form, with person and signed request.
+        is_list: the calls are on no common card, so the audit log names none.
     """
     decided = [index for index, decision in partition.items() if decision]
     items = [target.approval.items[index] for index in decided]
@@ -350,6 +375,8 @@ async def decide_batch(
     )
     reviewer = reviewer.with_(gesture=interaction.gesture)
     click = click_on(ctx, target, interaction)
+    if is_list:
+        click = click.with_(approval="")
     outcome = await ctx.service.decide_card(
         target.approval, click, partition, reviewer, voters=voters
     )
@@ -401,8 +428,6 @@ _NOTHING_WAITS = template(
     "None of these calls waits for you any more, or each needs its own review. "
     "Nothing was recorded; the list shows what waits now."
 )
-_GONE = "a call that is not known any more"
-_ON_ITS_OWN = template("It needs its own review: please open it from the list.")
 
 
 @on_action(Action.REVIEW)
@@ -413,180 +438,34 @@ async def _open_review(ctx: ListenerContext, clicked: Clicked) -> None:
     if not clicked.is_home or clicked.team != ctx.team or len(asked) > MAX_TOGETHER:
         logger.warning("click.refused why=no_review")
         raise UserFacingError(_NOTHING_WAITS)
-    items, seen = await _reviewable(ctx, clicked.user, asked)
-    if not items:
+    found = await _reviewable(ctx, clicked.user, asked)
+    loaded = await ctx.service.list_together(found) if found else None
+    if loaded is None:
         ctx.tasks.later(show(ctx, clicked.user), name="home")
         raise UserFacingError(_NOTHING_WAITS)
-    layout = choose.layout_of([("", range(len(items)))])
-    kept = Review(calls=seen, choice=Choice(layout=layout))
-    form = choose.review_form(items, kept, left_out=len(asked) - len(items))
-    view_id = await open_modal(ctx, clicked, form)
-    # As in `open_view`: a submission without a binding is refused.
-    await _bind(ctx, view_id, clicked.user, View.REVIEW, kept)
+    target = Target(loaded, None, View.CHOOSE, ctx.keys)
+    frame = await _frame(ctx, target)
+    left_out = len(asked) - len(loaded.approval.items)
+    choice = opened(frame.approval, is_list=True, left_out=left_out)
+    view, kept = choose.view(frame, choice), choice.model_dump_json()
+    await open_view(ctx, clicked, target, view, staged=kept)
 
 
 async def _reviewable(
     ctx: ListenerContext, user: str, asked: Sequence[str]
-) -> tuple[list[Item], tuple[Click, ...]]:
-    """Return those calls that a person may decide together, in their current state."""
+) -> list[str]:
+    """Return the approvals of those calls that a person may decide together."""
     loaded = await read_each(ctx, dict.fromkeys(approval_of(one)[0] for one in asked))
     found = [(await ctx.service.as_of_now(one)).approval for one in loaded]
     pending = [item for one in found for item in one.items if item.is_pending]
     reviewer = await ctx.reviewer_of(user, ctx.team, *pending)
     now_ms = max((one.now_ms for one in loaded), default=0)
-    items: list[Item] = []
-    seen: list[Click] = []
+    kinds = dict[str, tuple[str, str]]()
     for approval in found:
         item = decidable_in_row(approval)
         if item is None or now_ms >= approval.expires_at_ms:
             continue
-        if not waits_for(reviewer, approval, item):
-            continue
-        # One tool and agent per form, because its heading names them for all calls.
-        if items and (items[0].tool, items[0].ctx.agent) != (item.tool, item.ctx.agent):
-            continue
-        seen.append(
-            Click(
-                approval=approval.id,
-                index=item.index,
-                version=approval.version,
-                action_hash=item.action_hash,
-                # Part of a list: it approves no call that the policy now escalates.
-                is_shared=True,
-            )
-        )
-        items.append(item.with_(index=len(items)))
-    return items, tuple(seen)
-
-
-@on_submit(View.REVIEW)
-async def _confirm_review(ctx: ListenerContext, submitted: Submitted) -> AckBody:
-    kept = await _bound(ctx, submitted, View.REVIEW)
-    items = await _as_numbered(ctx, kept)
-    choice = choose.submitted(items, submitted.values, kept.choice)
-    kept = kept.with_(choice=choice)
-    rejected = [item for item in items if item.index in choice.reject]
-    page = choose.review_confirmation(rejected, kept)
-    ensure_valid_view(page)
-    user, view_id = submitted.user, submitted.view_id
-    await _bind(ctx, view_id, user, View.REVIEW_CONFIRM, kept)
-    return {"response_action": "update", "view": page}
-
-
-@on_submit(View.REVIEW_CONFIRM)
-async def _decide_review(ctx: ListenerContext, submitted: Submitted) -> AckBody:
-    """Decide the calls of a form in one write, and show the result of each.
-
-    A call that ended or changed since would refuse the whole gesture. It is left out,
-    and the gesture is made once more with the others.
-    """
-    kept = await _bound(ctx, submitted, View.REVIEW_CONFIRM)
-    items = {item.index: item for item in await _as_numbered(ctx, kept)}
-    rejected = [items[number] for number in kept.choice.reject if number in items]
-    reason = call_form.submitted_reason(submitted.values, rejected)
-    reviewer, voters = await ctx.deciders_of(*submitted.who, *items.values())
-    reviewer = reviewer.with_(gesture=submitted.gesture)
-    results = dict[int, tuple[Came, UserText | None]]()
-    left = kept.choice.decisions(reason)
-    while left:
-        request = {"request_digest": submitted.digest}
-        choices = {n: CallChoice(kept.calls[n].with_(**request), left[n]) for n in left}
-        outcome = await ctx.service.decide_gesture(
-            Gesture(choices, card=kept.click(submitted.digest)), reviewer, voters=voters
-        )
-        log_outcome(kept.digest, None, outcome.kind, "review", reviewer)
-        results |= await _results(ctx, outcome, choices, reviewer)
-        left = {n: one for n, one in left.items() if n not in results}
-    ctx.tasks.later(show(ctx, submitted.user), name="home")
-    found = [
-        Result(n + 1, call_title(items[n]) if n in items else _GONE, *results[n])
-        for n in sorted(results)
-    ]
-    return {"response_action": "update", "view": choose.results(found)}
-
-
-async def _results(
-    ctx: ListenerContext,
-    outcome: GestureOutcome,
-    choices: Mapping[int, CallChoice],
-    reviewer: Reviewer,
-) -> dict[int, tuple[Came, UserText | None]]:
-    """Return the results of a gesture, by the numbers of the calls.
-
-    If it was refused because of some calls, only those have a result.
-    """
-    if isinstance(outcome, GestureDecided):
-        return {n: _result(outcome, n, one.click) for n, one in choices.items()}
-    refusals: Mapping[int, Outcome] = (
-        outcome.refusals
-        if isinstance(outcome, GestureRefused)
-        else dict.fromkeys(choices, outcome)
-    )
-    results = dict[int, tuple[Came, UserText | None]]()
-    for number, refusal in refusals.items():
-        click, decision = choices[number]
-        said: UserText | None = None
-        if isinstance(refusal, Unknown):
-            approves = isinstance(decision, Approve)
-            said = await answered(ctx, click.approval, reviewer, has_approved=approves)
-        results[number] = (Came.NOT_DONE, said or outcome_text(refusal))
-    return results
-
-
-def _result(
-    outcome: GestureDecided, number: int, click: Click
-) -> tuple[Came, UserText | None]:
-    if number in outcome.left_out:
-        return Came.NOT_DONE, _ON_ITS_OWN
-    if number in outcome.already:
-        return Came.NOT_DONE, outcome_text(ALREADY_APPROVED)
-    if number in outcome.waiting:
-        approval = outcome.approvals[click.approval]
-        count = counted_votes(approval.items[click.index])
-        voted = Voted(
-            approval=approval, index=click.index, have=count.have, need=count.need
-        )
-        return Came.COUNTED, outcome_text(voted)
-    # A rejection by its requester withdraws a call.
-    is_no = number in {*outcome.rejected, *outcome.withdrawn}
-    return Came.REJECTED if is_no else Came.APPROVED, None
-
-
-async def _as_numbered(ctx: ListenerContext, kept: Review) -> list[Item]:
-    """Return the current calls of a form, by their place in it."""
-    ids = dict.fromkeys(call.approval for call in kept.calls)
-    found = {one.approval.id: one.approval for one in await read_each(ctx, ids)}
-    return [
-        found[call.approval].items[call.index].with_(index=number)
-        for number, call in enumerate(kept.calls)
-        if call.approval in found
-    ]
-
-
-async def _bind(
-    ctx: ListenerContext, view_id: str, user: str, purpose: View, kept: Review
-) -> None:
-    """Store a form's calls, its person and the choice so far."""
-    binding = ViewBinding(
-        user=user,
-        approval="",
-        index=None,
-        version=0,
-        action_hash=kept.digest,
-        purpose=purpose,
-        staged=kept.model_dump_json(),
-    )
-    await ctx.service.store.cards.bind_view(ctx.keys, view_id, binding)
-
-
-async def _bound(ctx: ListenerContext, submitted: Submitted, purpose: View) -> Review:
-    """Return the calls of a submitted form, as they were shown to this person.
-
-    Raises:
-        UserFacingError: the form is unknown, another person's, or shows another list.
-    """
-    binding = await own_binding(ctx, submitted, purpose)
-    if binding is None or binding.action_hash != submitted.private_metadata:
-        logger.warning("view.refused why=not_bound")
-        raise UserFacingError(NOT_BOUND)
-    return Review.model_validate_json(binding.staged)
+        if waits_for(reviewer, approval, item):
+            kinds[approval.id] = (item.tool, approval.agent)
+    # One tool and agent per form, because its heading names them for all calls.
+    return [one for one, kind in kinds.items() if kind == next(iter(kinds.values()))]

@@ -27,7 +27,9 @@ from keyturn.gateway.store.records.atomic_write import Loaded
 logger = logging.getLogger(__name__)
 
 _APPROVALS = frozenset({Action.APPROVE, Action.APPROVE_ROW})
-_DECISIONS = _APPROVALS | {Action.EDIT, Action.REJECT, Action.RESPOND}
+_DECISIONS = _APPROVALS | {
+    *(Action.EDIT, Action.CHOOSE_EDIT, Action.REJECT, Action.RESPOND)
+}
 
 
 async def seeded(ctx: ListenerContext, approval_id: str) -> Loaded | None:

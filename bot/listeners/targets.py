@@ -130,11 +130,12 @@ async def verify_click(ctx: ListenerContext, clicked: Clicked, purpose: str) -> 
         UserFacingError: explains why this click does not count.
     """
     target = await verify_seal(ctx, sealed_value(ctx, clicked), purpose)
+    if not target.is_seeded:
+        await verify_place(ctx, clicked, target)
+        target = await of_member(ctx, target)
     if target.is_seeded:
         await refuse_seeded(ctx, target.loaded, clicked, purpose)
-        return target
-    await verify_place(ctx, clicked, target)
-    return await of_member(ctx, target)
+    return target
 
 
 async def verify_place(ctx: ListenerContext, clicked: Clicked, target: Target) -> None:
@@ -261,10 +262,11 @@ async def of_member(ctx: ListenerContext, target: Target) -> Target:
     if target.index is None or not is_collected(target.approval):
         return target
     approval_id, index = approval_of(target.item.id)
-    loaded = await ctx.service.read(approval_id)
+    found = await ctx.service.read(approval_id)
+    loaded = found or await seeded(ctx, approval_id)
     if loaded is None:
         raise UserFacingError(outcome_text(Unknown()))
-    return replace(target, loaded=loaded, index=index)
+    return replace(target, loaded=loaded, index=index, is_seeded=found is None)
 
 
 async def decide(

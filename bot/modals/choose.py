@@ -1,18 +1,15 @@
 """Modals to decide several calls in one form: checkboxes, edits, then a summary.
 
-The calls are those of one batch, or of separate approvals. For separate approvals, a
-last page shows the result of each.
+The calls are those of one card, or a list of separate approvals. No card is visible
+behind a list, so its form shows each call whole.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from enum import StrEnum
+from collections.abc import Iterable, Sequence
 from typing import LiteralString, TypeAlias
 
-from pydantic import Field, JsonValue
+from pydantic import Field
 
 from keyturn.bot.blocks import (
     Block,
@@ -21,7 +18,6 @@ from keyturn.bot.blocks import (
     checkboxes,
     context,
     input_block,
-    modal,
     option,
     radio_buttons,
     rich_text,
@@ -43,9 +39,6 @@ from keyturn.bot.modals.form import BadInput, InvalidInputs, State, choice_of, r
 from keyturn.bot.modals.schema import Kind
 from keyturn.bot.text import (
     LINE,
-    NOTE,
-    Label,
-    Template,
     fit,
     joined,
     label,
@@ -53,11 +46,10 @@ from keyturn.bot.text import (
     template,
     untrusted,
 )
-from keyturn.gateway.approvals.decisions import Approve, Click, Decision, Edit, Reject
+from keyturn.gateway.approvals.decisions import Approve, Decision, Edit, Reject
 from keyturn.gateway.approvals.editing import edited_document
 from keyturn.gateway.approvals.record import Approval, Item
 from keyturn.gateway.policy.marks import rows_of
-from keyturn.gateway.protocol import digest
 from keyturn.gateway.protocol.records import Record, Verb
 from keyturn.sandbox.blockkit import limits
 
@@ -79,12 +71,15 @@ class Choice(Record):
     pending. ``seen`` are the calls that were pending when the form was opened, each
     with the content of its card (`_as_shown`): only these, unchanged, can be chosen.
     ``layout`` are the boxes of the form by their block id, and ``unticked`` the calls
-    whose box was empty when the form was last drawn.
+    whose box was empty when the form was last drawn. ``is_list``: the calls are on no
+    common card, and ``left_out`` of the requested ones cannot be decided here.
     """
 
     seen: dict[int, str] = Field(default_factory=dict[int, str])
     layout: dict[str, Boxes] = Field(default_factory=dict[str, Boxes])
     unticked: tuple[int, ...] = ()
+    is_list: bool = False
+    left_out: int = 0
 
     approve: tuple[int, ...] = ()
     reject: tuple[int, ...] = ()
@@ -119,7 +114,9 @@ class Choice(Record):
 
     def offered(self, approval: Approval) -> list[Item]:
         """Return the calls that have a box."""
-        return [item for item in offered(approval) if self._is_as_seen(item)]
+        # Each call of a list was shown whole, and could be approved in its row.
+        every = approval.items if self.is_list else offered(approval)
+        return [item for item in every if self._is_as_seen(item)]
 
     def _is_as_seen(self, item: Item) -> bool:
         return item.is_pending and self.seen.get(item.index) == _as_shown(item)
@@ -138,11 +135,12 @@ class Choice(Record):
         return found | self.edits
 
 
-def opened(approval: Approval) -> Choice:
-    """Return an empty choice among the currently pending calls."""
+def opened(approval: Approval, *, is_list: bool = False, left_out: int = 0) -> Choice:
+    """Return an empty choice among the currently pending calls; see `Choice`."""
     waiting = [item for item in approval.items if item.is_pending]
     seen = {item.index: _as_shown(item) for item in waiting}
-    return Choice(seen=seen, layout=arranged(approval))
+    layout = arranged(approval)
+    return Choice(seen=seen, layout=layout, is_list=is_list, left_out=left_out)
 
 
 def _as_shown(item: Item) -> str:
@@ -170,13 +168,14 @@ _NOTHING = "Nothing is chosen: tick a call, edit one, or reject the others."
 def view(frame: Frame, choice: Choice) -> Block:
     """Return the form with a box for each call that may be approved together."""
     approval = frame.approval
-    alone = decided_alone(approval)
+    alone = () if choice.is_list else decided_alone(approval)
     shown = choice.offered(approval)
     editable = [item for item in shown if Verb.EDIT in item.allow]
     intro = template(
         "Ticked calls will be approved, with your edits. You confirm on the next page."
     )
     blocks = [
+        *(_of_list(approval, choice) if choice.is_list else []),
         section(intro),
         *map(context, frozen(shown)),
         *_same(approval, [item.index for item in shown]),
@@ -184,12 +183,25 @@ def view(frame: Frame, choice: Choice) -> Block:
         *([each_alone(alone)] if alone else []),
         *([_menus(frame, editable)] if shown else []),
         *_marked(frame, choice, shown),
-        *_boxes(shown, choice, title=_titled, above=_long),
+        *_boxes(shown, choice),
         *_rest(shown),
         *_edits(frame, choice, " (untick it to drop the edit)"),
     ]
-    purpose, title = View.CHOOSE, "Choose"
+    title = "Review together" if choice.is_list else "Choose"
+    purpose = View.CHOOSE
     return form(frame, None, blocks, purpose=purpose, title=title, submit="Review")
+
+
+def _of_list(approval: Approval, choice: Choice) -> list[Block]:
+    """Name the tool and agent of all calls of a list, and the omitted calls."""
+    tool, count = one_line(approval.items[0].tool), len(approval.items)
+    name = f"{tool} · agent {approval.agent}: {count}"
+    missing = template(
+        "Not in this list, because decided or in need of an own review: {n}.",
+        n=choice.left_out,
+    )
+    said = [missing] if choice.left_out else []
+    return [section(untrusted(fit(name, LINE))), *map(context, said)]
 
 
 def submitted(items: Sequence[Item], state: State, staged: Choice) -> Choice:
@@ -251,24 +263,13 @@ def confirmation(frame: Frame, choice: Choice, *, is_again: bool = False) -> Blo
     note = template(
         "All or nothing: if one of these changed meanwhile, none is recorded."
     )
-    value = frame.value(None, View.CHOOSE_CONFIRM)
-    return _confirm(View.CHOOSE_CONFIRM, blocks, rejected, note, value)
-
-
-def _confirm(
-    view: View,
-    blocks: Sequence[Block],
-    rejected: Sequence[Item],
-    note: Template,
-    value: str,
-) -> Block:
-    """Return the last page; it asks for a reason if calls are rejected."""
-    return modal(
-        "Confirm",
+    return form(
+        frame,
+        None,
         [*blocks, *(_why_rejected(rejected) if rejected else []), context(note)],
-        callback_id=view,
+        purpose=View.CHOOSE_CONFIRM,
+        title="Confirm",
         submit="Submit decisions",
-        private_metadata=value,
     )
 
 
@@ -289,7 +290,9 @@ def _moved_lines(
     moved = choice.moved(frame.approval)
     if not (moved or is_again):
         return []
-    said = [template("⚠️ The card has changed, so nothing is recorded yet.")]
+    what = template("list" if choice.is_list else "card")
+    changed = "⚠️ The {what} has changed, so nothing is recorded yet."
+    said = [template(changed, what=what)]
     if moved:
         calls = calls_named(item.index for item in moved)
         left = "Left out, because they changed: {calls}."
@@ -412,21 +415,13 @@ def _drawn(items: Sequence[Item], choice: Choice) -> dict[str, list[Item]]:
     return {name: group for name, group in drawn.items() if group}
 
 
-def _boxes(
-    items: Sequence[Item],
-    choice: Choice,
-    *,
-    title: Callable[[Item], str],
-    above: Callable[[Sequence[Item]], list[Block]],
-) -> list[Block]:
-    """Return a box for each call, in groups of ten.
+def _boxes(items: Sequence[Item], choice: Choice) -> list[Block]:
+    """Return a box for each call, in groups of ten; their indexes name them.
 
-    Args:
-        items: the calls; their indexes name them.
-        choice: the choice so far.
-        title: the text of a box.
-        above: what is above a group, because a box has no room for it.
+    Above a group are the texts for which a box has no room.
     """
+    title = _line_or_title if choice.is_list else _titled
+    above = _whole if choice.is_list else _long
     # Stable ids: Slack keeps the ticks when an edit redraws the form.
     blocks: list[Block] = []
     for name, group in _drawn(items, choice).items():
@@ -532,138 +527,15 @@ def _edits(frame: Frame, choice: Choice, how_to_drop: str = "") -> list[Block]:
     return blocks
 
 
-_TAG = "keyturn/v1/review"
-
-
-class Review(Record):
-    """The calls of a form in its order, and the choice so far."""
-
-    calls: tuple[Click, ...]
-    choice: Choice = Choice()
-
-    @property
-    def digest(self) -> str:
-        """Return the hash of the calls, their order and their seen versions."""
-        rows: list[JsonValue] = [
-            [call.approval, call.index, call.version, call.action_hash]
-            for call in self.calls
-        ]
-        return digest.tagged_hash(_TAG, digest.canonical(rows))
-
-    def click(self, request_digest: str) -> Click:
-        """Return the list as the person saw it; it belongs to no approval."""
-        return Click(
-            approval="",
-            index=0,
-            version=0,
-            action_hash=self.digest,
-            request_digest=request_digest,
-        )
-
-
-class Came(StrEnum):
-    """The result of one call of a form."""
-
-    APPROVED = "approved"
-    REJECTED = "rejected"
-    COUNTED = "need more people"
-    NOT_DONE = "not done"
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """The result of one call.
-
-    Attributes:
-        number: its number in the form, from 1.
-        what: the call in a line; untrusted.
-        came: its result.
-        sentence: an additional explanation.
-    """
-
-    number: int
-    what: str
-    came: Came
-    sentence: Template | Label | None = None
-
-
-def review_form(items: Sequence[Item], review: Review, *, left_out: int) -> Block:
-    """Return the form with a box for each call.
-
-    Args:
-        items: the calls, with their place in the form as their index.
-        review: the calls as seen.
-        left_out: number of requested calls that cannot be decided here.
-    """
-    first = items[0]
-    name = f"{one_line(first.tool)} · agent {first.ctx.agent}: {len(items)}"
-    intro = template(
-        "Ticked calls will be approved as shown. To edit one, leave it unticked and "
-        "open it from the list. You confirm on the next page."
-    )
-    missing = template(
-        "Not in this list, because decided or in need of an own review: {n}.",
-        n=left_out,
-    )
-    return modal(
-        "Review together",
-        [
-            section(untrusted(fit(name, LINE))),
-            section(intro),
-            *map(context, frozen(items)),
-            *([context(missing)] if left_out else []),
-            *_boxes(
-                items,
-                review.choice,
-                title=lambda item: _line(item) or _titled(item),
-                above=_whole,
-            ),
-            *_rest(items),
-        ],
-        callback_id=View.REVIEW,
-        submit="Review",
-        private_metadata=review.digest,
-    )
-
-
-def review_confirmation(rejected: Sequence[Item], review: Review) -> Block:
-    """Return the page that summarizes the decisions before they are recorded."""
-    choice = review.choice
-    left = {*range(len(review.calls))} - {*choice.approve, *choice.reject}
-    note = template("You will see the result of each.")
-    blocks = _summary(choice, left)
-    return _confirm(View.REVIEW_CONFIRM, blocks, rejected, note, review.digest)
-
-
-def results(found: Sequence[Result]) -> Block:
-    """Return the list of results; calls that were not done come first."""
-    count = Counter(one.came for one in found)
-    text = " · ".join(f"{count[came]} {came}" for came in Came if count[came])
-    open_ones = [one for one in found if one.came in {Came.NOT_DONE, Came.COUNTED}]
-    open_ones.sort(key=lambda one: one.came is not Came.NOT_DONE)
-    done = [one for one in found if one.came in {Came.APPROVED, Came.REJECTED}]
-    lines = [f"{one.number}. {one.came}: {fit(one.what, NOTE)}" for one in done]
-    return modal(
-        "Recorded" if done or count[Came.COUNTED] else "Not done",
-        [
-            section(label(text)),
-            *(_open_row(one) for one in open_ones),
-            *([rich_text(box("\n".join(lines)))] if lines else []),
-        ],
-        callback_id=View.NOTICE,
-    )
-
-
-def _open_row(one: Result) -> Block:
-    what = untrusted(fit(f"{one.number}. {one.what}", NOTE))
-    return context(what, *([one.sentence] if one.sentence else []))
-
-
 def _line(item: Item) -> str:
     """Return a call on one line for its box; "" if it does not fit."""
     line = whole_line(item)
     text = f"{item.index + 1}. {line}"
     return text if line and len(text) <= limits.OPTION else ""
+
+
+def _line_or_title(item: Item) -> str:
+    return _line(item) or _titled(item)
 
 
 def _titled(item: Item) -> str:

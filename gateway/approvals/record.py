@@ -585,12 +585,13 @@ def collected(card: str, members: Sequence[Approval], *, left: int = 0) -> Appro
 
     Args:
         card: its id.
-        members: the approvals on the card, in order, each with one call.
+        members: the approvals on the card, in order; of each it shows one call, which
+            is pending if any of its calls is.
         left: number of approvals that left it for cards of their own.
     """
     first = members[0]
     people = [person for one in members for person in one.principals]
-    waiting = [one for one in members if one.items[0].is_pending]
+    waiting = [one for one in members if any(item.is_pending for item in one.items)]
     is_one_place = all(one.origin == first.origin for one in members)
     return first.with_(
         id=card,
@@ -615,11 +616,11 @@ def collected(card: str, members: Sequence[Approval], *, left: int = 0) -> Appro
         # An item keeps its id, which contains its approval's id; only its index
         # changes.
         items=tuple(
-            one.items[0].with_(
-                index=place,
-                expires_at_ms=one.items[0].expires_at_ms or one.expires_at_ms,
+            item.with_(
+                index=place, expires_at_ms=item.expires_at_ms or one.expires_at_ms
             )
             for place, one in enumerate(members)
+            for item in sorted(one.items, key=lambda item: not item.is_pending)[:1]
         ),
     )
 

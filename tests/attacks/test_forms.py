@@ -129,19 +129,20 @@ async def test_a_form_that_was_meddled_with_records_nothing(
             assert is_same(await trace(stack, verdict), before), number
 
 
-async def confirming(stack: Stack, view: View) -> tuple[Verdict, Payload]:
+async def confirming(stack: Stack, view: View | Action) -> tuple[Verdict, Payload]:
     """Open a form as Ana; return a call of it, and the submission that decides it."""
-    if view is View.REVIEW_CONFIRM:
+    if view is Action.REVIEW:
         verdict, _ = await together.waiting(stack, 2)
         ana = await together.reviewing(stack, count=2)
         await together.confirmed(ana, {})
+        view = View.CHOOSE_CONFIRM
     elif view is View.CHOOSE_CONFIRM:
         verdict, _, ts = await batches.opened(stack)
         ana = await batches.choose(stack, "U0ANA", ts)
         await ana.submit({**batches.without(1), Input.OTHERS: "reject"})
     else:
         verdict = await stack.refund()
-        return verdict, await opened(stack, verdict, view)
+        return verdict, await opened(stack, verdict, View(view))
     page = await ana.wait_for_view(lambda top: top["callback_id"] == view)
     return verdict, submission_payload(page, WORDS)
 
@@ -171,10 +172,10 @@ async def stored(stack: Stack, key: str) -> bytes:
 @pytest.mark.parametrize("encrypts", [False, True])
 @pytest.mark.parametrize(
     "view",
-    [View.EDIT, View.REJECT, View.RESPOND, View.REVIEW_CONFIRM, View.CHOOSE_CONFIRM],
+    [View.EDIT, View.REJECT, View.RESPOND, Action.REVIEW, View.CHOOSE_CONFIRM],
 )
 async def test_a_form_whose_binding_somebody_wrote_records_nothing(
-    stack: Stack, view: View, *, encrypts: bool
+    stack: Stack, view: View | Action, *, encrypts: bool
 ) -> None:
     """Not even with the words that it had: others would count as well."""
     stack.store.conn.encrypts = encrypts

@@ -16,8 +16,8 @@ from tests.bot.listeners.test_review_together import (
     confirmed,
     home,
     home_of,
-    results,
     reviewing,
+    submitted,
 )
 from tests.bot.test_seeded_defects import names, shown
 
@@ -149,10 +149,24 @@ async def test_reviewed_together_with_others_it_counts_among_them(
         ana = await reviewing(stack, count=2)
         await confirmed(ana, {})
 
-        told = await results(ana)
+        await submitted(ana)
 
-        assert "1 approved" in told
-        assert "you approved it" in told
+        await ana.wait_for_view(lambda view: "you approved it" in json.dumps(view))
         assert not (await stack.approval(real)).items[0].is_pending
         await ana.wait_for(lambda state: seeded.id not in home_of(state) or None)
     assert await names(stack) == ANSWERED
+
+
+async def test_to_edit_it_in_a_list_of_calls_is_to_notice_it(stack: Stack) -> None:
+    await shown(stack)
+    async with stack.running():
+        await stack.refund(amount=890, order_id="78292")
+        ana = await reviewing(stack, count=2)
+        titles = json.dumps((await ana.view() or {})["blocks"])
+        number = 1 if titles.index("78291") < titles.index("78292") else 2
+
+        await ana.act_in_view(Action.CHOOSE_EDIT, chosen=f"Call {number}")
+
+        await ana.wait_for_view(lambda view: "Well seen" in json.dumps(view))
+    assert await names(stack) == ANSWERED
+    assert await rubber_stamped(stack) == (0, 1)

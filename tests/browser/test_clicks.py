@@ -104,7 +104,7 @@ def review_together(screen: Screen) -> None:
     screen.click(".modal-submit")
     screen.wait(lambda: "Confirm" in screen.words(".dialog"), "the confirmation")
     screen.click(".modal-submit")
-    screen.wait(lambda: "20 approved" in screen.words(".dialog"), "the results")
+    screen.wait(lambda: not screen.all(".dialog"), "the closed form")
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Literal, cast
@@ -56,6 +56,7 @@ from keyturn.gateway.service.submit.quality_checks import (
     SpotCheckService,
 )
 from keyturn.gateway.service.submit.standing import StandingService
+from keyturn.gateway.store import keys as store_keys
 from keyturn.gateway.store.keys import tenant_of_approval
 from keyturn.gateway.store.records.atomic_write import Loaded
 from keyturn.gateway.store.reviewers.cards import CardPlace
@@ -386,6 +387,16 @@ class ReviewService(DecisionService):
         shows = [one.approval for one in seen]
         return Loaded(collected(card, shows, left=left), now_ms)
 
+    async def list_together(self, approvals: Sequence[str]) -> Loaded | None:
+        """Return approvals of one call each as the record of a new list.
+
+        The list can be read by its id, like a collected card, and has no card.
+        """
+        listed = store_keys.approval_id(self._tenant, secrets.token_hex(16))
+        store = self._store.collected_cards
+        await store.list_together(self._keys, listed, approvals)
+        return await self.read_collected(listed)
+
     async def read_collected_short(self, short: str) -> list[Loaded]:
         """Return the records of the tenant's collected cards with a short id."""
         ids = await self._store.approvals.with_short_id(self._keys, short)
@@ -400,6 +411,12 @@ class ReviewService(DecisionService):
         # A corrupt or expired member cannot be shown or decided, and must not block the
         # others.
         found = await self._load_each(members)
+        # A list for a form may have the seeded defect, which has no record.
+        if len(found) < len(members) and (
+            seeded := await self.seeded_defects.waiting()
+        ):
+            found += [seeded] if seeded.approval.id in members else []
+            found.sort(key=lambda one: members.index(one.approval.id))
         return found, left + len(members) - len(found)
 
     # The people to notify now, by on-call rotations and quiet hours of the policy.

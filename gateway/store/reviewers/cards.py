@@ -38,7 +38,7 @@ from keyturn.gateway.store.sealing.sealing import Repository, Sealed, Sealing
 ATTACH = Script("attach")
 
 # Fields of the hash of a card.
-MEMBERS, GROUP, IN = "members", "group", "in"
+MEMBERS, LISTED, GROUP, IN = "members", "listed", "group", "in"
 _HOUR_MS = 3_600_000
 ALONE = ""
 """Value of ``in`` for an approval that left: it is not collected again."""
@@ -268,6 +268,18 @@ class CollectedCardStore(AttachedStore):
         for approval in members:
             await self._attach(keys, approval, first={IN: card})
 
+    async def list_together(
+        self, keys: Keys, listed: str, approvals: Sequence[str]
+    ) -> None:
+        """List approvals for one form; each of them keeps its card.
+
+        ``listed`` is a new id, by which `members` returns them.
+        """
+        name, body = keys.card(listed), json.dumps(list(approvals))
+        await self._conn.transaction(
+            ["HSET", name, LISTED, body], ["PEXPIRE", name, VIEW_MS]
+        )
+
     async def card_of(self, keys: Keys, approval: str) -> str | None:
         """Return the id of the collected card that shows an approval.
 
@@ -281,10 +293,12 @@ class CollectedCardStore(AttachedStore):
 
     async def members(self, keys: Keys, card: str) -> tuple[list[str], int]:
         """Return a collected card's approvals, and how many have left it."""
-        body = text(await self._conn.command("HGET", keys.card(card), MEMBERS))
-        listed = cast("list[str]", json.loads(body)) if body else []
-        if not listed:
-            return [], 0
+        name = keys.card(card)
+        found = await self._conn.command("HMGET", name, MEMBERS, LISTED)
+        of_card, of_form = map(text, cast("list[bytes | None]", found))
+        listed = cast("list[str]", json.loads(of_card or of_form or "[]"))
+        if not of_card:
+            return listed, 0
         # The members' fields decide: the list still has those that left, and a paused
         # publisher may have posted a separate card for one.
         shown = await self._conn.transaction(

@@ -132,8 +132,8 @@ class Scratch:
         turn = wire.Turn.model_validate({"ref": ref, "calls": [found]})
         [verdict] = await self.main.agents.submit(turn)
         named = {"item_id": verdict.item_id, "tool": tool, "tool_call_id": "c1"}
-        asked = wire.ClaimRequest.model_validate({"ref": ref, "owner": "w", **named})
-        return Call(self, asked)
+        asked = {"ref": ref, "owner": secrets.token_hex(16), **named}
+        return Call(self, wire.ClaimRequest.model_validate(asked))
 
     async def approved(self, tool: str = "pay", **args: JsonValue) -> Call:
         """Submit a call that Ana approves."""

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 from pydantic import BaseModel, TypeAdapter
 
-from keyturn.gateway.api.operations import ASKED_AGAIN, WRITES
 from keyturn.gateway.api.reading_routes import (
     EVENT_STREAM,
     LAST_EVENT_ID,
@@ -34,7 +33,6 @@ from keyturn.gateway.protocol.http_api import (
 )
 from keyturn.gateway.protocol.http_problems import KINDS, PROBLEM_TYPE, Problem
 from keyturn.gateway.protocol.port import Gateway
-from keyturn.gateway.protocol.run_context import HEADER
 from keyturn.gateway.service.run.agents import AgentService, RemoteRunService
 
 Json = dict[str, Any]
@@ -133,14 +131,6 @@ def _document() -> Json:
 
 def _of_operation(one: Operation[Any, Any]) -> _Route:
     headers = [_header(LEASE_HEADER, "The lease on a thread; see `thread_lease`.")]
-    if one.name in WRITES:
-        words = "A repeated request gets the first one's answer for 24 hours"
-        if one.name in ASKED_AGAIN:
-            words = (
-                "A repeated request is evaluated again, because its answer may allow a "
-                "call to run"
-            )
-        headers.append(_header(HEADER, f"{words}; with another body it is refused."))
     places = (Gateway, RemoteRunService, AgentService)
     method = next(getattr(it, one.name) for it in places if hasattr(it, one.name))
     summary, _, _ = (getdoc(method) or "").partition("\n")

@@ -9,14 +9,12 @@ from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
-from keyturn.gateway.api.idempotency import Idempotency
 from keyturn.gateway.api.refusals import Refusal
 from keyturn.gateway.errors import BadJson
 from keyturn.gateway.policy.schemas import parts_of
 from keyturn.gateway.protocol.http_api import (
     LEASE_HEADER,
     OPERATIONS,
-    RENEWED,
     Attendance,
     ClaimedCall,
     Operation,
@@ -74,13 +72,11 @@ _BYTES_OF_A_CALL = 4096
 ENDS_WORK = {"finish", "hand_over", "release", "ended"}
 """Operations that report the result of an allowed call."""
 
-ASKED_AGAIN = {"submit", "claim", "report_progress"}
-"""Operations that may allow a call to run. The permission may be gone by now, so a
-repeated write is evaluated again. Each is idempotent by its own names."""
+_RENEWED = {"heartbeat", "attend", "settle", "thread_lease"}
+"""Operations that only replace what an earlier one of them stored."""
 
-WRITES = {one.name for one in OPERATIONS if one.scope is not Scope.READ} - RENEWED
-"""Operations that store something. A repeated write gets the first answer, except those
-that are asked again."""
+WRITES = {one.name for one in OPERATIONS if one.scope is not Scope.READ} - _RENEWED
+"""Operations that store more. Each is safe to repeat by the names in its body."""
 
 
 @dataclass(frozen=True)
@@ -92,14 +88,12 @@ class Tenant:
         runs: for programs that run threads themselves.
         readings: approvals, for their owners.
         events: events of approvals.
-        writes: earlier writes.
     """
 
     port: AgentService
     runs: RemoteRunService
     readings: ApprovalReadings
     events: EventFeed
-    writes: Idempotency
 
 
 Ask = Callable[[Tenant, ApiKey, Any], Awaitable[Any]]

@@ -26,7 +26,6 @@ from keyturn.gateway import tracing
 from keyturn.gateway.api import operations, reading_routes
 from keyturn.gateway.api.api_keys import ApiKeys, bearer
 from keyturn.gateway.api.decide import Decisions, people_decide
-from keyturn.gateway.api.idempotency import REPLAYED
 from keyturn.gateway.api.openapi import document
 from keyturn.gateway.api.operations import Tenant
 from keyturn.gateway.api.rate_limits import FailedKeys, RateLimits
@@ -58,7 +57,6 @@ from keyturn.gateway.protocol.http_problems import (
     WRONG_METHOD,
     kind_of,
 )
-from keyturn.gateway.protocol.run_context import HEADER, one_write
 from keyturn.gateway.protocol.work import aside
 from keyturn.gateway.trust.api_keys import ApiKey, presented
 
@@ -282,32 +280,17 @@ class Api:
             ends_work = operation.name in operations.ENDS_WORK
             self.limits.store(key.id, size, ends_work=ends_work)
         await operations.check(key, self.tenant, question)
-        lease, given = (request.headers.get(one) for one in (LEASE_HEADER, HEADER))
-        trace = request.headers.get(tracing.HEADER, "")
-
-        async def work() -> bytes:
-            waits = isinstance(question, AnswersQuestion) and question.wait_s > 0
-            with (
-                self.limits.waiting(key.id) if waits else nullcontext(),
-                operations.under_lease(key, self.tenant, lease, question),
-                one_write({HEADER: given} if given else {}),
-                tracing.inside(trace),
-            ):
-                ask = operations.ASK[operation.name]
-                answer = await ask(self.tenant, key, question)
-            return operation.answer.dump_json(answer)
-
-        if given is None or operation.name not in operations.WRITES:
-            return web.Response(body=await work(), content_type=_JSON)
-        replays = operation.name not in operations.ASKED_AGAIN
-        # Another holder of the lease gets no answer of an earlier holder.
-        holder = lease if lease and replays else ""
-        asked = f"{operation.name}\n{holder}\n".encode() + body
-        answer, is_replayed = await self.tenant.writes.once(
-            (key.id, given), asked, work, replays=replays
-        )
-        headers = {REPLAYED: "true"} if is_replayed else {}
-        return web.Response(body=answer, content_type=_JSON, headers=headers)
+        lease = request.headers.get(LEASE_HEADER)
+        waits = isinstance(question, AnswersQuestion) and question.wait_s > 0
+        with (
+            self.limits.waiting(key.id) if waits else nullcontext(),
+            operations.under_lease(key, self.tenant, lease, question),
+            tracing.inside(request.headers.get(tracing.HEADER, "")),
+        ):
+            ask = operations.ASK[operation.name]
+            answer = await ask(self.tenant, key, question)
+        body = operation.answer.dump_json(answer)
+        return web.Response(body=body, content_type=_JSON)
 
     async def _ask_route(
         self, route: KeyedRoute, request: web.BaseRequest

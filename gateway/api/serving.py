@@ -12,7 +12,6 @@ from aiohttp import web
 
 from keyturn.gateway.api.api_keys import ApiKeys
 from keyturn.gateway.api.decide import Decisions
-from keyturn.gateway.api.idempotency import Idempotency
 from keyturn.gateway.api.operations import Tenant
 from keyturn.gateway.api.person_tokens import PersonTokens
 from keyturn.gateway.api.rate_limits import RateLimits
@@ -30,7 +29,6 @@ from keyturn.gateway.service.run.agents import AgentService, RemoteRunService
 from keyturn.gateway.service.run.approval_readings import ApprovalReadings
 from keyturn.gateway.service_settings import Address, ApiSettings
 from keyturn.gateway.store.http.api_keys import ApiKeyStore
-from keyturn.gateway.store.http.kept_answers import KeptAnswers
 from keyturn.gateway.store.store import Store
 from keyturn.gateway.trust.seals import Purpose, SealKeys
 
@@ -136,7 +134,6 @@ def tenant_services(
         runs=RemoteRunService(store, service, feed, tenant=tenant),
         readings=ApprovalReadings(store, lambda: service.policy_now, tenant=tenant),
         events=feed,
-        writes=Idempotency(KeptAnswers(store, tenant=tenant)),
     )
 
 

@@ -24,7 +24,6 @@ from keyturn.gateway.errors import (
     ThreadUnavailable,
 )
 from keyturn.gateway.protocol import run_context
-from keyturn.gateway.protocol.run_context import one_write
 
 PORT_TIMEOUT_S = 10.0
 """How long one request to the gateway may take before it counts as unreachable."""
@@ -130,17 +129,16 @@ async def ask_with_retries(
         KeyturnError: the last error, when there was no answer.
     """
     pause = FIRST_PAUSE_S
-    with one_write():
-        for _ in range(PORT_TRIES - 1):
-            try:
-                return await shell.ask(question)
-            # Decisions, not outages: another attempt would get the same answer.
-            except (*FINAL_ERRORS, LeaseLost):
-                raise
-            except KeyturnError:
-                await shell.sleep(pause)
-                pause *= 3
-        return await shell.ask(question)
+    for _ in range(PORT_TRIES - 1):
+        try:
+            return await shell.ask(question)
+        # Decisions, not outages: another attempt would get the same answer.
+        except (*FINAL_ERRORS, LeaseLost):
+            raise
+        except KeyturnError:
+            await shell.sleep(pause)
+            pause *= 3
+    return await shell.ask(question)
 
 
 async def ask_or_wait(

@@ -51,7 +51,6 @@ from keyturn.gateway.protocol.records import (
     Reading,
     Result,
 )
-from keyturn.gateway.protocol.run_context import one_write
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.protocol.wire import (
     Answer,
@@ -253,12 +252,8 @@ async def _claim_when_free(
 
 
 async def _claim(request: ClaimRequest, gateway: Gateway, shell: Shell) -> ClaimReply:
-    # One write id: if the answer is lost, only this attempt is granted the claim again.
-    write = dict[str, str]()
-
-    async def ask() -> ClaimReply:
-        with one_write(write):
-            return await gateway.claim(request)
+    def ask() -> Coroutine[Any, Any, ClaimReply]:
+        return gateway.claim(request)
 
     try:
         return await ask_or_wait(shell, ask, f"item {request.item_id!r}")

@@ -208,8 +208,6 @@ class HttpConnection:
         body = _body(operation.question.dump_python(question, mode="json"))
         headers = dict(self._headers)
         is_write = operation.scope is not Scope.READ
-        if is_write and operation.name not in http_api.RENEWED:
-            headers[run_context.HEADER] = run_context.key_of_write()
         if trace := tracing.current():
             headers[tracing.HEADER] = trace
         if lease := run_context.current_lease():

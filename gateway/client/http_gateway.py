@@ -31,7 +31,6 @@ from keyturn.gateway.protocol.port import Gateway
 from keyturn.gateway.protocol.public_keys import parse_public_key
 from keyturn.gateway.protocol.receipts import SKEW_S, Receipt, check_time, read_receipt
 from keyturn.gateway.protocol.records import EditRecord, Result, RunRef
-from keyturn.gateway.protocol.run_context import attempt_of, one_write
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.secret_variables import secret
 from keyturn.gateway.setting_forms import is_name
@@ -103,7 +102,7 @@ class ClaimReceipts:
         claimed = *call, reply.idempotency_key, reply.fence
         if proven != claimed:
             return _refused(request, "call_differs")
-        if not self._is_first_use(receipt, attempt_of(request.owner), now_s):
+        if not self._is_first_use(receipt, request.owner, now_s):
             return _refused(request, "used")
         return reply
 
@@ -196,7 +195,7 @@ class HttpGateway:
         if not problem:
             return
         # Otherwise people would have to reconcile the call as in doubt.
-        with suppress(KeyturnError), one_write():
+        with suppress(KeyturnError):
             await self.release(item_id, fence, has_begun=False)
         raise ClockWrong(
             f"{problem} The receipt of an approved call is out of its time, so the "

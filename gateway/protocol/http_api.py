@@ -418,11 +418,6 @@ class Operation(Generic[Q, A]):
 OPERATIONS = list[Operation[Any, Any]]()
 """Every operation."""
 
-RENEWED = {"heartbeat", "attend", "settle", "thread_lease"}
-"""Operations that are repeated regularly with new content. They only replace earlier
-content, so an earlier answer is useless.
-"""
-
 
 def _operation(
     name: str, scope: Scope, question: type[Q], answer: type[A]

@@ -91,16 +91,10 @@ TOO_MANY_SPEAKERS = ProblemKind(
     "too-many-speakers", "Too many people have spoken in this thread", 409
 )
 LEASE_LOST = ProblemKind("lease-lost", "The lease is lost", 409)
-UNDER_WAY = ProblemKind(
-    "under-way", "The first attempt is being answered", 409, can_pass=True
-)
 STALE = ProblemKind("stale", "The approval has changed since it was read", 409)
 SETTLED = ProblemKind("settled", "The call does not wait any more", 409)
 EXPIRED = ProblemKind("expired", "The time to decide is over", 409)
 TOO_LARGE = ProblemKind("too-large", "The request is too large", 413)
-KEY_REUSED = ProblemKind(
-    "key-reused", "The Idempotency-Key was used for another request", 422
-)
 INVALID = ProblemKind("invalid", "The decision is not valid", 422)
 TOO_MANY = ProblemKind("too-many-requests", "Too many requests", 429, can_pass=True)
 MALFORMED = ProblemKind("malformed", "The request cannot be read", 400)

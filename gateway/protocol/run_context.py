@@ -1,21 +1,13 @@
-"""Context of a run: its thread, ungated tools, its lease, the current write.
-
-The gateway stores the answer to a write under the key of the request for a while. If
-the answer is lost, a retry with the same key gets the first answer. Put all retries
-inside one `one_write`; a new request needs a new one, even with the same content.
-"""
+"""Context of a run: its thread, ungated tools, its lease."""
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable, Collection, Generator
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from typing import TypeVar
 
 from keyturn.gateway.protocol.records import RunRef
-
-HEADER = "Idempotency-Key"
 
 T = TypeVar("T")
 Scope = AbstractContextManager[object]
@@ -44,12 +36,6 @@ _left_s: ContextVar[Callable[[], float] | None] = ContextVar(
 )
 _lease: ContextVar[Callable[[], str] | None] = ContextVar(
     "keyturn_remote_lease", default=None
-)
-
-
-# Tasks that copied the context share the write and its key.
-_write: ContextVar[dict[str, str] | None] = ContextVar(
-    "keyturn_idempotency_key", default=None
 )
 
 
@@ -115,30 +101,3 @@ def current_lease() -> str:
     """Return the lease header for a gateway in another process; "" without one."""
     text = _lease.get()
     return text() if text else ""
-
-
-def one_write(write: dict[str, str] | None = None) -> Scope:
-    """Give all attempts inside the block the same idempotency key.
-
-    Args:
-        write: state shared with other blocks of the same write; after first use it has
-            the key under `HEADER`. By default the block is a separate write.
-    """
-    return inside(_write, {} if write is None else write)
-
-
-def key_of_write() -> str:
-    """Return the key of the current write; outside of any write, a new key."""
-    write = _write.get()
-    # One step, so that two concurrent attempts get the same key.
-    return (write if write is not None else {}).setdefault(HEADER, uuid.uuid4().hex)
-
-
-def attempt_of(owner: str) -> str:
-    """Return the name of the attempt that claims a call in this write.
-
-    A claim by the same owner in another write is another attempt. Only a retry with the
-    same key, after a lost answer, gets the same claim again.
-    """
-    # Keys contain no blank, so names are unambiguous.
-    return f"{owner} {key_of_write()}"

@@ -299,7 +299,8 @@ class StateNow(Record):
 class ClaimRequest(Record):
     """Ask for the right to execute one recorded call once.
 
-    ``owner`` and the request's idempotency key, both random, name one attempt.
+    ``owner`` names one attempt: 16 random bytes in hex, or a random UUID. A repeated
+    claim of an owner gets the same grant, so that a lost answer can be asked for again.
     ``state`` answers a `CheckState`. ``reading`` sends an edited call back to people,
     because its tool would not run with exactly its arguments.
     """
@@ -308,7 +309,7 @@ class ClaimRequest(Record):
     ref: TurnRef
     tool: str
     tool_call_id: str
-    owner: str
+    owner: str = Field(pattern=r"^[0-9a-f-]{32,36}$")
     state: StateNow | None = None
     reading: Reading | None = None
 

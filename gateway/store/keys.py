@@ -227,10 +227,6 @@ class Keys:
         """
         return f"{self._base}:w:{_hashed(window, resource)}"
 
-    def http_answer(self, api_key: str, idempotency_key: str) -> str:
-        """String: the answer to a write over HTTP, for a day."""
-        return f"{self._base}:done:{_hashed(api_key, idempotency_key)}"
-
     def left_calls(self, place: str) -> str:
         """Sorted set: calls of a place that may be joined, by the end of their wait."""
         return f"{self._base}:left:{_hashed(place)}"

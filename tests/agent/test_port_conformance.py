@@ -188,7 +188,7 @@ async def held(gateway: Gateway, call: Call = PAY, ref: TurnRef | None = None) -
         ref=asked.ref,
         tool=verdict.tool,
         tool_call_id=verdict.tool_call_id,
-        owner="worker-1",
+        owner="0" * 32,
     )
     return Held(gateway, verdict, request)
 
@@ -282,7 +282,7 @@ async def test_an_approved_call_is_claimed_once_with_what_was_approved(
     call = await held(gateway)
     await backend.decide(call.id, Approve())
 
-    claimed, second = await call.run(), await call.claim(owner="worker-2")
+    claimed, second = await call.run(), await call.claim(owner="1" * 32)
 
     item = await backend.item(call.id)
     assert claimed.action == item.action

@@ -18,7 +18,6 @@ from keyturn.gateway.client.http_gateway import (
     HttpGateway,
 )
 from keyturn.gateway.errors import SettingsError
-from keyturn.gateway.protocol.run_context import one_write
 from keyturn.gateway.protocol.wire import (
     Busy,
     Claimed,
@@ -83,9 +82,8 @@ async def test_an_agent_with_the_gateways_key_verifies_each_claim(
     theirs = HttpGateway(stack.url, stack.key(), receipt_keys=[OTHER.public.text])
     try:
         claim = await _approved(stack, ours)
-        with one_write():
-            refused = await theirs.claim(claim)
-            granted = await ours.claim(claim)
+        refused = await theirs.claim(claim)
+        granted = await ours.claim(claim)
     finally:
         await ours.aclose()
         await theirs.aclose()
@@ -124,25 +122,21 @@ async def test_an_answer_to_a_claim_is_for_one_attempt(stack: ApiStack) -> None:
     gateway = HttpGateway(stack.url, stack.key(), receipt_keys=known)
     try:
         claim = await _approved(stack, gateway)
-        with one_write():
-            granted = await gateway.claim(claim)
-            # The first answer may have been lost.
-            assert await gateway.claim(claim) == granted
+        granted = await gateway.claim(claim)
+        # The first answer may have been lost.
+        assert await gateway.claim(claim) == granted
     finally:
         await gateway.aclose()
     now_s = (await stack.harness.item(claim.item_id)).changed_at_ms / 1000
     receipts = ClaimReceipts(known)
     other = claim.with_(owner="worker-2")
 
-    with one_write():
-        assert receipts.verified(granted, claim, now_s) == granted
-        assert receipts.verified(granted, claim, now_s) == granted
-        # Until the receipt has ended by itself.
-        for later_s in (0, 929):
-            found = receipts.verified(granted, other, now_s + later_s)
-            assert found == Refused(reason=NOT_PROVEN)
-    # The same owner in another write is another attempt.
-    assert receipts.verified(granted, claim, now_s) == Refused(reason=NOT_PROVEN)
+    assert receipts.verified(granted, claim, now_s) == granted
+    assert receipts.verified(granted, claim, now_s) == granted
+    # Until the receipt has ended by itself.
+    for later_s in (0, 929):
+        found = receipts.verified(granted, other, now_s + later_s)
+        assert found == Refused(reason=NOT_PROVEN)
 
 
 async def test_a_program_that_knows_the_gateways_key_takes_no_other(
@@ -159,13 +153,12 @@ async def test_a_program_that_knows_the_gateways_key_takes_no_other(
     plain = http_gateway.given_gateway(stack.url, key)
     assert isinstance(plain, HttpGateway)
     claim = await _approved(stack, plain)
-    with one_write():
-        for gateway in gateways:
-            assert isinstance(gateway, HttpGateway)
-            assert await gateway.claim(claim) == Refused(reason=NOT_PROVEN)
-            await gateway.aclose()
+    for gateway in gateways:
+        assert isinstance(gateway, HttpGateway)
+        assert await gateway.claim(claim) == Refused(reason=NOT_PROVEN)
+        await gateway.aclose()
 
-        assert isinstance(await plain.claim(claim), Claimed)
+    assert isinstance(await plain.claim(claim), Claimed)
     await plain.aclose()
 
 

@@ -16,7 +16,6 @@ EFFECT = "/effect"
 _KEPT = {
     "authorization",
     "content-type",
-    "idempotency-key",
     "keyturn-lease",
     "keyturn-take-lease",
     "keyturn-clock-ahead",

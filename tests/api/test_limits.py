@@ -1,11 +1,11 @@
-"""The API's limits: repeated writes, floods, slow clients, a stop."""
+"""The API's limits: floods, slow clients, a stop."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import ExitStack
-from typing import Any, cast
+from typing import Any
 
 import httpx
 import pytest
@@ -19,7 +19,6 @@ from keyturn.gateway.protocol import http_api
 from keyturn.gateway.protocol.http_api import OPERATIONS, Scope
 from keyturn.gateway.protocol.http_problems import TOO_MANY, ProblemKind
 from keyturn.gateway.protocol.wire import Claimed, ProposedCall, Turn, TurnRef
-from keyturn.gateway.store.connection.connection import text
 from keyturn.gateway.store.store import Store
 from tests.api.api_stack import ApiStack, serving
 from tests.service.harness import ANA, ServiceHarness
@@ -28,7 +27,6 @@ REF = TurnRef(agent="support", thread="t1", message_id="m1")
 CALL = ProposedCall(tool="process_refund", args={"amount": 1}, tool_call_id="c1")
 SUBMIT = http_api.SUBMIT.question.dump_json(Turn(ref=REF, calls=(CALL,)))
 NOTE = b'{"agent":"support"}'
-WITHDRAW = b'{"run":{"agent":"support","thread":"t1"}}'
 
 
 @pytest.fixture
@@ -37,108 +35,21 @@ async def client(stack: ApiStack) -> AsyncGenerator[httpx.AsyncClient]:
         yield found
 
 
-def keyed(key: str) -> dict[str, str]:
-    return {"Idempotency-Key": key}
-
-
-async def kept(store: Store) -> list[str]:
-    reply = await store.conn.command("KEYS", "tk:{default}:done:*")
-    return [text(one) for one in cast("list[bytes]", reply)]
-
-
-async def test_a_repeated_write_gets_the_first_answer(
+async def test_a_withdrawal_whose_answer_was_lost_gets_the_same_again(
     client: httpx.AsyncClient,
 ) -> None:
-    await client.post("/v1/submit", content=SUBMIT)
-    first = await client.post("/v1/withdraw", content=WITHDRAW, headers=keyed("a"))
-    again = await client.post("/v1/withdraw", content=WITHDRAW, headers=keyed("a"))
-    anew = await client.post("/v1/withdraw", content=WITHDRAW, headers=keyed("b"))
-
-    assert len(first.json()) == 1
-    assert again.json() == first.json()
-    assert again.headers["Idempotent-Replayed"] == "true"
-    assert anew.json() == []
-    assert "Idempotent-Replayed" not in first.headers
-
-
-async def test_a_key_of_another_request_is_refused(client: httpx.AsyncClient) -> None:
-    await client.post("/v1/withdraw", content=WITHDRAW, headers=keyed("a"))
-    await client.post("/v1/submit", content=SUBMIT, headers=keyed("s"))
-    other = WITHDRAW.replace(b"t1", b"t2")
-    replies = [
-        await client.post("/v1/withdraw", content=other, headers=keyed("a")),
-        await client.post("/v1/supersede-run", content=WITHDRAW, headers=keyed("a")),
-        await client.post("/v1/submit", content=SUBMIT + b" ", headers=keyed("s")),
+    [verdict] = (await client.post("/v1/submit", content=SUBMIT)).json()
+    run = {"agent": "support", "thread": "t1"}
+    asked = {"run": run, "item_ids": [verdict["item_id"], "ap_other.0"]}
+    replies = [await client.post("/v1/withdraw", json=asked) for _ in range(2)]
+    others = [
+        {"run": {**run, "thread": "t2"}, "item_ids": [verdict["item_id"]]},
+        {"run": run},
     ]
+    empty = [await client.post("/v1/withdraw", json=one) for one in others]
 
-    assert [one.status_code for one in replies] == [422] * 3
-    assert replies[0].json()["type"].endswith(":key-reused")
-
-
-async def test_keys_of_two_api_keys_are_two(
-    stack: ApiStack, client: httpx.AsyncClient
-) -> None:
-    await client.post("/v1/withdraw", content=WITHDRAW, headers=keyed("a"))
-    changed = WITHDRAW.replace(b"t1", b"t2")
-    async with stack.client() as theirs:
-        reply = await theirs.post("/v1/withdraw", content=changed, headers=keyed("a"))
-
-    assert reply.status_code == 200
-
-
-async def test_the_right_to_run_is_never_answered_from_memory(
-    stack: ApiStack, client: httpx.AsyncClient
-) -> None:
-    first = await client.post("/v1/submit", content=SUBMIT, headers=keyed("a"))
-    again = await client.post("/v1/submit", content=SUBMIT, headers=keyed("a"))
-    [name] = await kept(stack.harness.store)
-    stored = await stack.harness.store.conn.command("GET", name)
-
-    assert again.json() == first.json()
-    assert "Idempotent-Replayed" not in again.headers
-    assert isinstance(stored, bytes)
-    assert b"process_refund" not in stored
-
-
-async def test_one_of_many_at_once_does_it(client: httpx.AsyncClient) -> None:
-    await client.post("/v1/submit", content=SUBMIT)
-    replies = await asyncio.gather(
-        *(
-            client.post("/v1/withdraw", content=WITHDRAW, headers=keyed("a"))
-            for _ in range(20)
-        )
-    )
-
-    assert [one.status_code for one in replies] == [200] * 20
-    assert len({one.text for one in replies}) == 1
-    assert sum("Idempotent-Replayed" in one.headers for one in replies) == 19
-
-
-async def test_a_forged_answer_is_not_given(
-    stack: ApiStack, client: httpx.AsyncClient
-) -> None:
-    store = stack.harness.store
-    await client.post("/v1/submit", content=SUBMIT)
-    first = await client.post("/v1/withdraw", content=WITHDRAW, headers=keyed("a"))
-    [name] = await kept(store)
-    before = await store.conn.command("GET", name)
-    assert isinstance(before, bytes)
-    await store.conn.command("SET", name, before[:-1] + b"\0", "KEEPTTL")
-    again = await client.post("/v1/withdraw", content=WITHDRAW, headers=keyed("a"))
-
-    assert len(first.json()) == 1
-    assert again.json() == []
-    assert sum(store.security.counts.values()) == 1
-
-
-@pytest.mark.parametrize("key", ["", "x" * 201, "with space", "ä"])
-async def test_a_key_that_is_none_is_refused(
-    client: httpx.AsyncClient, key: str
-) -> None:
-    headers = {b"Idempotency-Key": key.encode()}
-    reply = await client.post("/v1/withdraw", content=WITHDRAW, headers=headers)
-
-    assert reply.status_code == 400
+    assert [one.json() for one in replies] == [[verdict["item_id"]]] * 2
+    assert [one.json() for one in empty] == [[], []]
 
 
 async def test_a_flood_of_one_key_is_refused_and_no_other(

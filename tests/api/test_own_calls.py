@@ -6,7 +6,6 @@ import json
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-import httpx
 import pytest
 
 from keyturn.gateway.approvals.decisions import Approve, Edit
@@ -136,30 +135,10 @@ async def test_a_call_without_a_record_is_noted_by_keys_of_its_tool(
     assert (again.may_run, again.result) == (False, None)
 
 
-@pytest.mark.parametrize(
-    ("key", "found"), [("k1", "new"), ("k2", "busy"), (None, "busy")], ids=str
-)
-async def test_only_a_claim_with_the_same_key_is_the_same_attempt(
-    stack: ApiStack, key: str | None, found: str
-) -> None:
-    click, claim = await stack.harness.refund()
-    await stack.harness.reviews.decide(click, Approve(), ANA)
-    body = claim.model_dump_json()
-    url, auth = f"{stack.url}/v1/claim", {"Authorization": f"Bearer {stack.key()}"}
-    named = {} if key is None else {"Idempotency-Key": key}
-    async with httpx.AsyncClient(headers=auth) as http:
-        first = await http.post(url, content=body, headers={"Idempotency-Key": "k1"})
-        again = await http.post(url, content=body, headers=named)
-
-    assert first.json()["kind"] == "new"
-    assert again.json()["kind"] == found
-    assert (again.json() == first.json()) is (found == "new")
-
-
 REF_JSON = {"agent": "support", "thread": "t1", "message_id": "m1"}
 RUN_JSON = {"agent": "support", "thread": "t1"}
 OTHERS, UNKNOWN, HASH = "$item", f"ap_default_{'0' * 32}.0", "$edit"
-CLAIM = {"ref": REF_JSON, "tool": "process_refund", "tool_call_id": "c0", "owner": "o"}
+CLAIM = {"ref": REF_JSON, "tool": "process_refund", "tool_call_id": "c0"}
 QUESTION = {"kind": "keyturn.approval", "action_hash": f"sha256:{'0' * 64}"}
 ASKED: dict[str, dict[str, Any]] = {
     "edits-known": {"ref": REF_JSON, "edits": {HASH: OTHERS}},
@@ -167,7 +146,7 @@ ASKED: dict[str, dict[str, Any]] = {
     "heartbeat": {"item_id": OTHERS, "fence": 1},
     "finish": {"item_id": OTHERS, "fence": 1, "result": {"ok": True}},
     "release": {"item_id": OTHERS, "fence": 1},
-    "claim": {"item_id": OTHERS, **CLAIM},
+    "claim": {"item_id": OTHERS, "owner": "0" * 32, **CLAIM},
     "withdraw": {"run": RUN_JSON, "item_ids": [OTHERS]},
     "answers": {"run": RUN_JSON, "questions": [{"item_id": OTHERS, **QUESTION}]},
 }

@@ -76,7 +76,6 @@ ODD: dict[str, tuple[bytes, set[int]]] = {
     "query_not_utf8": (get(b"/v1/events?after=%ff%fe"), {400, 401}),
     "lease_token_not_utf8": (post(SIZE, LEASE % b"\xff support t1"), {400}),
     "cursor_not_utf8": (get(b"/v1/approvals?cursor=%ff", AUTH), {400}),
-    "idempotency_not_utf8": (post(SIZE, b"Idempotency-Key: \xff\r\n"), {200, 400}),
 }
 """What is sent, and the statuses that the last answer may have; none: it is cut off."""
 

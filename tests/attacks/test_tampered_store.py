@@ -150,5 +150,5 @@ async def claim_of(stack: Stack, verdict: Verdict) -> ClaimRequest:
         ref=ref,
         tool=verdict.tool,
         tool_call_id=ctx.tool_call_id,
-        owner="worker-1",
+        owner="0" * 32,
     )

@@ -250,7 +250,7 @@ class Stack:
                 ),
                 tool=item.tool,
                 tool_call_id=ctx.tool_call_id,
-                owner="worker-1",
+                owner="0" * 32,
             )
         )
         assert claim.kind == "new", claim

@@ -155,7 +155,7 @@ async def test_an_approval_that_is_taken_back_notifies_people_again(
                 ),
                 tool=item.tool,
                 tool_call_id=ctx.tool_call_id,
-                owner="worker-1",
+                owner="0" * 32,
             )
         )
 

@@ -167,7 +167,7 @@ async def test_nothing_can_run_it_by_any_way(stack: Stack) -> None:
         ref=ref,
         tool=item.tool,
         tool_call_id=item.ctx.tool_call_id,
-        owner="worker-1",
+        owner="0" * 32,
     )
 
     assert await stack.reviews.read(approval.id) is None

@@ -285,7 +285,7 @@ def people_claim(call: HeldCall) -> ClaimRequest:
         ref=call.ref,
         tool=call.verdict.tool,
         tool_call_id=call.verdict.tool_call_id,
-        owner="an attempt that died",
+        owner="0" * 32,
     )
 
 

@@ -166,8 +166,8 @@ class Client:
             ref=_ref(key),
             tool=_TOOLS[key[0]] + ("_soon" if key[1] == "s" else ""),
             tool_call_id="c",
-            owner=owner,
-        )
+            owner="0" * 32,
+        ).with_(owner=owner)
         reply = await self._recorded(
             lambda: self._agents.claim(request), claim_reply, key, "claim", owner
         )

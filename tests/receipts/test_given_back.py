@@ -67,13 +67,13 @@ async def test_a_claim_that_is_given_back_has_no_second_use(
     harness: ServiceHarness, port: Gateway, tool_server: Verifier, *, has_begun: bool
 ) -> None:
     claim = await decided(harness)
-    first = await granted(port, claim, "worker-1")
+    first = await granted(port, claim, "1" * 32)
     tool_server.verify(first.receipt, tool="process_refund", args=ARGS)
 
     for attempt in range(2, 5):
         before = attempt - 1
         await port.release(claim.item_id, before, has_begun=has_begun)
-        again = await granted(port, claim, f"worker-{attempt}")
+        again = await granted(port, claim, str(attempt) * 32)
 
         assert again.receipt != first.receipt
         with pytest.raises(NotVerified, match="used"):
@@ -84,9 +84,9 @@ async def test_a_claim_that_was_given_back_unused_can_be_used_once(
     harness: ServiceHarness, port: Gateway, tool_server: Verifier
 ) -> None:
     claim = await decided(harness)
-    first = await granted(port, claim, "worker-1")
+    first = await granted(port, claim, "1" * 32)
     await port.release(claim.item_id, first.fence, has_begun=True)
-    again = await granted(port, claim, "worker-2")
+    again = await granted(port, claim, "2" * 32)
 
     tool_server.verify(again.receipt, tool="process_refund", args=ARGS)
     with pytest.raises(NotVerified, match="used"):
@@ -113,11 +113,11 @@ async def test_a_call_that_is_approved_again_in_a_new_state_has_no_second_use(
 
     _, claim = await asked(harness)
     await approve()
-    first = read(await ask(OPEN, "worker-1"))
+    first = read(await ask(OPEN, "1" * 32))
     await harness.agents.release(claim.item_id, first.attempt)
-    await ask(CLOSED, "worker-2")
+    await ask(CLOSED, "2" * 32)
     await approve()
-    again = read(await ask(CLOSED, "worker-3"))
+    again = read(await ask(CLOSED, "3" * 32))
 
     assert again.state != first.state
     assert again.jti == first.jti
@@ -127,12 +127,12 @@ async def test_people_who_let_a_doubtful_call_run_again_give_it_another_use(
     harness: ServiceHarness, tool_server: Verifier
 ) -> None:
     claim = await decided(harness)
-    first = await granted(harness.agents, claim, "worker-1")
+    first = await granted(harness.agents, claim, "1" * 32)
     tool_server.verify(first.receipt, tool="process_refund", args=ARGS)
     await harness.doubt(claim.item_id)
     await harness.decide(claim.item_id, Reconcile(finding=Finding.RERUN))
 
-    again = await granted(harness.agents, claim, "worker-2")
+    again = await granted(harness.agents, claim, "2" * 32)
 
     tool_server.verify(again.receipt, tool="process_refund", args=ARGS)
 
@@ -141,7 +141,7 @@ async def test_nobody_gets_another_use_by_a_record_that_says_people_gave_it(
     harness: ServiceHarness,
 ) -> None:
     claim = await decided(harness)
-    first = await granted(harness.agents, claim, "worker-1")
+    first = await granted(harness.agents, claim, "1" * 32)
     await harness.agents.release(claim.item_id, first.fence)
 
     await forge(
@@ -150,7 +150,7 @@ async def test_nobody_gets_another_use_by_a_record_that_says_people_gave_it(
         lambda approval, item: (approval, item.with_(reconciled_fence=1)),
     )
 
-    refused = await harness.agents.claim(claim.with_(owner="worker-2"))
+    refused = await harness.agents.claim(claim.with_(owner="2" * 32))
     assert refused == Refused(reason=NOT_PROVEN, state=ItemState.AUTHORIZED)
 
 
@@ -161,7 +161,7 @@ async def test_a_tool_that_may_repeat_a_call_has_a_use_for_each_claim(
     first = await receipt_of(harness, claim)
     await harness.owner_dies(claim.item_id)
 
-    again = await receipt_of(harness, claim.with_(owner="worker-2"))
+    again = await receipt_of(harness, claim.with_(owner="2" * 32))
 
     assert (first.attempt, again.attempt) == (1, 2)
     assert first.jti != again.jti
@@ -183,7 +183,7 @@ async def test_no_receipt_of_an_id_ends_later_than_a_ledger_remembers_it(
 
     opened_s = (await harness.item(claim.item_id)).changed_at_ms // 1000
     await forge(harness, claim.item_id, old)
-    later = await receipt_of(harness, claim.with_(owner="worker-2"))
+    later = await receipt_of(harness, claim.with_(owner="2" * 32))
 
     assert later.jti == first.jti
     assert later.exp == opened_s + lives_s

@@ -257,12 +257,12 @@ async def still_members(item: Item) -> list[Reviewer]:
     return [person(vote.by.user) for vote in item.votes]
 
 
-def claim_of(ref: TurnRef, verdict: Verdict, owner: str = "worker-1") -> ClaimRequest:
+def claim_of(ref: TurnRef, verdict: Verdict, owner: str = "0" * 32) -> ClaimRequest:
     """Return the claim that a held call's executor would make."""
     return ClaimRequest(
         item_id=verdict.item_id,
         ref=ref,
         tool=verdict.tool,
         tool_call_id=verdict.tool_call_id,
-        owner=owner,
-    )
+        owner="0" * 32,
+    ).with_(owner=owner)

@@ -35,7 +35,7 @@ async def held_call(
         ref=ref,
         tool=verdict.tool,
         tool_call_id=verdict.tool_call_id,
-        owner="w",
+        owner="0" * 32,
     )
     return click, claim
 

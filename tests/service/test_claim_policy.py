@@ -27,7 +27,6 @@ from keyturn.gateway.protocol.receipts import (
     verify_receipt,
 )
 from keyturn.gateway.protocol.records import Effect, ItemState
-from keyturn.gateway.protocol.run_context import one_write
 from keyturn.gateway.protocol.wire import (
     AnswerKind,
     Claimed,
@@ -315,8 +314,7 @@ async def test_the_same_claim_has_one_receipt_and_another_attempt_its_id(
 ) -> None:
     claim = await decided(harness)
 
-    with one_write():
-        first, again = [await claimed(harness, claim) for _ in range(2)]
+    first, again = [await claimed(harness, claim) for _ in range(2)]
     assert first.receipt == again.receipt
     await harness.agents.release(claim.item_id, first.fence)
     other = await receipt_of(harness, claim.with_(owner="worker-2"))
@@ -329,16 +327,14 @@ async def test_the_same_claim_has_one_receipt_and_another_attempt_its_id(
 async def test_a_claim_that_is_asked_for_again_has_no_receipt_once_it_is_frozen(
     harness: ServiceHarness,
 ) -> None:
-    claim, write = await decided(harness), dict[str, str]()
-    with one_write(write):
-        await claimed(harness, claim)
+    claim = await decided(harness)
+    await claimed(harness, claim)
 
     scope = FreezeScope(kind=ScopeKind.TOOL, name="process_refund")
     await harness.reviews.freezes.freeze(scope, "T0/U0BEN", "stop")
 
     # It may have begun, so it is not refused as if it had not.
-    with one_write(write):
-        assert await harness.agents.claim(claim) == InDoubt()
+    assert await harness.agents.claim(claim) == InDoubt()
 
 
 async def test_each_decision_is_signed_and_says_what_was_seen(

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from keyturn.gateway.approvals.decisions import (
     Approve,
@@ -18,13 +19,13 @@ from keyturn.gateway.approvals.decisions import (
 )
 from keyturn.gateway.approvals.events import EventName
 from keyturn.gateway.protocol.records import Finding, ItemState, Result
-from keyturn.gateway.protocol.run_context import one_write
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.protocol.wire import (
     Busy,
     Claimed,
     ClaimRequest,
     Done,
+    TurnRef,
 )
 from keyturn.gateway.store.connection.connection import Connection
 from tests.conftest import eventually
@@ -55,27 +56,38 @@ async def test_an_attempt_that_asks_again_after_a_lost_answer_keeps_its_claim(
 ) -> None:
     claim = await harness.approved()
 
-    with one_write():
-        first, again = [await harness.agents.claim(claim) for _ in range(2)]
+    first, again = [await harness.agents.claim(claim) for _ in range(2)]
 
     assert isinstance(first, Claimed)
     assert first == again
 
 
-@pytest.mark.parametrize("owner", ["worker-1", "worker-2", "worker-1 worker-1"])
-async def test_another_request_of_any_owner_waits_for_the_one_that_runs(
-    harness: ServiceHarness, owner: str
+async def test_another_attempt_waits_for_the_one_that_runs(
+    harness: ServiceHarness,
 ) -> None:
-    """A state that is replayed names its old owner, and has no effect again."""
     claim = await harness.approved()
+    other = claim.with_(owner="1" * 32)
     first = await harness.granted(claim)
 
-    replays = [await harness.agents.claim(claim.with_(owner=owner)) for _ in range(3)]
+    waits = [await harness.agents.claim(other) for _ in range(3)]
     await harness.agents.finish(claim.item_id, first.fence, RAN)
-    after = await harness.agents.claim(claim.with_(owner=owner))
+    after = [await harness.agents.claim(one) for one in (claim, other)]
 
-    assert [type(one) for one in replays] == [Busy] * 3
-    assert after == Done(result=RAN)
+    assert [type(one) for one in waits] == [Busy] * 3
+    assert after == [Done(result=RAN)] * 2
+
+
+@pytest.mark.parametrize("owner", ["", "worker-1", "0" * 31, "0" * 37, "g" * 32])
+def test_an_attempt_has_a_random_name(owner: str) -> None:
+    # Two processes that have one name would both be granted the call.
+    with pytest.raises(ValidationError):
+        ClaimRequest(
+            item_id="ap.0",
+            ref=TurnRef(agent="a", thread="t", message_id="m"),
+            tool="x",
+            tool_call_id="c",
+            owner=owner,
+        )
 
 
 @pytest.mark.parametrize("ok", [True, False])

@@ -293,7 +293,7 @@ async def test_a_standing_approval_itself_is_never_claimed(
             ref=ref,
             tool=item.tool,
             tool_call_id=item.ctx.tool_call_id,
-            owner="w",
+            owner="0" * 32,
         )
     )
 

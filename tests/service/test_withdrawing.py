@@ -80,7 +80,8 @@ async def over_http(harness: ServiceHarness, ref: TurnRef, item_id: str) -> None
 async def by_program(harness: ServiceHarness, ref: TurnRef, item_id: str) -> None:
     calls = RunCalls(harness.store, harness.agents, tenant="default")
     assert await calls.withdraw(ref.run_ref) == (item_id,)
-    assert await calls.withdraw(ref.run_ref, [item_id]) == ()
+    assert await calls.withdraw(ref.run_ref, [item_id]) == (item_id,)
+    assert await calls.withdraw(ref.run_ref) == ()
 
 
 @pytest.mark.parametrize("withdraw", [by_program, over_http])

@@ -10,12 +10,9 @@ import zlib
 import pytest
 
 from keyturn.gateway.approvals.decisions import Edit
-from keyturn.gateway.store.http.kept_answers import KeptAnswer, KeptAnswers
 from keyturn.gateway.store.sealing import encryption
-from keyturn.gateway.store.sealing.encryption import MARK, packed, unpacked
-from keyturn.gateway.store.sealing.sealing import MARK as SEAL_MARK
+from keyturn.gateway.store.sealing.encryption import packed, unpacked
 from keyturn.gateway.store.store import Store
-from keyturn.gateway.trust.seals import SEAL_BYTES
 from tests.service.harness import ANA, ServiceHarness
 from tests.store_secrets import SECRETS
 from tests.stored_records import document
@@ -96,33 +93,3 @@ async def test_a_record_is_one_document_and_is_read_as_it_was_written(
     # What its key, its action and the fields of the head have is not repeated.
     assert not found.keys() & {"id", "rev", "expires_at_ms"}
     assert not found["items"][0].keys() & {"id", "ctx", "tool", "state"}
-
-
-# The answer to a write is stored for a repeated request, and readable only for it.
-
-WORD = "canary-answered"
-ANSWER = KeptAnswer(request="hash", body=WORD)
-
-
-def answers(store: Store) -> KeptAnswers:
-    return KeptAnswers(store, tenant="default")
-
-
-async def stored(store: Store, key: str) -> bytes:
-    name = store.keys_of_tenant("default").http_answer("support", key)
-    found = await store.conn.command("GET", name)
-    assert isinstance(found, bytes)
-    return found[len(SEAL_MARK) + SEAL_BYTES :]
-
-
-async def test_an_answer_is_encrypted_and_found_again(store: Store) -> None:
-    plain = answers(store)
-    await plain.keep("support", "k1", ANSWER)
-    store.conn.encrypts = True
-    await answers(store).keep("support", "k2", ANSWER)
-
-    assert WORD.encode() in unpacked(await stored(store, "k1"))
-    assert (await stored(store, "k2")).startswith(MARK)
-    store.conn.encrypts = False
-    for key in ("k1", "k2"):
-        assert await plain.find("support", key) == ANSWER

@@ -169,7 +169,7 @@ async def test_a_second_approval_does_not_run_the_call_again(
             item_id=item.id,
             tool=item.tool,
             tool_call_id=item.ctx.tool_call_id,
-            owner="worker-2",
+            owner="1" * 32,
         )
         agents = AgentService(stack.store, lambda: RULES)
 

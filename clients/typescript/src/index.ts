@@ -155,12 +155,10 @@ export class Keyturn {
     path: P,
     body: Bodies[P],
   ): Promise<Replies[P]> {
-    // With one key for all attempts, a repeated request gets the same answer.
-    const headers = { "Idempotency-Key": randomUUID() };
     for (let pause = FIRST_PAUSE_MS; ; pause = Math.min(2 * pause, LONGEST_PAUSE_MS)) {
       let why = "it cannot be reached";
       try {
-        const found = await this.api.POST(path as never, { body, headers } as never);
+        const found = await this.api.POST(path as never, { body } as never);
         const { data, error, response } = found as Reply;
         if (response.ok) return data as Replies[P];
         const problem = (error ?? {}) as Partial<Schemas["Problem"]>;

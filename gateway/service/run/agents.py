@@ -463,7 +463,8 @@ class RunCalls(TenantService):
             resumes: queue a job that resumes the agent.
 
         Returns:
-            The ids of the calls that were withdrawn.
+            The ids of the calls that were withdrawn; of ``item_ids`` also those that
+            were withdrawn before, so that a repeated request gets the same answer.
         """
         chosen = [
             item.id
@@ -473,15 +474,14 @@ class RunCalls(TenantService):
             and not is_late(loaded.approval, item, loaded.now_ms)
             and (not item.is_auto_approved if item_ids is None else item.id in item_ids)
         ]
-        if not chosen:
-            return ()
-        await self._agents.withdraw_items(frozenset(chosen))
-        if resumes:
+        if chosen:
+            await self._agents.withdraw_items(frozenset(chosen))
+        if chosen and resumes:
             job = Job.to_resume(self._tenant, run.agent, run.thread)
             # Queued after the calls have ended, so that the agent is not resumed too
             # early. A second job for the same thread is harmless.
             await self._store.queue(self._keys).put(job)
-        return await self._ended_of(chosen)
+        return await self._ended_of(run, chosen if item_ids is None else item_ids)
 
     async def settle(
         self, run: RunRef, asked: Collection[str], *, is_finished: bool
@@ -517,8 +517,8 @@ class RunCalls(TenantService):
         ids = await approvals.unfinished_of_run(self._keys, run)
         return await approvals.load_each(ids)
 
-    async def _ended_of(self, chosen: Sequence[str]) -> tuple[str, ...]:
-        """Return the chosen calls that are withdrawn.
+    async def _ended_of(self, run: RunRef, chosen: Collection[str]) -> tuple[str, ...]:
+        """Return the chosen calls of a run that are withdrawn.
 
         A call that was approved and started concurrently is not among them.
         """
@@ -526,7 +526,8 @@ class RunCalls(TenantService):
         ids = dict.fromkeys(approval_of(item_id)[0] for item_id in chosen)
         ended = {
             item.id
-            for loaded in await self._store.approvals.load_each(ids)
+            for loaded in await self._load_each(ids)
+            if loaded.approval.run_ref == run
             for item in loaded.approval.items
             if item.state is ItemState.WITHDRAWN
         }

@@ -56,7 +56,6 @@ from keyturn.gateway.protocol.records import (
     Result,
     RunRef,
 )
-from keyturn.gateway.protocol.run_context import attempt_of
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.service.run import proving
 from keyturn.gateway.service.submit.call_evaluation import (
@@ -112,15 +111,14 @@ class ClaimService(PolicyService):
     async def claim(self, request: wire.ClaimRequest) -> wire.ClaimReply:
         """Grant one execution of an authorized call, checked against the record.
 
-        An attempt is an owner and one write (`run_context.one_write`). A repeated claim
-        of an attempt gets the same grant; other attempts wait until this one ends.
+        A repeated claim by one owner gets the same grant; other owners wait until this
+        one ends.
 
         Raises:
             StoreUnavailable: when it is not known to be granted, or the record changes
                 too often.
         """
         began_ns = time_ns()
-        request = request.with_(owner=attempt_of(request.owner))
         approval_id, index = approval_of(request.item_id)
         compute = partial(self._claimed, request=request)
         try:

@@ -59,7 +59,6 @@ class Sealed(StrEnum):
     REJECTION = "rejection"
     EDIT = "edit"
     EVENT = "event"
-    HTTP_ANSWER = "http_answer"
     VIEW = "view"
     DEFINITIONS = "definitions"
     LEFT_CALL = "left_call"

@@ -81,7 +81,7 @@ async def worker_dies(stack: Stack, verdict: Verdict) -> None:
             ref=ref,
             tool=verdict.tool,
             tool_call_id=ctx.tool_call_id,
-            owner="worker-1",
+            owner="0" * 32,
         )
     )
     assert claim.kind == "new"

@@ -57,7 +57,7 @@ async def cut_off(stack: Stack, verdict: Verdict) -> None:
         ref=ref,
         tool=item.tool,
         tool_call_id=item.ctx.tool_call_id,
-        owner="worker-1",
+        owner="0" * 32,
     )
     reply = await stack.agents.claim(request)
     assert reply.kind == "new"

@@ -166,7 +166,7 @@ async def test_a_late_report_wakes_a_workflow_that_waits_for_reviewers(
                 ),
                 tool=TOOL,
                 tool_call_id=held.call.key,
-                owner="another attempt",
+                owner="0" * 32,
             )
         )
         waking = asyncio.create_task(Waker(world.client, world.gate).run())

@@ -18,14 +18,12 @@ from keyturn.gateway.approvals.events import Event
 from keyturn.gateway.errors import CorruptRecord
 from keyturn.gateway.failures import log_failure
 from keyturn.gateway.protocol.records import Record
-from keyturn.gateway.store.connection.connection import fields, number, text
+from keyturn.gateway.store.connection.connection import Argument, fields, number, text
 from keyturn.gateway.store.keys import KEEP_MS, Keys
 from keyturn.gateway.store.runs.jobs import GROUP, Job
-from keyturn.gateway.store.scripts.script import Script
-from keyturn.gateway.store.sealing.event_seals import sealed_texts
+from keyturn.gateway.store.sealing.conditional_write import Check, write_if
 from keyturn.gateway.store.sealing.sealing import Repository
 
-STALL = Script("stall", is_fenced=True)
 HALTED = "halted"
 """Field of a thread's facts: the checkpoint of a halt, and the reason."""
 
@@ -172,8 +170,8 @@ class StalledRuns(Repository):
     ) -> bool:
         """Change a run's record; False if it changed since it was read.
 
-        Also False if another worker has put the job back. That worker will record the
-        result, so nothing changes.
+        True if another worker has put the job back or finished it: that worker records
+        the result, so nothing changes.
 
         Args:
             keys: keys of the tenant.
@@ -190,35 +188,54 @@ class StalledRuns(Repository):
 
         Raises:
             StoreUnavailable: when the result is unknown.
+            LeaseLost: another process has the lease now; nothing was written.
         """
         known = before if isinstance(before, StalledRun) else None
         body = before.body if isinstance(before, StalledRun) else before or b""
-        whose = after or known
+        jobs = [one.model_dump_json() for one in again]
+        checks: list[Check] = [(["HGET", keys.stalled, run], body)]
+        writes: list[list[Argument]] = [["HDEL", keys.stalled, run]]
+        if after:
+            writes = [["HSET", keys.stalled, run, after.model_dump_json()]]
+        if delivery:
+            acknowledged: list[Argument] = ["XACK", keys.jobs, GROUP, delivery]
+            # The acknowledgement is the last check: only one worker's counts. Without
+            # jobs to queue, a repeated one is harmless.
+            if jobs:
+                checks.append((acknowledged, 1))
+            else:
+                writes.append(acknowledged)
+            writes.append(["XDEL", keys.jobs, delivery])
+        if is_dropped:
+            writes.append(["SET", keys.dropped(run), 1, "PX", KEEP_MS])
+        if undone:
+            bodies = [one.model_dump_json() for one in undone]
+            writes.append(["ZREM", keys.retry, *bodies])
+        writes += await self._queueing(keys, jobs, delay_ms)
         # Without a record, the facts of no thread.
-        place = (whose.agent, whose.thread) if whose else ("", "")
-        reply = await STALL(
-            self._conn,
-            runs=keys.stalled,
-            dropped=keys.dropped(run),
-            facts=keys.thread_facts(*place),
-            retry=keys.retry,
-            jobs=keys.jobs,
-            outbox=keys.outbox,
-            audit=keys.audit,
-            id=run,
-            before=body,
-            after=after.model_dump_json() if after else "",
-            is_dropped=is_dropped,
-            group=GROUP,
-            delivery=delivery,
-            undone=[one.model_dump_json() for one in undone],
-            again=[one.model_dump_json() for one in again],
-            delay_ms=delay_ms,
-            keep_ms=KEEP_MS,
-            forgotten=forgotten,
-            events=sealed_texts(self._conn, keys, events),
-        )
-        return text(reply[0]) != "moved"
+        if forgotten and (whose := after or known):
+            facts = keys.thread_facts(whose.agent, whose.thread)
+            writes.append(["HDEL", facts, forgotten])
+        if await write_if(
+            self._conn, keys, checks, *writes,
+            outbox=events, audit=events, is_fenced=True,
+        ):  # fmt: skip
+            return True
+        # With an unchanged record, only the acknowledgement can have failed.
+        stored = await self._conn.command("HGET", keys.stalled, run)
+        return bool(delivery and jobs) and text(stored) == (known.body if known else "")
+
+    async def _queueing(
+        self, keys: Keys, jobs: Sequence[str], delay_ms: int
+    ) -> list[list[Argument]]:
+        if not jobs:
+            return []
+        if delay_ms:
+            due_ms = await self._conn.now_ms(keys.retry) + delay_ms
+            return [["ZADD", keys.retry, due_ms, one] for one in jobs]
+        # All resume jobs of a thread have the same text, so this cancels a later one.
+        added: list[list[Argument]] = [["XADD", keys.jobs, "*", "j", it] for it in jobs]
+        return [["ZREM", keys.retry, *jobs], *added]
 
 
 def _read(keys: Keys, run: str, raw: bytes) -> StalledRun:

@@ -14,6 +14,7 @@ Check = tuple[Sequence[Argument], Argument]
 """A command that reads one value, and the reply that was read; "" for none."""
 
 WRITE_IF = Script("write_if")
+FENCED_WRITE_IF = Script("write_if", is_fenced=True)
 
 
 async def write_if(
@@ -23,6 +24,7 @@ async def write_if(
     *commands: Sequence[Argument],
     outbox: Iterable[Event] = (),
     audit: Iterable[Event] = (),
+    is_fenced: bool = False,
 ) -> bool:
     """Run commands in one step; False, and nothing is written, if a value has changed.
 
@@ -33,16 +35,19 @@ async def write_if(
         commands: commands to run.
         outbox: events for the outbox, written in the same step.
         audit: events for the audit log.
+        is_fenced: True if it requires the lease of the current context.
 
     Raises:
         StoreUnavailable: when the result is unknown.
+        LeaseLost: another process has the lease now; nothing was written.
     """
     words: list[Argument] = []
     for read, expected in checks:
         words += [len(read), *read, expected]
     for command in commands:
         words += [len(command), *command]
-    reply = await WRITE_IF(
+    script = FENCED_WRITE_IF if is_fenced else WRITE_IF
+    reply = await script(
         conn,
         outbox=keys.outbox,
         audit=keys.audit,

@@ -21,7 +21,7 @@ from keyturn.gateway.protocol.records import Finding, ItemState
 from keyturn.gateway.resume.graphs import attached
 from keyturn.gateway.resume.langgraph_local import Runner
 from keyturn.gateway.service.run.agents import AgentService
-from keyturn.gateway.store.runs.jobs import Delivery, JobQueue
+from keyturn.gateway.store.runs.jobs import Delivery, JobQueue, input_of
 from keyturn.gateway.store.store import Store
 from tests.conftest import eventually
 from tests.levels import size
@@ -235,7 +235,8 @@ async def taken_by_one_that_dies(stack: Stack, text: str) -> Delivery:
     delivery = await queue.take("one-that-dies", block_ms=1000)
     assert delivery
     with connected(AgentService(stack.store, lambda: RULES)):
-        await stack.runner.start("t1", delivery.job.input, key=delivery.job.id)
+        given = input_of(stack.store.sealing, delivery.job)
+        await stack.runner.start("t1", given, key=delivery.job.id)
     return delivery
 
 

@@ -277,8 +277,8 @@ async def test_each_text_of_a_stream_and_of_a_standing_approval_is_encrypted(
     for turn in cast("list[Reply]", await store.conn.command("KEYS", "*:turn:*")):
         verdicts = await store.conn.command("GET", text(turn))
         assert isinstance(verdicts, bytes)
-        # Behind its approvals and the seal.
-        assert verdicts.partition(b"\n")[2][SEAL_BYTES:].startswith(MARK)
+        # Behind its approvals, the mark and the seal.
+        assert verdicts.partition(b"\n")[2][1 + SEAL_BYTES :].startswith(MARK)
 
 
 async def test_an_event_that_was_encrypted_elsewhere_is_none(

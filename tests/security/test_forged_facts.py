@@ -30,7 +30,7 @@ from keyturn.gateway.store.limits.freezes import (
     ScopeKind,
     sealed_key,
 )
-from keyturn.gateway.store.runs.jobs import Job, JobKind
+from keyturn.gateway.store.runs.jobs import Job, JobKind, sealed_job
 from keyturn.gateway.store.runs.threads import ThreadFacts
 from keyturn.gateway.store.scripts.fences import holding
 from keyturn.gateway.store.sealing.encryption import packed
@@ -260,14 +260,17 @@ START = Job(
     id="0" * 16,
 )
 
+ZEROS = f"{'A' * 22}=="
+
 FORGED_JOBS: dict[str, Callable[[Job], Job]] = {
-    "without a seal": lambda one: one.with_(seal=""),
-    "with a seal of zeros": lambda one: one.with_(seal="00" * 16),
-    "with other words": lambda one: one.with_(input="pay Eve"),
+    "without a seal": lambda one: one.with_(input=one.input[24:]),
+    "as a plain text": lambda one: one.with_(input="pay Eve"),
+    "with a seal of zeros": lambda one: one.with_(input=f"{ZEROS}{one.input[24:]}"),
+    "with other words": lambda one: one.with_(input=one.input.replace("Eve", "Bob")),
     "for another thread": lambda one: one.with_(thread="t2"),
     "for another agent": lambda one: one.with_(agent="ops"),
     "with another id": lambda one: one.with_(id="1" * 16),
-    "with a seal that is none": lambda one: one.with_(seal="zz"),
+    "with a seal that is none": lambda one: one.with_(input=f"zz!{one.input[3:]}"),
 }
 
 
@@ -275,7 +278,7 @@ FORGED_JOBS: dict[str, Callable[[Job], Job]] = {
 async def test_a_forged_job_starts_nothing(attack: Attack, how: str) -> None:
     queue = attack.store.queue(attack.keys)
     await queue.prepare()
-    await queue.put(START)
+    await queue.put(sealed_job(attack.store.sealing, START))
     [entry] = cast(
         "list[tuple[bytes, dict[bytes, bytes]]]",
         await attack.do("XRANGE", attack.keys.jobs, "-", "+"),

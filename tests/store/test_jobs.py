@@ -19,6 +19,7 @@ from keyturn.gateway.store.sealing.encryption import MARK
 from keyturn.gateway.store.store import Store
 
 JOB = Job(kind=JobKind.START, tenant="default", agent="x", thread="t", input="hi")
+RESUME = Job.to_resume("default", "x", "t")
 
 
 @pytest.fixture
@@ -52,19 +53,19 @@ async def test_a_thread_is_started_with_what_was_written(
 
 
 async def test_a_job_is_not_put_back_by_two_who_had_it(queue: JobQueue) -> None:
-    await queue.put(JOB)
+    await queue.put(RESUME)
     [delivery] = await taken(queue)
-    resumed = Delivery(delivery.id, JOB.with_(kind=JobKind.RESUME, input=""))
+    other = Delivery(delivery.id, RESUME.with_(id="other"))
 
     await asyncio.gather(
-        queue.later(delivery, delay_ms=-1), queue.later(resumed, delay_ms=-1)
+        queue.later(delivery, delay_ms=-1), queue.later(other, delay_ms=-1)
     )
 
     assert await queue.depth() == 1
 
 
 async def test_a_job_that_was_done_is_not_put_back(queue: JobQueue) -> None:
-    await queue.put(JOB)
+    await queue.put(RESUME)
     [delivery] = await taken(queue)
     await queue.done(delivery)
 
@@ -79,7 +80,7 @@ async def test_a_worker_with_much_to_do_still_takes_over_abandoned_jobs(
     clock = 1_000.0
     monkeypatch.setattr(jobs, "monotonic", lambda: clock)
     for number in range(4):
-        await queue.put(JOB.with_(id=f"id{number}"))
+        await queue.put(RESUME.with_(id=f"id{number}"))
     first = await queue.take("dead", block_ms=1)
     assert first is not None
     keys = store.keys_of_tenant("default")
@@ -96,7 +97,7 @@ async def test_a_worker_with_much_to_do_still_takes_over_abandoned_jobs(
 
 
 async def test_a_renewed_job_is_not_taken_over(store: Store, queue: JobQueue) -> None:
-    await queue.put(JOB)
+    await queue.put(RESUME)
     [delivery] = await taken(queue)
     keys = store.keys_of_tenant("default")
     await store.conn.command(

@@ -142,7 +142,7 @@ CONN = Connection("redis://127.0.0.1:1")
 
 
 def test_what_is_no_text_is_left_out() -> None:
-    assert read(CONN, "key", {"ap_1.0": b"5 6 done \xff"}).precedents == ()
+    assert read(CONN, "key", {"ap_1.0": b"5 \xff done {}"}).precedents == ()
 
 
 def test_a_call_of_tier_auto_is_written_as_any_other_precedent() -> None:

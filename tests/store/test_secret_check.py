@@ -14,7 +14,7 @@ from keyturn.gateway.errors import ForgedRecord, SettingsError, StoreUnavailable
 from keyturn.gateway.service.decide.reviews import ReviewService
 from keyturn.gateway.store.keys import Keys
 from keyturn.gateway.store.open_store import open_store
-from keyturn.gateway.store.runs.jobs import Job, JobKind
+from keyturn.gateway.store.runs.jobs import Job, JobKind, sealed_job
 from keyturn.gateway.store.sealing.event_seals import parts_of, sealed_text
 from keyturn.gateway.store.store import Store
 from tests.service.audit_harness import AuditHarness
@@ -159,7 +159,7 @@ async def test_a_job_that_starts_an_agent_is_left_in_the_queue(
 ) -> None:
     queue = store.queue(keys)
     await queue.prepare()
-    await newer.queue(keys).put(START)
+    await newer.queue(keys).put(sealed_job(newer.sealing, START))
 
     with pytest.raises(StoreUnavailable, match=UNKNOWN):
         await queue.take("forgotten", block_ms=1)

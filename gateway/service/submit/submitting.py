@@ -45,16 +45,10 @@ from keyturn.gateway.store.records.atomic_write import Loaded
 from keyturn.gateway.store.records.turn_opener import Preconditions
 from keyturn.gateway.store.runs.run_list import Listed
 from keyturn.gateway.store.runs.threads import ThreadFacts
-from keyturn.gateway.store.sealing.encryption import (
-    decrypted,
-    encrypted,
-    packed,
-    unpacked,
-)
+from keyturn.gateway.store.sealing.encryption import packed, unpacked
 from keyturn.gateway.store.sealing.sealing import Sealed, Sealing
 from keyturn.gateway.store.store import Store
 from keyturn.gateway.triage.asking import Triage
-from keyturn.gateway.trust.seals import SEAL_BYTES
 
 T = TypeVar("T")
 
@@ -461,13 +455,11 @@ class StoredVerdicts(Record):
         Raises:
             CorruptRecord: when it is damaged, or not sealed as this turn's.
         """
-        line, _, rest = stored.partition(b"\n")
-        seal, body = rest[:SEAL_BYTES], rest[SEAL_BYTES:]
-        place = _place(turn_key, line)
+        line, _, sealed = stored.partition(b"\n")
+        body = sealing.opened(Sealed.VERDICTS, _place(turn_key, line), sealed)
+        if body is None:
+            raise CorruptRecord(turn_key)
         try:
-            if not sealing.is_valid(Sealed.VERDICTS, place, body, seal):
-                raise CorruptRecord(turn_key)
-            body = decrypted(sealing.conn, (Sealed.VERDICTS, turn_key), body)
             found = cls.model_validate_json(unpacked(body))
             ids = {str(n): one for n, one in enumerate(line.decode().split())}
             return _renamed(found, ids)
@@ -552,9 +544,8 @@ def _written(
 ) -> bytes:
     line = " ".join(approvals).encode("ascii")
     body = packed(found.model_dump_json(exclude_defaults=True))
-    body = encrypted(sealing.conn, (Sealed.VERDICTS, turn_key), body)
-    seal = sealing.seal(Sealed.VERDICTS, _place(turn_key, line), body)
-    return b"%b\n%b%b" % (line, seal, body)
+    sealed = sealing.sealed(Sealed.VERDICTS, _place(turn_key, line), body)
+    return b"%b\n%b" % (line, sealed)
 
 
 def _place(turn_key: str, line: bytes) -> tuple[str, str]:

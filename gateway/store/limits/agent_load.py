@@ -35,12 +35,8 @@ from keyturn.gateway.store.limits.precedents import Known, read_all
 from keyturn.gateway.store.runs.threads import ThreadFacts, read_facts
 from keyturn.gateway.store.scripts.script import Script
 from keyturn.gateway.store.sealing.conditional_write import write_if
-from keyturn.gateway.store.sealing.event_seals import (
-    opened_rejection,
-    sealed_rejection,
-    sealed_texts,
-)
-from keyturn.gateway.store.sealing.sealing import Repository, Sealed
+from keyturn.gateway.store.sealing.event_seals import sealed_texts
+from keyturn.gateway.store.sealing.sealing import Repository, Sealed, Seals
 
 LOAD_CONTEXT = Script("load_context", writes=False)
 CONFIRMED_CONTEXT = Script("load_context")
@@ -144,7 +140,9 @@ def rejection_effects(
     name, calls = keys.rejected(approval.agent, approval.thread), list[list[str]]()
     for item, word in words:
         call = fingerprint(item.tool, item.requested_args)
-        calls.append([call, sealed_rejection(conn, name, call, _rejection(word))])
+        place, body = (name, call), _rejection(word)
+        stored = Seals(conn).sealed_text(Sealed.REJECTION, place, body)
+        calls.append([call, stored])
     return {
         "calls": calls,
         "after": pause_after,
@@ -256,7 +254,8 @@ class AgentLoadStore(Repository):
         rejections: dict[str, Rejection] = {}
         for call, value in found.items():
             turn, _, stored = value.partition(b" ")
-            body = opened_rejection(self._conn, name, call, stored)
+            place = (name, call)
+            body = self._sealing.opened_text(Sealed.REJECTION, place, stored)
             if body is None or not turn.isdigit():
                 await self._sealing.refuse(
                     keys, Sealed.REJECTION, value, agent=agent, thread=thread

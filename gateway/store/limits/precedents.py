@@ -20,16 +20,16 @@ from keyturn.gateway.approvals.repeating import precedent_of
 from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.store.connection.connection import Connection, Reply, fields, text
 from keyturn.gateway.store.keys import KEEP_MS, Keys
-from keyturn.gateway.store.sealing.encryption import opened_words, sealed_words
+from keyturn.gateway.store.sealing.sealing import Sealed, Seals
 
 logger = logging.getLogger(__name__)
 
-_LABEL = "precedent"
 _ELSEWHERE = {"call", "since_ms", "at_ms"}
 _CHANGES = "n"
 """Field with the number of the latest change."""
 
 _LET_RUN = ItemState.AUTHORIZED
+_STATES = {kind.value: state for state, kind in reversed(KINDS.items())}
 
 Row = tuple[str, str, str | bool, str, int]
 """Key, call, kind or False, body, lifetime: a precedent for scripts to write."""
@@ -53,9 +53,7 @@ class Known:
 def encrypted_rows(conn: Connection, rows: Iterable[Row]) -> list[Row]:
     """Return rows with their bodies in stored form."""
     return [
-        (key, call, kind, sealed_words(conn, (_LABEL, key, call), body), keep_ms)
-        if body
-        else (key, call, kind, body, keep_ms)
+        (key, call, kind, body and _stored(conn, key, call, body), keep_ms)
         for key, call, kind, body, keep_ms in rows
     ]
 
@@ -67,15 +65,15 @@ def read(conn: Connection, key: str, found: Mapping[str, bytes]) -> Known:
         if call == _CHANGES:
             continue
         try:
-            at, age, _, stored = (value.split(b" ", 3) + [b""] * 4)[:4]
-            body, is_sealed = opened_words(conn, (_LABEL, key, call), stored)
+            at, age, kind, stored = (value.split(b" ", 3) + [b""] * 4)[:4]
+            body = Seals(conn).opened_text(Sealed.PRECEDENT, (key, call), stored)
             times = {"since_ms": int(at) - int(age), "at_ms": int(at)}
-            one = Precedent.model_validate({**from_json(body), "call": call, **times})
-            if not is_sealed:
-                # It can only stop a call, so it counts, without the people it names.
+            if body is None:
+                # It can only stop a call, so it counts, without what it contains.
                 logger.warning("precedent.unsealed call=%s", call)
-                one = one.with_(by=(), reason="")
-        except (TypeError, ValueError):
+            known = from_json(body) if body else {"state": _STATES[text(kind)]}
+            one = Precedent.model_validate({**known, "call": call, **times})
+        except (KeyError, TypeError, ValueError):
             logger.warning("precedent.unreadable call=%s", call)
             continue
         if one.state in KINDS:
@@ -143,7 +141,11 @@ def _placed(keys: Keys, approval: Approval, item: Item) -> tuple[str, Precedent]
 
 def body_of(conn: Connection, key: str, what: Precedent) -> str:
     """Return a precedent's body in stored form."""
-    return sealed_words(conn, (_LABEL, key, what.call), _json(what))
+    return _stored(conn, key, what.call, _json(what))
+
+
+def _stored(conn: Connection, key: str, call: str, body: str) -> str:
+    return Seals(conn).sealed_text(Sealed.PRECEDENT, (key, call), body)
 
 
 def _json(what: Precedent) -> str:

@@ -11,10 +11,8 @@ are fixed, but a member may leave for a separate card.
 from __future__ import annotations
 
 import json
-import re
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from typing import cast
 
 from pydantic import Field
@@ -48,7 +46,6 @@ _IN_SUMMARY = 2**53
 _MENTIONED = "asked "
 _POSTING = "posting"
 _URL = "url"
-_SEAL = re.compile(r"(?:[0-9a-f]{2})+", re.ASCII)
 
 _NOTHING: dict[str, str] = {}
 
@@ -214,8 +211,8 @@ class ReadPageStore(AttachedStore):
         # One field for each page, so that concurrent requests do not overwrite each
         # other.
         name, own = f"{reader} {page}", keys.opened(approval)
-        seal = self._sealing.seal(Sealed.PAGE, (own, name), b"")
-        await self._attach(keys, approval, own=own, newest={name: seal.hex()})
+        seal = self._sealing.sealed_text(Sealed.PAGE, (own, name), "")
+        await self._attach(keys, approval, own=own, newest={name: seal})
         return await self.has_opened(keys, approval, reader=reader, pages=pages)
 
     async def has_opened(
@@ -225,17 +222,16 @@ class ReadPageStore(AttachedStore):
         own = keys.opened(approval)
         names = [f"{reader} {page}" for page in range(pages)]
         reply = await self._conn.command("HMGET", own, *names)
-        has_all = True
+        seen = 0
         for name, stored in zip(names, cast("list[bytes | None]", reply), strict=True):
-            seal = b""
-            with suppress(ValueError):
-                seal = bytes.fromhex((stored or b"").decode())
-            if not self._sealing.is_valid(Sealed.PAGE, (own, name), b"", seal):
-                has_all = False
-                if stored is not None:
-                    kind = Sealed.PAGE
-                    await self._sealing.refuse(keys, kind, stored, approval=approval)
-        return has_all
+            if stored is None:
+                continue
+            kind = Sealed.PAGE
+            if self._sealing.opened_text(kind, (own, name), stored) is None:
+                await self._sealing.refuse(keys, kind, stored, approval=approval)
+            else:
+                seen += 1
+        return seen == pages
 
 
 class CollectedCardStore(AttachedStore):
@@ -476,20 +472,17 @@ class CardStore(AttachedStore):
 
     async def put_url(self, keys: Keys, approval: str, url: str) -> None:
         """Record the address of a card, sealed: people at MCP clients open it."""
-        seal = self._sealing.seal(Sealed.CARD_URL, (keys.card(approval),), url.encode())
-        await self._attach(keys, approval, newest={_URL: f"{seal.hex()} {url}"})
+        place, body = (keys.card(approval),), json.dumps([url])
+        stored = self._sealing.sealed_text(Sealed.CARD_URL, place, body)
+        await self._attach(keys, approval, newest={_URL: stored})
 
     async def url(self, keys: Keys, approval: str) -> str:
         """Return the address of an approval's card; "" for none or an invalid seal."""
         place = await self.place(keys, approval)
         name = keys.card((place and place.collected) or approval)
-        stored = text(await self._conn.command("HGET", name, _URL))
-        seal, _, url = stored.partition(" ")
-        kind, is_hex = Sealed.CARD_URL, _SEAL.fullmatch(seal)
-        if not is_hex or place is None:
-            return ""
-        known = self._sealing.is_valid(kind, (name,), url.encode(), bytes.fromhex(seal))
-        return url if known else ""
+        stored = cast("bytes", await self._conn.command("HGET", name, _URL) or b"")
+        body = self._sealing.opened_text(Sealed.CARD_URL, (name,), stored)
+        return str(json.loads(body)[0]) if body and place else ""
 
     async def forget_place(self, keys: Keys, approval: str) -> None:
         """Forget a message that is no longer visible."""

@@ -25,7 +25,6 @@ from keyturn.gateway.store.events.readers import make_group
 from keyturn.gateway.store.keys import Keys
 from keyturn.gateway.store.scripts.script import Script
 from keyturn.gateway.store.sealing.conditional_write import write_if
-from keyturn.gateway.store.sealing.encryption import MARK, decrypted_text, encrypt_text
 from keyturn.gateway.store.sealing.sealing import Sealed, Sealing
 
 REQUEUE = Script("requeue")
@@ -33,7 +32,6 @@ REQUEUE = Script("requeue")
 logger = logging.getLogger(__name__)
 
 GROUP = "workers"
-_MARK = MARK.decode()
 _LOOKS = 60
 """Checks for abandoned jobs per lease lifetime, at most."""
 
@@ -49,9 +47,9 @@ class Job(Record):
     """Advance one thread: start it with an input, or resume it with its decisions.
 
     ``id`` distinguishes two starts with the same input. Resume jobs have no ``id``:
-    equal ones count as one job. A start job has a ``seal``, so that write access to the
-    store is not enough to start an agent. A resume job is only a hint: the worker acts
-    on the sealed record.
+    equal ones count as one job. In the store, the input of a start job is sealed, so
+    that write access to the store is not enough to start an agent. A resume job is only
+    a hint: the worker acts on the sealed record.
     """
 
     kind: JobKind
@@ -60,7 +58,6 @@ class Job(Record):
     thread: str
     input: str = ""
     id: str = ""
-    seal: str = ""
 
     @classmethod
     def to_resume(cls, tenant: str, agent: str, thread: str) -> Job:
@@ -69,34 +66,22 @@ class Job(Record):
 
 
 def sealed_job(sealing: Sealing, job: Job) -> Job:
-    """Encrypt the input of a start job if required, and seal the job."""
-    if sealing.conn.encrypts or job.input.startswith(_MARK):
-        # JSON, to distinguish it from compressed data.
-        place, text = (Sealed.JOB, *_place(job)), json.dumps([job.input])
-        job = job.with_(input=encrypt_text(sealing.conn, place, text))
-    seal = sealing.seal(Sealed.JOB, _place(job), job.input.encode())
-    return job.with_(seal=seal.hex())
-
-
-def _is_believed(sealing: Sealing, job: Job) -> bool:
-    if job.kind is JobKind.RESUME:
-        return True
-    with suppress(ValueError):
-        seal = bytes.fromhex(job.seal)
-        return sealing.is_valid(Sealed.JOB, _place(job), job.input.encode(), seal)
-    return False
+    """Return a start job in stored form, with a sealed input."""
+    place, text = _place(job), json.dumps([job.input])
+    return job.with_(input=sealing.sealed_text(Sealed.JOB, place, text))
 
 
 def input_of(sealing: Sealing, job: Job) -> str:
-    """Return a start job's input.
+    """Return the input of a start job in stored form.
 
     Raises:
-        ValueError: it was encrypted with a key that is no longer configured.
+        ValueError: its seal is invalid, or its key is no longer configured.
     """
-    if not job.input.startswith(_MARK):
-        return job.input
-    place = Sealed.JOB, *_place(job)
-    return str(json.loads(decrypted_text(sealing.conn, place, job.input.encode()))[0])
+    stored = job.input.encode()
+    body = sealing.opened_text(Sealed.JOB, _place(job), stored)
+    if body is None:
+        raise ValueError("the input of a job is not sealed for it")
+    return str(json.loads(body)[0])
 
 
 def _place(job: Job) -> tuple[str, ...]:
@@ -135,9 +120,7 @@ class JobQueue:
         return jobs - number(cast("Mapping[str, Reply]", pending)["pending"])
 
     async def put(self, job: Job) -> None:
-        """Queue a job."""
-        if job.kind is JobKind.START:
-            job = sealed_job(self._sealing, job)
+        """Queue a job in stored form."""
         await self._conn.keep(
             ["XADD", self._keys.jobs, "*", "j", job.model_dump_json()]
         )
@@ -155,8 +138,9 @@ class JobQueue:
             job: Job | None = None
             with suppress(ValueError):
                 job = Job.model_validate_json(entry.values.get("j", b""))
-                if _is_believed(self._sealing, job):
-                    return Delivery(id=entry.id, job=job)
+                if job.kind is JobKind.START:
+                    input_of(self._sealing, job)
+                return Delivery(id=entry.id, job=job)
             logger.error("job.corrupt job=%s", entry.id)
             await self._sealing.refuse(
                 self._keys,

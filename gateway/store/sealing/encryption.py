@@ -14,10 +14,6 @@ Texts outside of records (events, facts, jobs, verdicts) are bound to their plac
 encrypted with a key derived from the secret. Readers accept plain texts, too: a store
 may contain both.
 
-Comments on earlier calls are sealed if they are stored outside of a record: models and
-reviewers read them, and must not be shown forged comments. The seal precedes the text,
-since scripts take only strings, and covers the stored form.
-
 JSON starts with a brace or a bracket and a zlib stream with 0x78, which distinguishes
 the two.
 """
@@ -41,7 +37,7 @@ from keyturn.gateway.trust.encryption import (
     encrypted_by,
     encryption_keys,
 )
-from keyturn.gateway.trust.seals import Purpose, SealKeys, seal_keys
+from keyturn.gateway.trust.seals import Purpose
 
 DATA_KEY: Final = "dk"
 """Field of the head: the wrapped data key of an encrypted record."""
@@ -52,9 +48,6 @@ MARK: Final = b"\x1e"
 _MISPLACED = "what is encrypted in it belongs elsewhere"
 
 _TEXT_MARK: Final = MARK.decode()
-_SEAL: Final = 24
-"""Length of a seal in base64."""
-
 MOST_BYTES = 64 * 2**20
 """Size limit of a decompressed text: a forged stream could exhaust the memory."""
 
@@ -197,40 +190,6 @@ def decrypted_text(conn: Connection, place: Sequence[str], stored: bytes) -> byt
         return unpacked(_text_keys(conn).decrypt(raw, place))
     except (NotVerified, binascii.Error) as error:
         raise ValueError("not encrypted for this place") from error
-
-
-def sealed_words(conn: Connection, place: Sequence[str], body: str) -> str:
-    """Return JSON in stored form: its seal, then the text, encrypted if required.
-
-    Args:
-        conn: connection to the store, with the sealing keys.
-        place: where it is stored; the first part is the kind of text.
-        body: JSON.
-    """
-    text = encrypted_text(conn, place, body)
-    seal = _keys(conn).make(place[0], place[1:], text.encode())
-    return binascii.b2a_base64(seal, newline=False).decode() + text
-
-
-def opened_words(
-    conn: Connection, place: Sequence[str], stored: bytes
-) -> tuple[bytes, bool]:
-    """Return stored JSON, and whether its seal is valid for this place.
-
-    Raises:
-        ValueError: it was encrypted for another place.
-    """
-    try:
-        seal, text = base64.b64decode(stored[:_SEAL], validate=True), stored[_SEAL:]
-    except binascii.Error:
-        seal, text = b"", stored
-    if not (seal and _keys(conn).is_valid(seal, place[0], place[1:], text)):
-        seal, text = b"", stored
-    return decrypted_text(conn, place, text), bool(seal)
-
-
-def _keys(conn: Connection) -> SealKeys:
-    return seal_keys(conn.secrets, Purpose.FACTS)
 
 
 def packed(text: str) -> bytes:

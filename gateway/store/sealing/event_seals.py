@@ -22,13 +22,11 @@ from keyturn.gateway.store.keys import Keys
 from keyturn.gateway.store.sealing.encryption import (
     decrypted_text,
     encrypted_text,
-    opened_words,
-    sealed_words,
 )
 from keyturn.gateway.trust.seals import Purpose, seal_keys
 
 _LABEL = "audit-entry"
-_EVENT, _REJECTION = "event", "rejection"
+_EVENT = "event"
 _NONCE_BYTES = 12
 _SEAL = re.compile(r"([\w-]{16})\.([\w-]{22})", re.ASCII)
 
@@ -91,25 +89,6 @@ def new_entry(
     sealed = sealed_text(conn, keys, event.model_dump_json(exclude_defaults=True))
     body, seal = parts_of(sealed)
     return ["XADD", stream, "*", "e", body, "at", at_ms, "s", seal]
-
-
-def sealed_rejection(conn: Connection, rejected: str, call: str, body: str) -> str:
-    """Return the rejection of a call in stored form, sealed for its thread and call."""
-    return sealed_words(conn, (_REJECTION, rejected, call), body)
-
-
-def opened_rejection(
-    conn: Connection, rejected: str, call: str, stored: bytes
-) -> bytes | None:
-    """Return the stored rejection of a call in a thread.
-
-    None if the seal is invalid for this thread and call.
-    """
-    try:
-        body, is_sealed = opened_words(conn, (_REJECTION, rejected, call), stored)
-    except ValueError:
-        return None
-    return body if is_sealed else None
 
 
 def read_seal(conn: Connection, keys: Keys, event: str, seal: str) -> SealState:

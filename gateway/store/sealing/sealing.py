@@ -14,16 +14,23 @@ A process refuses to start on a store that is sealed with another secret.
 
 from __future__ import annotations
 
+import base64
 import hashlib
 from collections import OrderedDict
 from collections.abc import Sequence
+from contextlib import suppress
 from enum import StrEnum
 
 from keyturn.gateway.approvals.events import SecurityEvent, SecurityKind
 from keyturn.gateway.errors import SettingsError, StoreUnavailable
 from keyturn.gateway.store.connection.connection import Connection, text
 from keyturn.gateway.store.keys import Keys
-from keyturn.gateway.store.sealing.encryption import decrypted, encrypted
+from keyturn.gateway.store.sealing.encryption import (
+    decrypted,
+    decrypted_text,
+    encrypted,
+    encrypted_text,
+)
 from keyturn.gateway.store.sealing.security_events import SecurityEvents
 from keyturn.gateway.trust.seals import (
     SEAL_BYTES,
@@ -35,6 +42,9 @@ from keyturn.gateway.trust.seals import (
 
 MARK = b"\x1d"
 """First byte of a sealed text."""
+
+_SEAL = 24
+"""Length of a seal in base64."""
 
 _MOST_KNOWN = 10_000
 
@@ -57,6 +67,7 @@ class Sealed(StrEnum):
     CALL_END = "call"
     MESSAGE = "message"
     REJECTION = "rejection"
+    PRECEDENT = "precedent"
     EDIT = "edit"
     EVENT = "event"
     VIEW = "view"
@@ -67,21 +78,18 @@ class Sealed(StrEnum):
     INSTALLATION = "installation"
 
 
-class Sealing:
-    """Seals texts of one store, and reports invalid seals.
+class Seals:
+    """Seals texts of one store.
 
     Args:
         conn: connection to the store, with the secrets for the keys.
-        security: receives the reports.
 
     Attributes:
         conn: connection to the store.
-        security: receives the reports.
     """
 
-    def __init__(self, conn: Connection, security: SecurityEvents) -> None:
-        self.conn, self.security = conn, security
-        self._newest: OrderedDict[str, int] = OrderedDict()
+    def __init__(self, conn: Connection) -> None:
+        self.conn = conn
 
     @property
     def keys(self) -> SealKeys:
@@ -113,6 +121,40 @@ class Sealing:
             return decrypted(self.conn, (kind, *place), body)
         except ValueError:
             return None
+
+    def sealed_text(self, kind: Sealed, place: Sequence[str], body: str) -> str:
+        """Return JSON in stored form, for scripts, which take only strings."""
+        text = encrypted_text(self.conn, (kind, *place), body)
+        seal = self.seal(kind, place, text.encode())
+        return base64.b64encode(seal).decode() + text
+
+    def opened_text(
+        self, kind: Sealed, place: Sequence[str], stored: bytes
+    ) -> bytes | None:
+        """Return the JSON if its seal is valid for this place, else None."""
+        # Not in base64, or encrypted for another place.
+        with suppress(ValueError):
+            seal = base64.b64decode(stored[:_SEAL], validate=True)
+            if self.is_valid(kind, place, stored[_SEAL:], seal):
+                return decrypted_text(self.conn, (kind, *place), stored[_SEAL:])
+        return None
+
+
+class Sealing(Seals):
+    """Seals texts of one store, and reports invalid seals.
+
+    Args:
+        conn: connection to the store, with the secrets for the keys.
+        security: receives the reports.
+
+    Attributes:
+        security: receives the reports.
+    """
+
+    def __init__(self, conn: Connection, security: SecurityEvents) -> None:
+        super().__init__(conn)
+        self.security = security
+        self._newest: OrderedDict[str, int] = OrderedDict()
 
     def is_older(self, place: str, number: int) -> bool:
         """Return whether a number is below the highest one seen for a place."""

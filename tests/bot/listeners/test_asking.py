@@ -7,7 +7,7 @@ import pytest
 from keyturn.bot.listeners.messages import parse_request
 from keyturn.gateway.errors import StoreUnavailable
 from keyturn.gateway.protocol.records import Person
-from keyturn.gateway.store.runs.jobs import Job, JobKind
+from keyturn.gateway.store.runs.jobs import Job, JobKind, input_of
 from tests.bot.bot_stack import TEAM, Stack
 
 
@@ -16,7 +16,8 @@ async def next_job(stack: Stack) -> Job:
     await queue.prepare()
     delivery = await queue.take("test", block_ms=2000)
     assert delivery is not None
-    return delivery.job
+    # The input is sealed in the store.
+    return delivery.job.with_(input=input_of(stack.store.sealing, delivery.job))
 
 
 async def test_a_mention_starts_the_default_agent_in_its_thread(

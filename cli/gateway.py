@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from functools import partial
 
 import typer
@@ -40,19 +42,7 @@ async def _gateway(command: CommandContext, *, insecure_dev: bool) -> None:
     keyring = Keyring.of(settings, Role.GATEWAY, Role.AUDIT)
     async with (
         Keyturn(settings, insecure_dev=insecure_dev, keyring=keyring) as keyturn,
-        serving_api(
-            settings,
-            keyturn.store,
-            keyturn.service,
-            keyturn.reviews,
-            keyturn.registration,
-            routes=hook_routes(
-                keyturn.store,
-                tenant=settings.tenant,
-                gated_servers=settings.hooks.gated_servers,
-            ),
-        ) as url,
-        connecting_servers(settings, keyturn.store, keyturn.service),
+        serving_agents(settings, keyturn) as url,
         serving_health(settings.metrics.listen, await _health(keyturn, settings)),
     ):
         names = ", ".join(settings.agent_names) or "no agents"
@@ -64,6 +54,20 @@ async def _gateway(command: CommandContext, *, insecure_dev: bool) -> None:
                 console.good(f"Agents in other processes reach it at {url}.")
 
         await until_stopped(keyturn.store, ready=say)
+
+
+@asynccontextmanager
+async def serving_agents(settings: Settings, keyturn: Keyturn) -> AsyncGenerator[str]:
+    """Serve agents in other processes and on servers; yield the URL of the API."""
+    store, service, tenant = keyturn.store, keyturn.service, settings.tenant
+    gated = settings.hooks.gated_servers
+    routes = hook_routes(store, tenant=tenant, gated_servers=gated)
+    given = settings, store, service, keyturn.reviews, keyturn.registration
+    async with (
+        serving_api(*given, routes=routes) as url,
+        connecting_servers(settings, store, service),
+    ):
+        yield url
 
 
 async def _health(keyturn: Keyturn, settings: Settings) -> Health:

@@ -15,7 +15,7 @@ from keyturn.cli.command_context import (
     configure_logs,
 )
 from keyturn.cli.demo_stack import REQUESTER, holders, open_demo_stack, seed
-from keyturn.cli.stack import ensure_configured, open_stack
+from keyturn.cli.stack import open_stack
 from keyturn.cli.stop_signals import serve, until_stopped
 from keyturn.cli.store_access import SANDBOX_FOLDER
 from keyturn.gateway.config import DEFAULT_FILE
@@ -63,7 +63,6 @@ def run(
 
 async def _run(command: CommandContext, *, insecure_dev: bool) -> None:
     settings = command.settings()
-    ensure_configured(settings)
     configure_logs(command, settings, insecure_dev=insecure_dev)
     async with open_stack(settings, insecure_dev=insecure_dev) as stack:
         keyturn, team = stack.keyturn, stack.bot.team_id

@@ -9,11 +9,9 @@ from functools import partial
 
 from keyturn.bot.app import SlackBot
 from keyturn.bot.config import BotConfig
+from keyturn.cli.gateway import serving_agents
 from keyturn.cli.store_access import open_configured
-from keyturn.connect.hooks import hook_routes
-from keyturn.connect.servers import connecting_servers
 from keyturn.gateway.api.reading_routes import readiness
-from keyturn.gateway.api.serving import serving_api
 from keyturn.gateway.config import Settings, text_of
 from keyturn.gateway.embed import Keyturn
 from keyturn.gateway.errors import SettingsError
@@ -67,19 +65,7 @@ async def open_stack(
                 readiness, keyturn.store, settings.tenant, keyturn.registration
             ),
         ) as bot,
-        serving_api(
-            settings,
-            keyturn.store,
-            keyturn.service,
-            keyturn.reviews,
-            keyturn.registration,
-            routes=hook_routes(
-                keyturn.store,
-                tenant=settings.tenant,
-                gated_servers=settings.hooks.gated_servers,
-            ),
-        ) as url,
-        connecting_servers(settings, keyturn.store, keyturn.service),
+        serving_agents(settings, keyturn) as url,
     ):
         yield Stack(keyturn, bot, url)
 
@@ -109,14 +95,9 @@ def bot_config(settings: Settings) -> BotConfig:
     """Return the bot's part of the settings.
 
     Raises:
-        SettingsError: when a secret that the Slack mode needs is not set, or the
-            settings are of several workspaces.
+        SettingsError: see `ensure_configured`.
     """
-    problems = settings.slack_problems()
-    if problems:
-        raise SettingsError(" ".join(problems))
-    if settings.slack.workspaces:
-        raise SettingsError(_OF_WORKSPACES)
+    ensure_configured(settings)
     return config_of(settings, text_of(settings.bot_token))
 
 

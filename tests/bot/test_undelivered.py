@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from keyturn.bot.ids import Action
-from keyturn.cli.stack import bot_config
+from keyturn.cli.stack import config_of
 from keyturn.gateway.approvals.decisions import Approve, Reject
 from keyturn.gateway.approvals.events import Event, EventName
 from keyturn.gateway.approvals.record import Origin
@@ -228,7 +228,7 @@ def test_the_fallback_channel_of_the_settings_is_an_id_or_a_name(
         with pytest.raises(SettingsError, match="KEYTURN_SLACK_FALLBACK_CHANNEL"):
             Settings.load(None, env)
         return
-    config = bot_config(Settings.load(None, env))
+    config = config_of(Settings.load(None, env), env["SLACK_BOT_TOKEN"])
 
     assert (config.fallback_channel, config.team) == (given, "T0SANDBOX")
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine
 from dataclasses import dataclass
 from typing import LiteralString
 
@@ -31,7 +31,6 @@ from keyturn.gateway.protocol.records import Tier
 from keyturn.gateway.service.decide.deciding import Voters
 from keyturn.gateway.service.decide.reviews import ReviewService
 from keyturn.gateway.store.keys import Keys
-from keyturn.gateway.store.reviewers.delegations import Delegation
 
 logger = logging.getLogger(__name__)
 
@@ -109,7 +108,6 @@ class ListenerContext:
         user_team: str,
         *items: Item,
         decides: bool = False,
-        delegations: Sequence[Delegation] | None = None,
     ) -> Reviewer:
         """Return a person's identity and roles for these items, and for whom they act.
 
@@ -122,9 +120,7 @@ class ListenerContext:
         # several people must agree, a person who left the group within that minute
         # would complete the number.
         fresh = decides and any(_takes_several(item) for item in items)
-        return await self.resolve(
-            user, user_team, groups=groups, fresh=fresh, delegations=delegations
-        )
+        return await self.resolve(user, user_team, groups=groups, fresh=fresh)
 
     async def resolve(
         self,
@@ -134,17 +130,15 @@ class ListenerContext:
         groups: frozenset[str],
         fresh: bool = False,
         is_glance: bool = False,
-        delegations: Sequence[Delegation] | None = None,
     ) -> Reviewer:
         """Return a person, and for whom they act, with their roles by these groups.
 
         With ``fresh`` Slack is asked again. With ``is_glance`` an answer of the last
-        minute always suffices, as for a page that is soon refreshed. ``delegations``
-        are all of the tenant, if they were read.
+        minute always suffices, as for a page that is soon refreshed.
         """
         # The people who delegated to this person are looked up in the same round: Slack
         # waits three seconds, and each lookup may take half of them.
-        given = await self.service.delegations.given_to(user, delegations)
+        given = await self.service.delegations.given_to(user)
         people = [(user, user_team), *((one.user, self.team) for one in given)]
         reviewer, *others = await _together(
             *(
@@ -161,11 +155,7 @@ class ListenerContext:
         return reviewer.with_(stands_in_for=tuple(others))
 
     async def deciders_of(
-        self,
-        user: str,
-        user_team: str,
-        *items: Item,
-        delegations: Sequence[Delegation] | None = None,
+        self, user: str, user_team: str, *items: Item
     ) -> tuple[Reviewer, Voters]:
         """Return the reviewer, and how to resolve the people who voted before.
 
@@ -180,10 +170,7 @@ class ListenerContext:
             *((one, self.team) for one in sorted(voted - {user})),
         ]
         reviewer, *found = await _together(
-            *(
-                self.reviewer_of(*who, *items, decides=True, delegations=delegations)
-                for who in people
-            )
+            *(self.reviewer_of(*who, *items, decides=True) for who in people)
         )
         # Each new vote checks the earlier ones again: a vote does not count if its
         # author has left the role since (`keyturn.gateway.approvals.deciding`).

@@ -313,8 +313,7 @@ async def _proven(ctx: ListenerContext, clicked: Clicked) -> str:
     # `seal_outage` writes the outage's id in place of the approval's.
     outage = sealed.approval
     keys = ctx.service.store.keys_of_run(outage.partition(".")[0])
-    place = await ctx.service.store.cards.place(keys, outage) if keys else None
-    if keys is None or not await is_usable_copy(ctx, clicked, keys, outage, place):
+    if keys is None or not await is_usable_copy(ctx, clicked, keys, outage):
         logger.warning("click.refused why=other_copy outage=%s", outage)
         raise UserFacingError(_NOT_OURS)
     return outage

@@ -370,9 +370,7 @@ async def decide_batch(
     """
     decided = [index for index, decision in partition.items() if decision]
     items = [target.approval.items[index] for index in decided]
-    reviewer, voters = await ctx.deciders_of(
-        *interaction.who, *items, delegations=target.delegations
-    )
+    reviewer, voters = await ctx.deciders_of(*interaction.who, *items)
     reviewer = reviewer.with_(gesture=interaction.gesture)
     click = click_on(ctx, target, interaction)
     if is_list:

@@ -45,8 +45,7 @@ from keyturn.gateway.approvals.timing import is_late
 from keyturn.gateway.protocol.records import ItemState, Verb
 from keyturn.gateway.store.keys import Keys
 from keyturn.gateway.store.records.atomic_write import Loaded
-from keyturn.gateway.store.reviewers.cards import CardPlace, ViewBinding
-from keyturn.gateway.store.reviewers.delegations import Delegation
+from keyturn.gateway.store.reviewers.cards import ViewBinding
 
 logger = logging.getLogger(__name__)
 
@@ -85,8 +84,7 @@ class Target:
 
     ``index`` is None for the batch as a whole; ``purpose`` is the valid use of the
     seal. ``staged`` is the data bound to the submitted modal. ``is_seeded``: it is a
-    seeded defect, which can be read but not decided. ``place`` and ``delegations`` were
-    read together with the approval; None for delegations that were not read.
+    seeded defect, which can be read but not decided.
     """
 
     loaded: Loaded
@@ -95,8 +93,6 @@ class Target:
     keys: Keys
     staged: str = ""
     is_seeded: bool = False
-    place: CardPlace | None = None
-    delegations: tuple[Delegation, ...] | None = None
 
     @property
     def approval(self) -> Approval:
@@ -163,8 +159,7 @@ async def verify_place(ctx: ListenerContext, clicked: Clicked, target: Target) -
     if not (clicked.channel and clicked.message_ts):
         logger.warning("click.refused why=no_place approval=%s", approval.id)
         raise UserFacingError(_NOT_OURS)
-    place = target.place
-    if not await is_usable_copy(ctx, clicked, target.keys, approval.id, place):
+    if not await is_usable_copy(ctx, clicked, target.keys, approval.id):
         logger.warning("click.refused why=other_copy approval=%s", approval.id)
         raise UserFacingError(_OTHER_COPY)
 
@@ -219,8 +214,8 @@ async def verify_seal(ctx: ListenerContext, sealed: Sealed, *purposes: str) -> T
     Raises:
         UserFacingError: the value is forged, or the record has changed.
     """
-    found = await ctx.service.read_clicked(sealed.approval)
-    loaded = found.loaded if found else await seeded(ctx, sealed.approval)
+    found = await ctx.service.read(sealed.approval)
+    loaded = found or await seeded(ctx, sealed.approval)
     keys = ctx.service.store.keys_of_approval(sealed.approval)
     if loaded is None or keys is None:
         raise UserFacingError(outcome_text(Unknown()))
@@ -247,10 +242,7 @@ async def verify_seal(ctx: ListenerContext, sealed: Sealed, *purposes: str) -> T
     if not proven:
         logger.warning("click.refused why=bad_seal approval=%s", approval.id)
         raise UserFacingError(_NOT_OURS)
-    target = Target(loaded, sealed.index, proven[0], keys, is_seeded=found is None)
-    if found is None:
-        return target
-    return replace(target, place=found.place, delegations=found.delegations)
+    return Target(loaded, sealed.index, proven[0], keys, is_seeded=found is None)
 
 
 async def of_member(ctx: ListenerContext, target: Target) -> Target:
@@ -285,9 +277,7 @@ async def decide(
     """
     if target.is_seeded:
         await refuse_seeded(ctx, target.loaded, interaction, target.purpose)
-    reviewer, voters = await ctx.deciders_of(
-        *interaction.who, target.item, delegations=target.delegations
-    )
+    reviewer, voters = await ctx.deciders_of(*interaction.who, target.item)
     outcome = await ctx.service.decide(
         click_on(ctx, target, interaction),
         decision,
@@ -328,7 +318,7 @@ async def require_permission(
         seen, now_ms = approval.version, target.now_ms
         state = explain_state(approval, item.index, seen_version=seen, now_ms=now_ms)
         raise UserFacingError(outcome_text(state))
-    reviewer = await ctx.reviewer_of(*who, item, delegations=target.delegations)
+    reviewer = await ctx.reviewer_of(*who, item)
     policy_now = await ctx.service.preview(approval, item.index, item.args)
     # Both: the current policy may require other people than the call's record, and the
     # gateway demands the stricter of the two.

@@ -236,8 +236,7 @@ async def test_a_click_on_a_copy_counts_for_its_person_and_never_makes_it_the_ca
 
     async def is_usable(user: str, ts: str) -> bool:
         action = block_action(user, DM["U0BEN"], ts)
-        place = await cards.place(keys, approval)
-        return await is_usable_copy(ctx, action, keys, approval, place)  # type: ignore[arg-type]
+        return await is_usable_copy(ctx, action, keys, approval)  # type: ignore[arg-type]
 
     # Slack shows a direct message to its person alone; the record names the person.
     at = str(bens["ts"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Iterable
 from datetime import timedelta
 
 from keyturn.gateway.approvals.decisions import Gesture, Reviewer
@@ -311,11 +311,9 @@ class DelegationService(TenantService):
         event = self._event(EventName.DELEGATION_LIFTED, owner, gesture)
         return await self._store.delegations.lift(self._keys, owner.user, event)
 
-    async def given_to(
-        self, user: str, read: Sequence[Delegation] | None = None
-    ) -> tuple[Delegation, ...]:
-        """Return the delegations in force to a user; ``read`` are all, if known."""
-        found = await self._store.delegations.all(self._keys) if read is None else read
+    async def given_to(self, user: str) -> tuple[Delegation, ...]:
+        """Return the delegations in force to a user."""
+        found = await self._store.delegations.all(self._keys)
         # One step only: a delegate cannot delegate the queue further.
         return tuple(one for one in found if one.to == user)
 

@@ -39,7 +39,6 @@ from keyturn.gateway.metrics.fold import outcome_of
 from keyturn.gateway.protocol.records import RunRef
 from keyturn.gateway.protocol.work import aside
 from keyturn.gateway.store.connection.connection import (
-    Command,
     Reply,
     fields,
     milliseconds,
@@ -125,22 +124,10 @@ class ApprovalStore(RunLists):
         tenant = tenant_of_approval(approval_id)
         if tenant is None:
             return None
-        loaded, _ = await self.load_with(keys_of_tenant(tenant), approval_id)
-        return loaded
-
-    async def load_with(
-        self, keys: Keys, approval_id: str, *more: Command
-    ) -> tuple[Loaded | None, list[Reply]]:
-        """Return the result of `load`, and replies to commands in the same snapshot.
-
-        Args:
-            keys: keys of the approval's tenant.
-            approval_id: id of the approval.
-            more: commands that read other data of the tenant.
-        """
+        keys = keys_of_tenant(tenant)
         async with self.forged.noticed(keys):
-            found, replies = await self._load_many(keys, [approval_id], more)
-        return found.get(approval_id), replies
+            found = await self._load_many(keys, [approval_id])
+        return found.get(approval_id)
 
     async def concerned(
         self, keys: Keys, approval_ids: Sequence[str]
@@ -218,7 +205,7 @@ class ApprovalStore(RunLists):
             for attempt in range(ATTEMPTS):
                 await pause_before(attempt)
                 is_read = attempt == 0 and bool(read) and read.keys() >= {*here}
-                loaded = read if is_read else (await self._load_many(keys, here))[0]
+                loaded = read if is_read else await self._load_many(keys, here)
                 # After a broken connection, a resent write conflicts with itself.
                 is_kept = lost is not None and _is_stored(lost, loaded)
                 found = cast("Found", lost) if is_kept else await compute(loaded)
@@ -261,12 +248,9 @@ class ApprovalStore(RunLists):
         return bool(written)
 
     async def _load_many(
-        self, keys: Keys, approval_ids: Sequence[str], more: Sequence[Command] = ()
-    ) -> tuple[dict[str, Loaded], list[Reply]]:
-        """Read the existing approvals of a list in one consistent snapshot.
-
-        Returns the approvals by id, and the replies to ``more``, which are commands
-        that read other data of the tenant in the same snapshot.
+        self, keys: Keys, approval_ids: Sequence[str]
+    ) -> dict[str, Loaded]:
+        """Return the existing approvals of a list, by id, in one consistent snapshot.
 
         Raises:
             ForgedRecord: when a record's seal is invalid, or when a newer or competing
@@ -286,7 +270,6 @@ class ApprovalStore(RunLists):
                     ["GET", keys.document(one)],
                 )
             ),
-            *more,
         )
         now_ms, found = milliseconds(time), dict[str, Loaded]()
         for n, one in enumerate(approval_ids):
@@ -302,7 +285,7 @@ class ApprovalStore(RunLists):
             if not self._conn.confirmed_by:
                 self._known.remember(approval, stored)
             found[one] = Loaded(approval, now_ms, stored=stored)
-        return found, replies[2 * len(approval_ids) :]
+        return found
 
     async def heartbeat(self, approval_id: str, index: int, fence: int) -> bool:
         """Renew a claim; False if it no longer belongs to this fence."""

@@ -8,10 +8,6 @@ from keyturn.gateway.approvals.events import Event
 from keyturn.gateway.protocol.records import Record
 from keyturn.gateway.store.connection.connection import (
     Argument,
-    Command,
-    Reply,
-    fields,
-    milliseconds,
 )
 from keyturn.gateway.store.keys import Keys
 from keyturn.gateway.store.sealing.conditional_write import write_if
@@ -49,23 +45,13 @@ class DelegationStore(Repository):
         return await self._change(keys, user, event) is not None
 
     async def all(self, keys: Keys) -> tuple[Delegation, ...]:
-        """Return the delegations in force by the store's clock."""
-        rows, time = await self._conn.transaction(self.reading(keys), ["TIME"])
-        return await self.in_force(keys, rows, milliseconds(time))
-
-    def reading(self, keys: Keys) -> Command:
-        """Return the command whose reply `in_force` takes."""
-        return "HGETALL", keys.delegations
-
-    async def in_force(
-        self, keys: Keys, stored: Reply, now_ms: int
-    ) -> tuple[Delegation, ...]:
-        """Return the result of `all` for the stored hash.
+        """Return the delegations in force by the store's clock.
 
         A corrupt row delegates nothing, and blocks no decision.
         """
+        rows, now_ms = await self._conn.hash_now(keys.delegations)
         found: list[Delegation] = []
-        for user, body in fields(stored).items():
+        for user, body in rows.items():
             one = self._opened(keys, user, body)
             is_older = one is not None and self._sealing.is_older(
                 _number_of(keys, user), one.since_ms

@@ -22,6 +22,7 @@ from keyturn.gateway.approvals.decisions import (
     Voted,
 )
 from keyturn.gateway.approvals.lifecycle import UNEXECUTED
+from keyturn.gateway.approvals.record import Item
 from keyturn.gateway.protocol.records import ItemState, Verb
 
 _DECIDED_BY: dict[Verb, LiteralString] = {
@@ -65,7 +66,7 @@ def outcome_text(outcome: Outcome) -> Template | Label:
                 n=outcome.after_ms // 1000 + 1,
             )
         case Stale():
-            sentence = _stale(outcome)
+            sentence = _stale(outcome.item)
         case Changed():
             sentence = template(
                 "The card changed after you opened it, so nothing was recorded: you "
@@ -115,18 +116,18 @@ def _repeated(outcome: Repeated) -> Template:
     )
 
 
-def _stale(outcome: Stale) -> Template:
+def _stale(item: Item) -> Template:
     """Return who or what was faster, and that nothing changed."""
-    decision, at_ms = outcome.decision, outcome.at_ms
-    said, by = STATE_NAMES[outcome.state], template("")
-    if decision is not None and outcome.state is not ItemState.WITHDRAWN:
+    decision, at_ms = item.decision, item.changed_at_ms
+    said, by = STATE_NAMES[item.state], template("")
+    if decision is not None and item.state is not ItemState.WITHDRAWN:
         said = _DECIDED_BY[decision.verb]
-        if outcome.is_question and decision.verb is Verb.REJECT:
+        if item.is_question and decision.verb is Verb.REJECT:
             said = "skipped"
     if decision is not None:
         by, at_ms = template(" by {who}", who=who(decision.by)), decision.at_ms
     at = template(" {at}", at=when(at_ms)) if at_ms else template("")
     parts = [template("Already " + said + "{by}{at}.", by=by, at=at)]
-    if outcome.state in UNEXECUTED and (ran := what_ran(outcome)):
+    if item.state in UNEXECUTED and (ran := what_ran(item)):
         parts.append(template(ran))
     return joined(" ", [*parts, template("Nothing changed.")])

@@ -20,7 +20,6 @@ from keyturn.bot.text import (
     template,
     untrusted,
 )
-from keyturn.gateway.approvals.decisions import Stale
 from keyturn.gateway.approvals.lifecycle import UNEXECUTED, ApprovalState
 from keyturn.gateway.approvals.quorum import Tally, is_dead_end, tally
 from keyturn.gateway.approvals.record import (
@@ -154,7 +153,7 @@ def frozen(items: Sequence[Item]) -> list[Template]:
     return [template("🧊 *Frozen*: approve after the freeze ends.")]
 
 
-def what_ran(item: Item | Stale) -> LiteralString:
+def what_ran(item: Item) -> LiteralString:
     """Return the true sentence to use instead of `NOTHING_RAN`.
 
     Args:

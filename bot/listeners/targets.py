@@ -341,7 +341,7 @@ async def require_reconciler(ctx: ListenerContext, target: Target, who: Who) -> 
     """
     approval, item = target.approval, target.item
     if item.state is not ItemState.IN_DOUBT:
-        stale = Stale.of(item)
+        stale = Stale(item=item)
         raise UserFacingError(outcome_text(stale))
     reviewer = await ctx.reviewer_of(*who, item)
     asked = (approval.principals, item.principals)

@@ -154,7 +154,7 @@ def _refusal(outcome: decisions.Outcome) -> Refusal:  # noqa: PLR0911 - one for 
         case decisions.Stale():
             return Refusal(
                 http_problems.SETTLED,
-                f"This call does not wait any more: it is {outcome.state}.",
+                f"This call does not wait any more: it is {outcome.item.state}.",
             )
         case decisions.Changed():
             return Refusal(

@@ -662,7 +662,7 @@ def _not_reconcilable(
     approval, item, click = context.approval, context.item, context.click
     # No deadline is checked: a doubt does not expire.
     if item.state is not ItemState.IN_DOUBT:
-        return Stale.of(item)
+        return Stale(item=item)
     if _is_changed(approval, click):
         return Changed(seen_version=click.version, version=approval.version)
     # Slack's form limits it as well, but a program may call this.

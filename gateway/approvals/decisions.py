@@ -9,7 +9,7 @@ from __future__ import annotations
 from enum import StrEnum
 
 from keyturn.gateway.approvals.precedents import Precedent
-from keyturn.gateway.approvals.record import Approval, DecisionRecord, Item
+from keyturn.gateway.approvals.record import Approval, Item
 from keyturn.gateway.approvals.timing import end_of, is_late
 from keyturn.gateway.protocol.records import Finding, ItemState, Person, Record
 from keyturn.gateway.protocol.strict_json import JsonObject
@@ -180,33 +180,9 @@ class TooSoon(_Named):
 
 
 class Stale(_Named):
-    """Another person or event was faster; nothing changed.
+    """Another person or event was faster; nothing changed."""
 
-    ``is_restored``: its record is from an older copy, so it may have run.
-    ``has_started``: it was claimed before. ``is_question``: it asked people.
-    ``handed_to``: the program that runs it by itself.
-    """
-
-    state: ItemState
-    decision: DecisionRecord | None = None
-    at_ms: int = 0
-    is_restored: bool = False
-    has_started: bool = False
-    is_question: bool = False
-    handed_to: str = ""
-
-    @classmethod
-    def of(cls, item: Item) -> Stale:
-        """Return the outcome for an item that is not open any more."""
-        return cls(
-            state=item.state,
-            decision=item.decision,
-            at_ms=item.changed_at_ms,
-            is_restored=item.is_restored,
-            has_started=item.has_started,
-            is_question=item.is_question,
-            handed_to=item.handed_to,
-        )
+    item: Item
 
 
 class Changed(_Named):
@@ -298,4 +274,4 @@ def explain_state(
     item = approval.items[index]
     if is_late(approval, item, now_ms) or item.state is ItemState.EXPIRED:
         return Expired(expires_at_ms=end_of(approval, item))
-    return changed if item.is_pending else Stale.of(item)
+    return changed if item.is_pending else Stale(item=item)

@@ -302,7 +302,7 @@ def _moved(
     items = batch.items
     waiting = {item.index for item in items if item.is_pending}
     if not waiting:
-        return Stale.of(items[-1])
+        return Stale(item=items[-1])
     if timing.is_over(batch, now_ms):
         return Expired(expires_at_ms=batch.expires_at_ms)
     # A call past its end does not wait any more: the sweep will end it and update the
@@ -318,7 +318,7 @@ def _moved(
     # detects a call that another person has decided since.
     ended = [item for item in items if item.index in choices.keys() - waiting]
     if ended:
-        return Stale.of(ended[0])
+        return Stale(item=ended[0])
     seen = (card.version, card.action_hash)
     if seen != (batch.version, batch.digest) or {*choices} != waiting:
         return Changed(seen_version=card.version, version=batch.version)

@@ -219,7 +219,7 @@ def refusal(
     items = approval.items if call is None else approval.items[call : call + 1]
     waiting = [item for item in items if item.is_pending]
     if not waiting:
-        return Stale.of(items[-1]) if items else Unknown()
+        return Stale(item=items[-1]) if items else Unknown()
     waiting = [item for item in waiting if not timing.is_late(approval, item, now_ms)]
     if not waiting:
         return Expired(expires_at_ms=timing.end_of(approval, items[-1]))
@@ -362,7 +362,7 @@ def reply(
 def _why_not_kept(approval: Approval, text: str, now_ms: int) -> Refusal | None:
     """Return why a reply of the requester cannot be stored; None: it can."""
     if not any(item.is_pending for item in approval.items):
-        return Stale.of(approval.items[-1])
+        return Stale(item=approval.items[-1])
     if timing.is_over(approval, now_ms):
         return Expired(expires_at_ms=approval.expires_at_ms)
     is_full = sum(one.is_reply for one in approval.inquiries) >= MOST_REPLIES
@@ -395,7 +395,7 @@ def ask_again(
     """
     item = approval.items[call]
     if not item.was_refused or item.handed.again_by is not None:
-        return Stale.of(item)
+        return Stale(item=item)
     reason = quorum.ineligible_reason(reviewer, item.requirement, approval.principals)
     if reason is not None:
         return Forbidden(reason=reason)

@@ -180,8 +180,8 @@ def test_a_second_decision_is_told_who_was_faster() -> None:
     second = say(first.approval, Reject(), BEN, click=click)
 
     assert isinstance(second, Stale)
-    assert second.decision
-    assert second.decision.by == ANA
+    assert second.item.decision
+    assert second.item.decision.by == ANA
 
 
 def test_a_click_that_names_another_call_or_none_is_refused() -> None:
@@ -357,4 +357,4 @@ def test_what_ended_a_call_is_told_before_its_new_version() -> None:
     for index in (0, None, 2):
         assert told(index) == Changed(seen_version=1, version=2)
     assert told(0, late_ms) == Expired(expires_at_ms=late_ms)
-    assert told(1, late_ms) == Stale.of(ran)
+    assert told(1, late_ms) == Stale(item=ran)

@@ -64,7 +64,7 @@ def found(
 @pytest.mark.parametrize("state", sorted(set(ItemState) - {ItemState.IN_DOUBT}))
 def test_only_a_doubt_is_reconciled(state: ItemState) -> None:
     approval = an_approval(an_item().with_(state=state))
-    assert found(approval, reviewer(ANA)) == Stale(state=state)
+    assert found(approval, reviewer(ANA)) == Stale(item=approval.items[0])
 
 
 def test_a_note_longer_than_slack_takes_is_refused() -> None:

@@ -258,9 +258,9 @@ def _outcome(outcome: Outcome) -> Value:
         case Voted():
             return "voted"
         case Stale():
-            by = outcome.decision
+            by = outcome.item.decision
             who = (by.by.user, by.verb.value) if by else ()
-            return REFUSED, outcome.state.value, who
+            return REFUSED, outcome.item.state.value, who
         case Changed():
             return REFUSED, "changed", outcome.version
         case Expired():

@@ -113,7 +113,7 @@ async def test_an_approved_call_that_nobody_asks_for_is_withdrawn_in_its_own_wor
         str(card(Frame(approval, b"k" * 32, "T0", now_ms)).blocks),
         answer.message,
         str(note.blocks),
-        str(outcome_text(Stale.of(item))),
+        str(outcome_text(Stale(item=item))),
         late.reason,
     ):
         assert not re.search("fail|laps|in time|took it back|by the agent", text), text

@@ -85,7 +85,7 @@ def told(item: Item) -> Iterator[str]:
     yield str([part.title for page in pages(approval, item) for part in page])
     note = thread_note(event, approval)
     yield str(note.blocks) if note else ""
-    yield outcome_text(Stale.of(item)).text
+    yield outcome_text(Stale(item=item)).text
     yield STATE_NAMES[item.state]
     answer = answer_for(item)
     yield answer.message if answer else ""

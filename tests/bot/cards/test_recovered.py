@@ -45,7 +45,7 @@ def said(item: Item) -> str:
     texts = [status_sentence(approval, item, now_ms=NOW).text, card_fallback(approval)]
     texts += [readable(note.blocks, note.text)] if note else []
     if not item.is_pending and item.state in UNEXECUTED:
-        texts.append(to_mrkdwn(outcome_text(Stale.of(item))))
+        texts.append(to_mrkdwn(outcome_text(Stale(item=item))))
     return "\n".join(texts).lower()
 
 

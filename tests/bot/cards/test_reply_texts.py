@@ -52,16 +52,23 @@ def escalated(*voters: str) -> Approval:
     return an_approval(ESCALATED.with_(votes=votes))
 
 
+def ended(
+    state: ItemState, decision: DecisionRecord | None = None, at_ms: int = NOW
+) -> Stale:
+    changes = {"state": state, "decision": decision, "changed_at_ms": at_ms}
+    return Stale(item=a_refund().with_(**changes))
+
+
 OUTCOMES: dict[str, Outcome] = {
     "decided": Decided(approval=an_approval(), index=0),
     "one of two": voted(escalated("ana"), 1),
     "two of two, and the senior lacks": voted(escalated("ana", "ben"), 2),
     "a vote that does not count": voted(an_approval(), 0),
-    "Ana was first": Stale(state=ItemState.EXECUTED, decision=BY_ANA, at_ms=NOW),
-    "rejected": Stale(state=ItemState.REJECTED, decision=REJECTED, at_ms=NOW),
-    "withdrawn": Stale(state=ItemState.WITHDRAWN, decision=REJECTED, at_ms=NOW),
-    "superseded": Stale(state=ItemState.SUPERSEDED, at_ms=NOW),
-    "withdrawn by the agent": Stale(state=ItemState.WITHDRAWN),
+    "Ana was first": ended(ItemState.EXECUTED, BY_ANA),
+    "rejected": ended(ItemState.REJECTED, REJECTED),
+    "withdrawn": ended(ItemState.WITHDRAWN, REJECTED),
+    "superseded": ended(ItemState.SUPERSEDED),
+    "withdrawn by the agent": ended(ItemState.WITHDRAWN, at_ms=0),
     "another version": Changed(seen_version=1, version=2),
     "late by 12 seconds": Expired(expires_at_ms=LATER),
     "forbidden": Forbidden(reason="You asked for this."),
@@ -85,7 +92,7 @@ def test_each_outcome_has_its_sentence() -> None:
 
 @pytest.mark.parametrize("state", ItemState)
 def test_every_state_that_came_first_is_told(state: ItemState) -> None:
-    sentence = to_mrkdwn(outcome_text(Stale(state=state)))
+    sentence = to_mrkdwn(outcome_text(ended(state)))
 
     assert sentence.endswith("Nothing changed.")
 
@@ -120,7 +127,7 @@ GESTURES: dict[str, GestureOutcome] = {
         refusals={0: Invalid(errors={"/amount": CANARY})}
     ),
     "stopped by a decided call": GestureRefused(
-        refusals={0: Stale(state=ItemState.REJECTED)}
+        refusals={0: ended(ItemState.REJECTED, at_ms=0)}
     ),
     "forbidden": POLICY,
 }

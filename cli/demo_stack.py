@@ -8,16 +8,24 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import cast
 
+import typer
 from pydantic import JsonValue, SecretStr
 
+from keyturn.cli import console
+from keyturn.cli.command_context import CommandContext
 from keyturn.cli.sandbox import only_user
 from keyturn.cli.stack import Stack, open_stack
-from keyturn.gateway.config import Settings, SlackMode
+from keyturn.cli.stop_signals import until_stopped
+from keyturn.cli.store_access import SANDBOX_FOLDER
+from keyturn.gateway.config import DEFAULT_FILE, Settings, SlackMode
 from keyturn.gateway.errors import SettingsError
+from keyturn.gateway.garbage_collection import spare_what_is_there
+from keyturn.gateway.logs import write_logs
 from keyturn.gateway.policy.fields import is_user_id, is_usergroup_id
 from keyturn.gateway.policy.rules import Policy
 from keyturn.gateway.secret_file import make_private
@@ -138,6 +146,39 @@ async def open_demo_stack(
             # Only now is the bot's port known: it uses any free one.
             sandbox.deliver_http(stack.bot.url)
         yield DemoStack(sandbox, stack, settings)
+
+
+async def run_in_sandbox(command: CommandContext, port: int) -> None:
+    """Run the agents of the settings beside a sandbox until the process is stopped."""
+    settings, policy = command.settings(), command.policy()
+    # This log is for a developer, who needs the texts of agents' errors, and it cannot
+    # contain production data.
+    write_logs(settings.log, shows_errors=True)
+    async with open_demo_stack(
+        command.config or DEFAULT_FILE,
+        settings.data_dir / SANDBOX_FOLDER,
+        port=port,
+        env=command.env,
+        seed=partial(seed, policy=policy),
+        # The demo's suggestions concern its sample agent; here other agents run.
+        suggestions=(),
+    ) as demo:
+        spare_what_is_there()
+        url = f"{demo.sandbox.url}/?user={REQUESTER}"
+        agents = ", ".join(settings.agent_names) or "none in keyturn.yml"
+        console.good(f"A local Slack: {typer.style(url, bold=True)}")
+        console.good(f"Agents: {agents}. You are Dan; ask with '@keyturn ...'.")
+        for line in holders(policy, demo.sandbox.workspace):
+            console.note(line)
+        console.note("Switch to one of them to decide.")
+        # Otherwise another command would open the store of `keyturn run`, and make, for
+        # example, an API key that this gateway refuses.
+        console.note(
+            "Commands for it, in another terminal: "
+            f"KEYTURN_DATA_DIR={settings.data_dir / SANDBOX_FOLDER} keyturn …"
+        )
+        console.note("Ctrl+C stops everything.")
+        await until_stopped(demo.stack.keyturn.store)
 
 
 def _isolated(settings: Settings, data_dir: Path) -> Settings:

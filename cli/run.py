@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import partial
+from importlib import import_module
 from typing import Annotated
 
 import typer
@@ -14,13 +14,9 @@ from keyturn.cli.command_context import (
     command_context,
     configure_logs,
 )
-from keyturn.cli.demo_stack import REQUESTER, holders, open_demo_stack, seed
 from keyturn.cli.stack import open_stack
 from keyturn.cli.stop_signals import serve, until_stopped
-from keyturn.cli.store_access import SANDBOX_FOLDER
-from keyturn.gateway.config import DEFAULT_FILE
 from keyturn.gateway.garbage_collection import spare_what_is_there
-from keyturn.gateway.logs import write_logs
 
 PAGE_PORT = 8765
 
@@ -56,7 +52,9 @@ def run(
     """
     command = command_context(ctx)
     if in_sandbox:
-        serve(_run_in_sandbox(command, port))
+        # Imported only here: otherwise every gateway would have the sandbox in memory.
+        demo_stack = import_module("keyturn.cli.demo_stack")
+        serve(demo_stack.run_in_sandbox(command, port))
     else:
         serve(_run(command, insecure_dev=insecure_dev))
 
@@ -78,35 +76,3 @@ async def _run(command: CommandContext, *, insecure_dev: bool) -> None:
                 console.good(f"Agents in other processes reach it at {stack.api_url}.")
 
         await until_stopped(keyturn.store, ready=say)
-
-
-async def _run_in_sandbox(command: CommandContext, port: int) -> None:
-    settings, policy = command.settings(), command.policy()
-    # This log is for a developer, who needs the texts of agents' errors, and it cannot
-    # contain production data.
-    write_logs(settings.log, shows_errors=True)
-    async with open_demo_stack(
-        command.config or DEFAULT_FILE,
-        settings.data_dir / SANDBOX_FOLDER,
-        port=port,
-        env=command.env,
-        seed=partial(seed, policy=policy),
-        # The demo's suggestions concern its sample agent; here other agents run.
-        suggestions=(),
-    ) as demo:
-        spare_what_is_there()
-        url = f"{demo.sandbox.url}/?user={REQUESTER}"
-        agents = ", ".join(settings.agent_names) or "none in keyturn.yml"
-        console.good(f"A local Slack: {typer.style(url, bold=True)}")
-        console.good(f"Agents: {agents}. You are Dan; ask with '@keyturn ...'.")
-        for line in holders(policy, demo.sandbox.workspace):
-            console.note(line)
-        console.note("Switch to one of them to decide.")
-        # Otherwise another command would open the store of `keyturn run`, and make, for
-        # example, an API key that this gateway refuses.
-        console.note(
-            "Commands for it, in another terminal: "
-            f"KEYTURN_DATA_DIR={settings.data_dir / SANDBOX_FOLDER} keyturn …"
-        )
-        console.note("Ctrl+C stops everything.")
-        await until_stopped(demo.stack.keyturn.store)

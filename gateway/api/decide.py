@@ -6,8 +6,8 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Protocol
 
-from keyturn.gateway.api.person_tokens import PersonTokens
 from keyturn.gateway.api.refusals import Refusal
 from keyturn.gateway.approvals import decisions
 from keyturn.gateway.approvals.record import Approval, Item
@@ -24,6 +24,18 @@ _IN_SLACK = (
 )
 
 
+class Reviewers(Protocol):
+    """Finds reviewers; see `keyturn.gateway.api.person_tokens`."""
+
+    async def reviewer(self, token: str) -> decisions.Reviewer:
+        """Return the reviewer of a token; raises `Refusal`."""
+        ...
+
+    def known(self, user: str) -> decisions.Reviewer:
+        """Return a reviewer by their id, as their last token described them."""
+        ...
+
+
 @dataclass(frozen=True)
 class Decisions:
     """The services behind decisions over HTTP.
@@ -33,7 +45,7 @@ class Decisions:
         reviews: records decisions, as for a click.
     """
 
-    tokens: PersonTokens
+    tokens: Reviewers
     reviews: ReviewService
 
     async def reviewer(self, token: str) -> decisions.Reviewer:

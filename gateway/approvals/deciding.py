@@ -25,6 +25,7 @@ from keyturn.gateway.approvals.decision_context import (
 )
 from keyturn.gateway.approvals.decisions import (
     Approve,
+    CallNow,
     Changed,
     Click,
     Decision,
@@ -44,7 +45,6 @@ from keyturn.gateway.approvals.decisions import (
 from keyturn.gateway.approvals.editing import reading_of
 from keyturn.gateway.approvals.events import AFTER_MS, Event, EventName, named_after
 from keyturn.gateway.approvals.lifecycle import Transition
-from keyturn.gateway.approvals.policy_decision import PolicyDecision
 from keyturn.gateway.approvals.record import Approval, DecisionRecord, Item
 from keyturn.gateway.approvals.repeating import show_first, unseen
 from keyturn.gateway.approvals.requirement import Requirement, Vote
@@ -105,16 +105,14 @@ _SAME_CLICK = Forbidden(
 )
 
 
-def decide(  # noqa: PLR0913 - all inputs of a decision, by name
+def decide(
     approval: Approval,
     click: Click,
     decision: Decision,
     reviewer: Reviewer,
     *,
     now_ms: int,
-    policy_now: PolicyDecision,
-    waiting_now: PolicyDecision | None = None,
-    voters: Sequence[Reviewer] = (),
+    now: CallNow,
     key: DecisionKey | None = None,
 ) -> Change | Refusal:
     """Apply a decision to an approval, or return why it does not count.
@@ -129,29 +127,14 @@ def decide(  # noqa: PLR0913 - all inputs of a decision, by name
         decision: of the reviewer.
         reviewer: resolved now.
         now_ms: the store's clock.
-        policy_now: the current policy's decision on the arguments that would run.
-        waiting_now: for an edit, the current policy's decision on the unedited call.
-            Its reviewers may edit the call and leave the approval to others.
-        voters: earlier voters for this item, resolved now. Their roles are checked
-            again when a vote would complete the quorum; a missing voter is unknown, and
-            the vote of an unknown person completes nothing.
+        now: facts about the call at this moment.
         key: the bot's key, which signs the decision.
     """
-    item = first_of(approval.items[click.index], policy_now)
+    item = first_of(approval.items[click.index], now.policy_now)
     # The reviewer is passed twice. `_actor` needs a context, and narrows `reviewer` to
     # the delegations that count here; `resolved` keeps all of them.
-    context = DecisionContext(
-        approval,
-        item,
-        click,
-        reviewer,
-        now_ms,
-        policy_now,
-        voters,
-        reviewer,
-        key,
-        waiting_now,
-    )
+    given = click, reviewer, now_ms, now, reviewer, key
+    context = DecisionContext(approval, item, *given)
     if reviewer.stands_in_for:
         context = replace(context, reviewer=_actor(context))
     if isinstance(decision, Reconcile):
@@ -258,10 +241,10 @@ def _not_permitted(
 
 def _may_change(context: DecisionContext, verb: Verb) -> bool:
     """Return True if this person may edit a call that, once edited, needs others."""
-    if verb is not Verb.EDIT or context.waiting_now is None:
+    if verb is not Verb.EDIT or context.now.waiting_now is None:
         return False
     item = context.item
-    needed = quorum.stricter(item.requirement, context.waiting_now.requirement)
+    needed = quorum.stricter(item.requirement, context.now.waiting_now.requirement)
     # Check all the people they stand in for: `context.reviewer` is narrowed to the
     # roles that the changed call needs.
     why = quorum.denial_reason(
@@ -588,9 +571,9 @@ def _counted(
         return tuple(before), count
     # An unknown role is not a lost one: keep the vote and record nothing. The person
     # clicks again.
-    if doubtful := quorum.doubtful_roles(before, context.voters, roles):
-        return Forbidden(reason=quorum.unresolved_reason(doubtful, context.voters))
-    still = quorum.asked_again(before, context.voters, roles)
+    if doubtful := quorum.doubtful_roles(before, context.now.voters, roles):
+        return Forbidden(reason=quorum.unresolved_reason(doubtful, context.now.voters))
+    still = quorum.asked_again(before, context.now.voters, roles)
     return still, quorum.tally(requirement, (*still, mine), mine.action_hash)
 
 

@@ -13,6 +13,7 @@ from functools import cached_property
 from keyturn.gateway.approvals import quorum, signed_decisions, timing
 from keyturn.gateway.approvals.changes import Change, by_person, following
 from keyturn.gateway.approvals.decisions import (
+    CallNow,
     Click,
     Reconcile,
     Repeated,
@@ -46,8 +47,7 @@ class DecisionContext:
 
     ``reviewer`` stands in only for delegators whose roles count here; ``resolved`` is
     the same person with all their delegators. ``key`` signs the decision; None: it is
-    not signed. ``waiting_now`` is the current policy's decision on the call without the
-    edit under decision.
+    not signed.
     """
 
     approval: Approval
@@ -55,11 +55,14 @@ class DecisionContext:
     click: Click
     reviewer: Reviewer
     now_ms: int
-    policy_now: PolicyDecision
-    voters: Sequence[Reviewer]
+    now: CallNow
     resolved: Reviewer
     key: signed_decisions.DecisionKey | None = None
-    waiting_now: PolicyDecision | None = None
+
+    @property
+    def policy_now(self) -> PolicyDecision:
+        """Return the current policy's decision on the arguments that would run."""
+        return self.now.policy_now
 
     @cached_property
     def requirement(self) -> Requirement:

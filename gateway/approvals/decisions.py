@@ -6,8 +6,11 @@ one of the outcomes here, and the person gets it as one calm sentence.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 
+from keyturn.gateway.approvals.policy_decision import PolicyDecision
 from keyturn.gateway.approvals.precedents import Precedent
 from keyturn.gateway.approvals.record import Approval, Item
 from keyturn.gateway.approvals.timing import end_of, is_late
@@ -121,6 +124,26 @@ class Reconcile(_Named):
 
 
 Decision = Approve | Edit | Reject | Respond | Reconcile
+
+
+@dataclass(frozen=True)
+class CallNow:
+    """Facts about a call at the moment of its decision.
+
+    Attributes:
+        policy_now: the current policy's decision on the arguments that would run.
+        voters: earlier voters for this item, resolved now. Their roles are checked
+            again when a vote would complete the quorum; a missing voter is unknown, and
+            the vote of an unknown person completes nothing.
+        waiting_now: for an edit, the current policy's decision on the unedited call.
+            Its reviewers may edit the call and leave the approval to others.
+        repeats: it needs another look once others of the gesture are approved.
+    """
+
+    policy_now: PolicyDecision
+    voters: Sequence[Reviewer] = ()
+    waiting_now: PolicyDecision | None = None
+    repeats: bool = False
 
 
 class Click(Record):

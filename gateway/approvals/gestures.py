@@ -26,6 +26,7 @@ from keyturn.gateway.approvals.deciding import (
 from keyturn.gateway.approvals.decision_context import first_of, raised_item
 from keyturn.gateway.approvals.decisions import (
     Approve,
+    CallNow,
     Changed,
     Click,
     Decision,
@@ -142,19 +143,6 @@ class GestureChange:
     events: Sequence[Event] = ()
 
 
-@dataclass(frozen=True)
-class CallNow:
-    """Facts about a call at the moment of its decision; see `deciding.decide`.
-
-    ``repeats``: the call needs another look once others of the gesture are approved.
-    """
-
-    policy_now: PolicyDecision
-    voters: Sequence[Reviewer] = ()
-    waiting_now: PolicyDecision | None = None
-    repeats: bool = False
-
-
 def decide_gesture(
     records: Mapping[str, Approval],
     gesture: Gesture,
@@ -206,9 +194,7 @@ def decide_gesture(
             decision,
             reviewer,
             now_ms=now_ms,
-            policy_now=now.policy_now,
-            waiting_now=now.waiting_now,
-            voters=now.voters,
+            now=now,
             key=key,
         )
         done.note(place, approval, result)

@@ -8,6 +8,7 @@ from keyturn.gateway.approvals.changes import Change
 from keyturn.gateway.approvals.deciding import decide, no_such_item
 from keyturn.gateway.approvals.decisions import (
     AccountKind,
+    CallNow,
     Click,
     Decision,
     Forbidden,
@@ -155,9 +156,11 @@ def say(
         decision,
         reviewer(by) if isinstance(by, Person) else by,
         now_ms=now_ms,
-        policy_now=policy_now or pinned(approval, seen.index),
-        waiting_now=waiting_now,
-        voters=tuple(map(reviewer, before)) if voters is None else voters,
+        now=CallNow(
+            policy_now or pinned(approval, seen.index),
+            tuple(map(reviewer, before)) if voters is None else voters,
+            waiting_now,
+        ),
     )
 
 

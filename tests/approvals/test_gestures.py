@@ -13,6 +13,7 @@ from keyturn.gateway.approvals.changes import Change
 from keyturn.gateway.approvals.deciding import ALREADY_APPROVED, NEEDS_OWN_DECISION
 from keyturn.gateway.approvals.decisions import (
     Approve,
+    CallNow,
     Changed,
     Click,
     Decision,
@@ -30,7 +31,6 @@ from keyturn.gateway.approvals.decisions import (
 )
 from keyturn.gateway.approvals.events import BATCH_MEMBER, Event, EventName
 from keyturn.gateway.approvals.gestures import (
-    CallNow,
     Choice,
     Gesture,
     GestureChange,

@@ -13,6 +13,7 @@ from keyturn.gateway.approvals.deciding import decide
 from keyturn.gateway.approvals.decisions import (
     AccountKind,
     Approve,
+    CallNow,
     Click,
     Decision,
     Edit,
@@ -250,8 +251,10 @@ def say(approval: Approval, step: Step, people: People, now_ms: int) -> Approval
         decision,
         people.reviewer(step.who),
         now_ms=now_ms,
-        policy_now=policy_now(amount),
-        voters=[people.reviewer(vote.by.user[2:].lower()) for vote in item.votes],
+        now=CallNow(
+            policy_now(amount),
+            [people.reviewer(vote.by.user[2:].lower()) for vote in item.votes],
+        ),
     )
     return result.approval if isinstance(result, Change) else None
 

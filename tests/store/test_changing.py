@@ -10,7 +10,13 @@ import pytest
 
 from keyturn.gateway.approvals.changes import Change
 from keyturn.gateway.approvals.deciding import decide
-from keyturn.gateway.approvals.decisions import Approve, Click, Decision, Reject
+from keyturn.gateway.approvals.decisions import (
+    Approve,
+    CallNow,
+    Click,
+    Decision,
+    Reject,
+)
 from keyturn.gateway.approvals.events import Event, EventName
 from keyturn.gateway.errors import CorruptRecord
 from keyturn.gateway.protocol.records import ItemState
@@ -56,7 +62,7 @@ def decided(loaded: Loaded, decision: Decision | None = None) -> Change:
     click = click_on(approval)
     said, now_ms = decision or Approve(), loaded.now_ms
     return changed(
-        decide(approval, click, said, ANA, now_ms=now_ms, policy_now=pinned(approval))
+        decide(approval, click, said, ANA, now_ms=now_ms, now=CallNow(pinned(approval)))
     )
 
 

@@ -122,7 +122,7 @@ class DecisionService(PolicyService):
                 reviewer,
                 now_ms=now_ms,
                 calls={
-                    place: gestures.CallNow(
+                    place: decisions.CallNow(
                         one.policy_now,
                         await _voters_before(calls[place].call.item, voters),
                         await self._waiting_edited(policy, gesture, calls[place]),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, time, timedelta, tzinfo
 from typing import LiteralString
@@ -35,8 +36,14 @@ from keyturn.bot.listeners.usable_copy import is_usable_copy
 from keyturn.bot.modals import call_form
 from keyturn.bot.payload import Clicked, Submitted
 from keyturn.bot.text import label, template
+from keyturn.gateway.approvals import waiting_changes
 from keyturn.gateway.approvals.changes import Change
-from keyturn.gateway.approvals.decisions import AccountKind, Forbidden, Reviewer
+from keyturn.gateway.approvals.decisions import (
+    AccountKind,
+    Forbidden,
+    Refusal,
+    Reviewer,
+)
 from keyturn.gateway.approvals.record import Inquiry
 from keyturn.gateway.approvals.waiting_changes import refusal
 from keyturn.gateway.errors import NotConfirmed
@@ -88,23 +95,26 @@ async def _retime(ctx: ListenerContext, clicked: Clicked) -> UserText | None:
     """Return a refusal as a sentence; card and modal show a success."""
     action = Action(clicked.action_id)
     target = await verify_click(ctx, clicked, action)
-    before, service = target.approval, ctx.service
+    before = target.approval
     # As fresh as for a decision: only reviewers may keep a call open longer.
     reviewer = await ctx.reviewer_of(*clicked.who, *before.items, decides=True)
     reviewer = reviewer.with_(gesture=clicked.gesture)
+    change: Callable[..., Change | Refusal] = waiting_changes.snooze
+    until = list[int]()
+    match action:
+        case Action.EXTEND:
+            change = waiting_changes.extend
+        case Action.TAKE:
+            change = waiting_changes.acknowledge
+        case Action.SNOOZE:
+            until = [target.now_ms + _HOUR_MS]
+        case _:
+            zone = await ctx.reviewers.zone(clicked.user)
+            until = [tomorrow_ms(target.now_ms, zone)]
     try:
-        match action:
-            case Action.EXTEND:
-                result = await service.extend(before.id, reviewer)
-            case Action.TAKE:
-                result = await service.acknowledge(before.id, reviewer)
-            case Action.SNOOZE:
-                until_ms = target.now_ms + _HOUR_MS
-                result = await service.snooze(before.id, until_ms, reviewer)
-            case _:
-                zone = await ctx.reviewers.zone(clicked.user)
-                until_ms = tomorrow_ms(target.now_ms, zone)
-                result = await service.snooze(before.id, until_ms, reviewer)
+        result: Change | Refusal = await ctx.service.change_own(
+            before.id, change, *until, reviewer
+        )
     except NotConfirmed:
         # Not retried as other clicks are: each retry would add more time.
         logger.warning("time.unconfirmed approval=%s", before.id)
@@ -150,8 +160,9 @@ async def _ask(ctx: ListenerContext, submitted: Submitted) -> AckBody:
     )
     reviewer = await _reviewer_of(ctx, target, submitted.who)
     approval = target.approval
-    result = await ctx.service.ask_requester(
+    result: Change | Inquiry | Refusal = await ctx.service.change_own(
         approval.id,
+        waiting_changes.ask,
         target.index if approval.is_batch else None,
         reviewer.with_(gesture=submitted.gesture),
         question,
@@ -185,8 +196,11 @@ async def _ask_again(ctx: ListenerContext, clicked: Clicked) -> UserText | None:
     target = await verify_click(ctx, clicked, Action.ASK_AGAIN)
     item, approval_id = target.item, target.approval.id
     reviewer = await ctx.reviewer_of(*clicked.who, item, decides=True)
-    result = await ctx.service.ask_again(
-        approval_id, item.index, reviewer.with_(gesture=clicked.gesture)
+    result: Change | Refusal = await ctx.service.change_own(
+        approval_id,
+        waiting_changes.ask_again,
+        item.index,
+        reviewer.with_(gesture=clicked.gesture),
     )
     is_kept = isinstance(result, Change)
     logger.info("call.wanted_again kept=%s approval=%s", is_kept, approval_id)

@@ -42,12 +42,14 @@ from keyturn.bot.modals import call_form, edit
 from keyturn.bot.payload import Clicked, Json, Mention, without_bot
 from keyturn.bot.text import label, template
 from keyturn.bot.web import SlackError
+from keyturn.gateway.approvals import waiting_changes
 from keyturn.gateway.approvals.changes import Change
 from keyturn.gateway.approvals.decisions import (
     AccountKind,
     Click,
     Gesture,
     Invalid,
+    Refusal,
     Respond,
     Reviewer,
 )
@@ -421,7 +423,9 @@ async def _reply_to_reviewers(
 ) -> Message:
     """Record the requester's reply to reviewers; raises `UserFacingError`."""
     words, approval = _words(ctx, mention), loaded.approval
-    result = await ctx.service.reply(approval.id, by, words, mention.ts)
+    result: Change | Inquiry | Refusal = await ctx.service.change_own(
+        approval.id, waiting_changes.reply, by, words, mention.ts
+    )
     logger.info("requester.replied id=%s", approval.id)
     # An `Inquiry`: delivered again, or edited; the first text is the evidence.
     if isinstance(result, Change | Inquiry):

@@ -53,7 +53,7 @@ class TenantService:
         found = await self._store.approvals.load_each(approval_ids)
         return [one for one in found if one.approval.tenant == self._tenant]
 
-    async def _change_own(
+    async def change_own(
         self, approval_id: str, change: Callable[..., Change | Other], *given: object
     ) -> Change | Other | Unknown:
         """Write the change that ``change`` returns for an approval, if any.

@@ -14,6 +14,7 @@ import pytest
 
 from keyturn.connect.agent_server import AgentServer, HostUnavailable
 from keyturn.connect.hand_over import Connector
+from keyturn.gateway.approvals import waiting_changes
 from keyturn.gateway.approvals.changes import Change
 from keyturn.gateway.approvals.decisions import Approve, Decision, Edit, Reject
 from keyturn.gateway.approvals.lifecycle import FINAL
@@ -253,7 +254,9 @@ async def test_connectors_that_die_hand_a_decision_over_once(
 async def wants_again(on: Bench, thread: str) -> None:
     """Press *Ask again* on the card of a thread."""
     [card] = await on.cards(thread)
-    changed = await on.people.reviews.ask_again(card.id, 0, ANA)
+    changed = await on.people.reviews.change_own(
+        card.id, waiting_changes.ask_again, 0, ANA
+    )
     assert isinstance(changed, Change), changed
 
 

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from keyturn.gateway.approvals import waiting_changes
 from keyturn.gateway.approvals.changes import Change
 from keyturn.gateway.approvals.decisions import Approve, Click, Edit, Reconcile, Reject
 from keyturn.gateway.approvals.events import EventName
@@ -153,7 +154,10 @@ async def test_a_card_that_got_more_time_is_decided_and_runs_at_its_very_end(
     approval = made[0].approval
     for days in (25, 15):
         clock.move(days=days)
-        assert isinstance(await harness.reviews.extend(approval, ANA), Change)
+        assert isinstance(
+            await harness.reviews.change_own(approval, waiting_changes.extend, ANA),
+            Change,
+        )
 
     clock.move(days=19)
     outcome = await harness.reviews.decide(made[0], Approve(), BEN)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from keyturn.gateway.approvals import waiting_changes
 from keyturn.gateway.approvals.decisions import AccountKind, Approve, Click, Reviewer
 from keyturn.gateway.approvals.record import Item
 from keyturn.gateway.policy.load import load_policy
@@ -94,7 +95,7 @@ async def test_a_run_of_two_months_knows_who_began_it(
         for days in (25, 15):
             clock.move(days=days)
             approval = item.id.rpartition(".")[0]
-            await stack.reviews.extend(approval, ANA)
+            await stack.reviews.change_own(approval, waiting_changes.extend, ANA)
         clock.move(days=19)
         assert await wrong_lifetimes(stack.store.conn) == []
         await stack.decide(item)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from keyturn.gateway.approvals import waiting_changes
 from keyturn.gateway.approvals.decisions import Decision, Edit, Reject, Respond
 from keyturn.gateway.approvals.events import EventName
 from keyturn.gateway.approvals.record import Item
@@ -288,7 +289,7 @@ async def test_an_agent_that_fails_inside_a_decision_gets_it_once(
         assert "the bank is closed" in item.handed.detail
 
         approval_id = item.id.rpartition(".")[0]
-        await stack.reviews.ask_again(approval_id, 0, ANA)
+        await stack.reviews.change_own(approval_id, waiting_changes.ask_again, 0, ANA)
 
         async def is_answered() -> bool:
             [now] = await stack.items()

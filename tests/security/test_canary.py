@@ -11,6 +11,7 @@ from typing import NamedTuple, cast
 
 import pytest
 
+from keyturn.gateway.approvals import waiting_changes
 from keyturn.gateway.approvals.decisions import Approve, Edit, Reject, Respond
 from keyturn.gateway.approvals.events import (
     Event,
@@ -95,7 +96,9 @@ async def _edited_and_approved(
     )
     click = await harness.click(verdict)
     await harness.reviews.report(click.approval, BEN, words.person)
-    await harness.reviews.ask_requester(click.approval, None, ANA, words.person)
+    await harness.reviews.change_own(
+        click.approval, waiting_changes.ask, None, ANA, words.person
+    )
     edited = Edit(args={**words.args, "amount": 4}, reason=words.person)
     await harness.decide(verdict, edited)
     item = await harness.item(verdict.item_id)

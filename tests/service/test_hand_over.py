@@ -9,6 +9,7 @@ from typing import get_args
 import pytest
 from pydantic import ValidationError
 
+from keyturn.gateway.approvals import waiting_changes
 from keyturn.gateway.approvals.changes import Change
 from keyturn.gateway.approvals.decisions import (
     Approve,
@@ -380,7 +381,12 @@ async def test_the_wish_is_listed_until_the_agent_asked_again(
         async with stack.client() as client:
             start = (await client.get("/v1/events")).json()["next"]
 
-            assert isinstance(await harness.reviews.ask_again(approval, 0, ANA), Change)
+            assert isinstance(
+                await harness.reviews.change_own(
+                    approval, waiting_changes.ask_again, 0, ANA
+                ),
+                Change,
+            )
 
             place = {"after": start, "wait": "5"}
             page = (await client.get("/v1/events", params=place)).json()
@@ -395,7 +401,10 @@ async def test_the_wish_is_listed_until_the_agent_asked_again(
     assert (item.state, item.handed.again_by) == (ItemState.NOT_TAKEN, ANA.person)
     [event] = await harness.audited(EventName.ITEM_WANTED_AGAIN)
     assert event.actor == "T0/U0ANA"
-    assert isinstance(await harness.reviews.ask_again(approval, 0, BEN), Stale)
+    assert isinstance(
+        await harness.reviews.change_own(approval, waiting_changes.ask_again, 0, BEN),
+        Stale,
+    )
 
 
 @pytest.mark.parametrize("is_told", [True, False], ids=["told", "silent"])
@@ -403,7 +412,7 @@ async def test_an_agent_that_cannot_ask_again_may_be_asked_once_more(
     harness: ServiceHarness, *, is_told: bool
 ) -> None:
     claim, approval = await refused(harness)
-    await harness.reviews.ask_again(approval, 0, ANA)
+    await harness.reviews.change_own(approval, waiting_changes.ask_again, 0, ANA)
     if is_told:
         report = AskedAgain(item_id=claim.item_id, ok=False, detail="no such thread")
         assert await harness.agents.report_asked_again(report)
@@ -417,7 +426,10 @@ async def test_an_agent_that_cannot_ask_again_may_be_asked_once_more(
     [event] = await harness.audited(EventName.ITEM_ASKED_ANEW)
     assert event.reason
     assert await harness.store.approvals.scheduled(harness.keys) == []
-    assert isinstance(await harness.reviews.ask_again(approval, 0, BEN), Change)
+    assert isinstance(
+        await harness.reviews.change_own(approval, waiting_changes.ask_again, 0, BEN),
+        Change,
+    )
 
 
 @pytest.mark.parametrize("by", [DAN_ASKING, EVE], ids=["requester", "stranger"])
@@ -426,7 +438,10 @@ async def test_only_reviewers_have_an_agent_ask_again(
 ) -> None:
     _, approval = await refused(harness)
 
-    assert isinstance(await harness.reviews.ask_again(approval, 0, by), Forbidden)
+    assert isinstance(
+        await harness.reviews.change_own(approval, waiting_changes.ask_again, 0, by),
+        Forbidden,
+    )
 
 
 async def test_only_a_refused_answer_may_be_asked_again(
@@ -437,4 +452,7 @@ async def test_only_a_refused_answer_may_be_asked_again(
     await harness.agents.hand_over(end_of(claim, granted, "deleted"))
     approval = claim.item_id.partition(".")[0]
 
-    assert isinstance(await harness.reviews.ask_again(approval, 0, ANA), Stale)
+    assert isinstance(
+        await harness.reviews.change_own(approval, waiting_changes.ask_again, 0, ANA),
+        Stale,
+    )

@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from keyturn.gateway.approvals import waiting_changes
 from keyturn.gateway.approvals.changes import Change
 from keyturn.gateway.approvals.decisions import (
     Approve,
@@ -198,8 +199,12 @@ async def test_a_question_and_its_reply_are_read_back(harness: ServiceHarness) -
     click, _ = await harness.refund()
     service = harness.reviews
 
-    await service.ask_requester(click.approval, None, ANA, "Was it broken?")
-    await service.reply(click.approval, DAN_AGAIN, "Ja, völlig ☕", "17.1")
+    await service.change_own(
+        click.approval, waiting_changes.ask, None, ANA, "Was it broken?"
+    )
+    await service.change_own(
+        click.approval, waiting_changes.reply, DAN_AGAIN, "Ja, völlig ☕", "17.1"
+    )
 
     said = (await harness.approval(click.approval + ".0")).inquiries
     assert [(one.by.user, one.text, one.reply_ts) for one in said] == [
@@ -218,9 +223,15 @@ async def test_another_tenant_asks_and_learns_nothing(harness: ServiceHarness) -
     click, _ = await harness.refund()
     other = ReviewService(harness.store, lambda: harness.policy, tenant="other")
 
-    asked = await other.ask_requester(click.approval, None, ANA, "Why?")
-    replied = await other.reply(click.approval, DAN, "So", "17.1")
-    unknown = await harness.reviews.ask_requester("ap_none", None, ANA, "Why?")
+    asked = await other.change_own(
+        click.approval, waiting_changes.ask, None, ANA, "Why?"
+    )
+    replied = await other.change_own(
+        click.approval, waiting_changes.reply, DAN, "So", "17.1"
+    )
+    unknown = await harness.reviews.change_own(
+        "ap_none", waiting_changes.ask, None, ANA, "Why?"
+    )
 
     assert [asked, replied, unknown] == [Unknown()] * 3
     assert (await harness.approval(click.approval + ".0")).rev == 1
@@ -234,8 +245,12 @@ async def test_two_who_ask_while_a_third_decides_lose_nothing(
         click, _ = await harness.refund(thread=f"t{n}")
 
         *asked, outcome = await asyncio.gather(
-            service.ask_requester(click.approval, None, ANA, "Ana asks"),
-            service.ask_requester(click.approval, None, BEN, "Ben asks"),
+            service.change_own(
+                click.approval, waiting_changes.ask, None, ANA, "Ana asks"
+            ),
+            service.change_own(
+                click.approval, waiting_changes.ask, None, BEN, "Ben asks"
+            ),
             harness.reviews.decide(click, Approve(), BEN),
         )
 
@@ -252,11 +267,14 @@ async def test_a_reply_that_comes_many_times_at_once_is_kept_once(
 ) -> None:
     service = harness.reviews
     click, _ = await harness.refund()
-    await service.ask_requester(click.approval, None, ANA, "Why?")
+    await service.change_own(click.approval, waiting_changes.ask, None, ANA, "Why?")
 
     found = await asyncio.gather(
-        *(service.reply(click.approval, DAN, "So", "17.1") for _ in range(8)),
-        service.reply(click.approval, DAN, "And", "17.2"),
+        *(
+            service.change_own(click.approval, waiting_changes.reply, DAN, "So", "17.1")
+            for _ in range(8)
+        ),
+        service.change_own(click.approval, waiting_changes.reply, DAN, "And", "17.2"),
     )
 
     said = (await harness.approval(click.approval + ".0")).inquiries

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+from keyturn.gateway.approvals import waiting_changes
 from keyturn.gateway.approvals.decisions import (
     Approve,
     Edit,
@@ -60,7 +61,9 @@ async def test_time_that_people_added_counts_under_a_shorter_policy(
     harness: ServiceHarness,
 ) -> None:
     click, claim = await harness.refund()
-    await harness.reviews.extend(claim.item_id.rpartition(".")[0], ANA)
+    await harness.reviews.change_own(
+        claim.item_id.rpartition(".")[0], waiting_changes.extend, ANA
+    )
     await has_waited(harness, claim.item_id, 45)
     put_rule(harness, "{tier: approve, expires_in: 30m}")
 

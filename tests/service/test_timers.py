@@ -7,6 +7,7 @@ import secrets
 
 import pytest
 
+from keyturn.gateway.approvals import waiting_changes
 from keyturn.gateway.approvals.changes import Change
 from keyturn.gateway.approvals.decisions import Approve, Decided, Edit
 from keyturn.gateway.approvals.events import EventName
@@ -125,7 +126,7 @@ async def test_more_time_moves_every_deadline_in_one_step(
     before = await opened(harness)
     keys = harness.keys
 
-    result = await harness.reviews.extend(before.id, ANA)
+    result = await harness.reviews.change_own(before.id, waiting_changes.extend, ANA)
 
     assert isinstance(result, Change)
     after = await harness.approval(before.items[0].id)
@@ -147,7 +148,10 @@ async def test_people_who_extend_at_once_never_pass_the_bound(
     approval = await opened(harness)
 
     results = await asyncio.gather(
-        *(harness.reviews.extend(approval.id, who) for who in (ANA, BEN) * 5)
+        *(
+            harness.reviews.change_own(approval.id, waiting_changes.extend, who)
+            for who in (ANA, BEN) * 5
+        )
     )
 
     assert sum(isinstance(result, Change) for result in results) == 2
@@ -161,8 +165,8 @@ async def test_an_edit_at_the_same_time_loses_neither(harness: ServiceHarness) -
 
     outcome, *_ = await asyncio.gather(
         harness.reviews.decide(click, Edit(args={"amount": 1}), ANA),
-        times.extend(click.approval, BEN),
-        times.acknowledge(click.approval, BEN),
+        times.change_own(click.approval, waiting_changes.extend, BEN),
+        times.change_own(click.approval, waiting_changes.acknowledge, BEN),
     )
 
     assert isinstance(outcome, Decided)
@@ -175,7 +179,7 @@ async def test_a_decision_after_the_old_deadline_counts_when_there_is_more_time(
     harness: ServiceHarness,
 ) -> None:
     click, _ = await harness.refund()
-    await harness.reviews.extend(click.approval, ANA)
+    await harness.reviews.change_own(click.approval, waiting_changes.extend, ANA)
     await harness.command(
         "ZADD", harness.keys.expiry, 1, harness.keys.listed(click.approval)
     )

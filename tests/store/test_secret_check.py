@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from keyturn.gateway.approvals import waiting_changes
 from keyturn.gateway.approvals.audit_leaf import SealState
 from keyturn.gateway.approvals.decisions import Approve, Click, Decided, Gesture
 from keyturn.gateway.approvals.events import Event, EventName, SecurityKind
@@ -74,7 +75,7 @@ async def test_what_a_secret_seals_that_came_since_is_no_forgery(
     newer = Store(store.conn.url, secrets=(OTHER, *SECRETS))
     newer.keyring = store.keyring
     reviews = ReviewService(newer, lambda: RULES)
-    await reviews.extend(click.approval, BEN)
+    await reviews.change_own(click.approval, waiting_changes.extend, BEN)
 
     with pytest.raises(StoreUnavailable, match="restart it with the new one"):
         await harness.reviews.decide(click, Approve(), PRESSED)

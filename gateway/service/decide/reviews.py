@@ -15,14 +15,12 @@ from keyturn.gateway.approvals.decisions import (
     Edit,
     GestureOutcome,
     Outcome,
-    Refusal,
     Reviewer,
 )
 from keyturn.gateway.approvals.gestures import Gesture, Partition
 from keyturn.gateway.approvals.policy_decision import PolicyDecision
 from keyturn.gateway.approvals.record import (
     Approval,
-    Inquiry,
     Item,
     Origin,
     collected,
@@ -165,7 +163,7 @@ class ReviewService(DecisionService):
             StoreUnavailable: when it is not known to be recorded.
         """
         change = waiting_changes.add_report
-        found = await self._change_own(approval_id, change, reporter, text)
+        found = await self.change_own(approval_id, change, reporter, text)
         return isinstance(found, Change)
 
     async def ask_agent(
@@ -216,50 +214,6 @@ class ReviewService(DecisionService):
     async def was_asked(self, message_key: str) -> bool:
         """Return whether a message was queued for an agent."""
         return await self._store.threads.was_asked(self._keys, message_key)
-
-    async def extend(self, approval_id: str, reviewer: Reviewer) -> Change | Refusal:
-        """Extend the deadline; see `waiting_changes.extend`.
-
-        Raises:
-            StoreUnavailable: when it is not known to be written; also raised by
-                `acknowledge`, `ask_requester` and `reply`.
-        """
-        return await self._change_own(approval_id, waiting_changes.extend, reviewer)
-
-    async def acknowledge(
-        self, approval_id: str, reviewer: Reviewer
-    ) -> Change | Refusal:
-        """Record that a reviewer handles it; see `waiting_changes.acknowledge`."""
-        change = waiting_changes.acknowledge
-        return await self._change_own(approval_id, change, reviewer)
-
-    async def snooze(
-        self, approval_id: str, until_ms: int, reviewer: Reviewer
-    ) -> Change | Refusal:
-        """Remind a reviewer later; see `waiting_changes.snooze`."""
-        change = waiting_changes.snooze
-        return await self._change_own(approval_id, change, until_ms, reviewer)
-
-    async def ask_again(
-        self, approval_id: str, call: int, reviewer: Reviewer
-    ) -> Change | Refusal:
-        """Have an agent ask again; see `waiting_changes.ask_again`."""
-        change = waiting_changes.ask_again
-        return await self._change_own(approval_id, change, call, reviewer)
-
-    async def ask_requester(
-        self, approval_id: str, call: int | None, reviewer: Reviewer, text: str
-    ) -> Change | Inquiry | Refusal:
-        """Add a question to the requester; see `waiting_changes.ask`."""
-        change = waiting_changes.ask
-        return await self._change_own(approval_id, change, call, reviewer, text)
-
-    async def reply(
-        self, approval_id: str, person: Person, text: str, ts: str
-    ) -> Change | Inquiry | Refusal:
-        """Add a reply of the requester; see `waiting_changes.reply`."""
-        change = waiting_changes.reply
-        return await self._change_own(approval_id, change, person, text, ts)
 
     def usergroups(self, item: Item) -> frozenset[str]:
         """Return the user groups whose members may have to decide an item.

@@ -50,7 +50,7 @@ class SpotCheckService(PolicyService):
         """
         answer = quality_checks.RIGHT if is_right else quality_checks.WRONG
         change, of_now = quality_checks.answered, self._of_now()
-        found = await self._change_own(
+        found = await self.change_own(
             approval_id, change, index, reviewer, answer, of_now
         )
         if isinstance(found, Change):

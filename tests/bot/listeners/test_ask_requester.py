@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from keyturn.bot.ids import Action, Input
+from keyturn.gateway.approvals import waiting_changes
 from keyturn.gateway.approvals.decisions import Approve
 from keyturn.gateway.approvals.record import Inquiry
 from keyturn.gateway.protocol.records import ItemState, Person
@@ -117,7 +118,7 @@ async def test_a_question_that_is_not_posted_before_the_decision_mentions_nobody
         card = await stack.card(verdict)
     # The bot is down while both happen; the publisher reads them afterwards.
     approval = await stack.approval(verdict)
-    await stack.reviews.ask_requester(approval.id, None, ana(), WHY)
+    await stack.reviews.change_own(approval.id, waiting_changes.ask, None, ana(), WHY)
     await stack.reviews.decide(click_on(approval), Approve(), ana())
     async with stack.running():
         await stack.card(verdict, says("Approved"))

@@ -8,6 +8,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from keyturn.bot.ids import Action
+from keyturn.gateway.approvals import waiting_changes
 from keyturn.gateway.approvals.decisions import Forbidden, Reviewer
 from keyturn.gateway.approvals.timing import TimerKind
 from keyturn.gateway.policy.load import load_policy
@@ -172,7 +173,9 @@ async def test_an_urgent_call_cannot_be_snoozed(stack: Stack) -> None:
         approval = await stack.approval(verdict)
         ana = Reviewer(team=TEAM, user="U0ANA", usergroups=frozenset({"S0SUPPORT"}))
         until_ms = approval.created_at_ms + 1
-        refused = await stack.reviews.snooze(approval.id, until_ms, ana)
+        refused = await stack.reviews.change_own(
+            approval.id, waiting_changes.snooze, until_ms, ana
+        )
 
     assert not has_button(card, Action.SNOOZE)
     assert isinstance(refused, Forbidden)

@@ -127,7 +127,7 @@ def listed(ctx: typer.Context, *, json: AsJson = False) -> None:
     async def read(
         keys: ApiKeyStore, settings: Settings
     ) -> tuple[tuple[ApiKey, ...], tuple[str, ...], str]:
-        return await keys.all(), await keys.refused(), api_key_seals(settings).id
+        return *await keys.all(), api_key_seals(settings).id
 
     found, refused, seals = _ask(command_context(ctx), read)
     rows = [{**_row(key), "secret_in_use": key.seals == seals} for key in found]

@@ -330,8 +330,7 @@ class RunService(PolicyService):
     async def all(self) -> list[StalledRun]:
         """Return the waiting and parked runs, the longest failing first."""
         found = await self._store.stalled.all(self._keys)
-        listed = [one for one in found if one.tenant == self._tenant and one.is_listed]
-        return sorted(listed, key=lambda one: one.since_ms)
+        return [one for one in found if one.tenant == self._tenant and one.is_listed]
 
     async def find(self, run: str) -> StalledRun | None:
         """Return a failed run; None if it continues or does not exist."""

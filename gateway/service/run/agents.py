@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Literal
 
+from pydantic import ValidationError
 from typing_extensions import override
 
 from keyturn.gateway import tracing
@@ -38,7 +39,6 @@ from keyturn.gateway.protocol.records import (
 )
 from keyturn.gateway.service.report.event_feed import EventFeed
 from keyturn.gateway.service.run import claiming
-from keyturn.gateway.service.run.definitions import DefinitionService
 from keyturn.gateway.service.run.proving import are_proven, is_edit_proven, proven_words
 from keyturn.gateway.service.submit.submitting import StoredVerdicts, Submitter
 from keyturn.gateway.service.tenant_service import TenantService
@@ -61,7 +61,7 @@ MAX_HISTORY = 64
 _RAN = {ItemState.EXECUTED, ItemState.FAILED}
 
 
-class AgentService(claiming.ClaimService, Submitter, DefinitionService):
+class AgentService(claiming.ClaimService, Submitter):
     """The operations for agents. None of them can approve a call for people.
 
     Args:
@@ -130,11 +130,11 @@ class AgentService(claiming.ClaimService, Submitter, DefinitionService):
             # Of this agent only this message; of agents inside its tools everything.
             return item.ctx.ns != ref.ns or item.ctx.message_id == ref.message_id
 
-        approvals = self._store.approvals
-        listed = await approvals.open_of_run(self._keys, ref.run_ref)
-        listed = [one for one in listed if _is_at(one, ref)]
-        for approval_id in await approvals.unfinished(self._keys, listed):
-            await self._end(approval_id, Transition.SUPERSEDE, is_ended)
+        runs = self._store.approvals
+        listed = await runs.open_of_run(self._keys, ref.run_ref)
+        for one in listed:
+            if _is_at(one, ref):
+                await self._end(one.id, Transition.SUPERSEDE, is_ended)
         # Also another agent's calls in this message: nothing resumes them any more.
         await self.supersede_approvals(one.id for one in await self._of_message(ref))
 
@@ -204,6 +204,44 @@ class AgentService(claiming.ClaimService, Submitter, DefinitionService):
 
     def _place(self, item_id: str, run: RunRef) -> tuple[str, ...]:
         return self._tenant, run.agent, run.thread, item_id
+
+    # Tool definitions of other servers. A server may change what its tools say about
+    # themselves, and with that what a model does with them. The approval is an ordinary
+    # call (`DEFINITIONS_TOOL`): people see it on a card, and its claim is the only way
+    # to a kept definition.
+
+    async def definitions(
+        self, asked: http_api.DefinitionsQuestion
+    ) -> http_api.Definitions:
+        """Return the approved definitions of a server's tools."""
+        store = self._store.definitions
+        return await store.read(self._keys, asked.agent, asked.server)
+
+    async def keep_definitions(self, item_id: str, fence: int) -> bool:
+        """Keep the definitions of a claimed call; False when the claim is lost.
+
+        They come from the record that people decided on, never from the request.
+
+        Raises:
+            NotAllowed: it is another call, or there are too many definitions.
+        """
+        known = await self._found(item_id)
+        if known is None:
+            return False
+        approval, item = known
+        if (item.state, item.fence) != (ItemState.EXECUTING, fence):
+            return False
+        refused = NotAllowed(f"The call {item_id!r} approves no definitions of tools.")
+        if item.tool != http_api.DEFINITIONS_TOOL:
+            raise refused
+        try:
+            found = http_api.DefinitionsToApprove.model_validate(item.args)
+        except ValidationError as error:
+            raise refused from error
+        await self._store.definitions.approve(
+            self._keys, approval.agent, found.server, found.tools
+        )
+        return True
 
     # At-most-once guard of auto-approved calls, across lease owners. All other calls
     # are items of an approval.

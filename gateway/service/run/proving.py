@@ -40,7 +40,6 @@ from keyturn.gateway.protocol.records import Effect, ItemState, Tier
 from keyturn.gateway.protocol.strict_json import parse_object
 from keyturn.gateway.protocol.wire import Refused
 from keyturn.gateway.store.records.atomic_write import Loaded
-from keyturn.gateway.store.records.quarantine import quarantine
 from keyturn.gateway.store.store import Store
 from keyturn.gateway.trust.key_folder import Keyring, Role
 
@@ -269,7 +268,7 @@ async def refuse_unproven(store: Store, found: Unproven) -> Refused:
             "'keys: {bot: […]}' of the gateway; `keyturn keys list` shows it there."
         )
     if keys is not None and not found.is_unknown_key:
-        await quarantine(store.conn, keys, approval.id)
+        await store.approvals.quarantine(keys, approval.id)
     return Refused(reason=found.told, state=found.item.state)
 
 

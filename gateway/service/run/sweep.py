@@ -18,7 +18,6 @@ from keyturn.gateway.store.events.readers import MANY, drop_idle_readers, trim_o
 from keyturn.gateway.store.keys import KEEP_MS, RETENTION
 from keyturn.gateway.store.records.approval_indexes import Timer
 from keyturn.gateway.store.records.atomic_write import Loaded, Write
-from keyturn.gateway.store.records.quarantine import quarantine
 from keyturn.gateway.store.store import Store
 
 logger = logging.getLogger(__name__)
@@ -130,7 +129,7 @@ class Sweeper(TenantService):
     async def _quarantine(self, error: CorruptRecord) -> None:
         """Set a corrupt record aside, so that it does not block the sweep."""
         log_failure(logger, error, "record.quarantined")
-        await quarantine(self._store.conn, self._keys, error.approval)
+        await self._store.approvals.quarantine(self._keys, error.approval)
 
 
 async def _until_none_is_left(

@@ -78,38 +78,27 @@ class ApiKeyStore:
             return None
         return FoundKey(key, now)
 
-    async def all(self) -> tuple[ApiKey, ...]:
-        """Return all keys, oldest first; drops those that ended long ago.
+    async def all(self) -> tuple[tuple[ApiKey, ...], tuple[str, ...]]:
+        """Return all keys, oldest first, and the ids of those with an invalid seal.
+
+        Keys that ended long ago are dropped.
 
         Raises:
             StoreUnavailable: when the store does not answer.
         """
-        found: list[ApiKey] = []
+        found, refused = list[ApiKey](), list[str]()
         now = await self.now()
-        for key_id, stored in await self._rows():
+        rows = fields(await self._conn.command("HGETALL", self._name))
+        for key_id, stored in rows.items():
             key = await self._read(key_id, stored)
             if key is None:
-                continue
-            if min(key.expires_at, key.revoked_at or key.expires_at) + KEPT < now:
+                refused.append(key_id)
+            elif min(key.expires_at, key.revoked_at or key.expires_at) + KEPT < now:
                 await self._write(key_id, stored, b"", None)
-                continue
-            found.append(key)
-        return tuple(sorted(found, key=lambda key: (key.created_at, key.id)))
-
-    async def refused(self) -> tuple[str, ...]:
-        """Return the ids of stored keys with an invalid seal.
-
-        Raises:
-            StoreUnavailable: when the store does not answer.
-        """
-        rows = await self._rows()
-        return tuple(
-            [
-                key_id
-                for key_id, stored in rows
-                if await self._read(key_id, stored) is None
-            ]
-        )
+            else:
+                found.append(key)
+        found.sort(key=lambda key: (key.created_at, key.id))
+        return tuple(found), tuple(refused)
 
     async def add(self, key: ApiKey, by: str) -> None:
         """Store a new key.
@@ -155,10 +144,6 @@ class ApiKeyStore:
             ["HGET", self._name, key_id], ["TIME"]
         )
         return cast("bytes | None", stored), _time(milliseconds(time))
-
-    async def _rows(self) -> list[tuple[str, bytes]]:
-        reply = await self._conn.command("HGETALL", self._name)
-        return list(fields(reply).items())
 
     async def report(
         self, kind: SecurityKind, key_id: str, stored: bytes = b""

@@ -22,21 +22,40 @@ import logging
 import random
 import threading
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import AsyncExitStack, suppress
+from collections.abc import (
+    AsyncGenerator,
+    Awaitable,
+    Callable,
+    Iterable,
+    Mapping,
+    Sequence,
+)
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
 from types import MappingProxyType
 from typing import Final, NamedTuple, TypeVar, cast
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
+from pydantic_core import to_json
+
 from keyturn.gateway import tracing
+from keyturn.gateway.approvals import ending, timing
 from keyturn.gateway.approvals.changes import Change
-from keyturn.gateway.approvals.events import WAITED_MS
+from keyturn.gateway.approvals.events import (
+    WAITED_MS,
+    Event,
+    EventName,
+    SecurityEvent,
+    SecurityKind,
+)
+from keyturn.gateway.approvals.executing import NEVER_AGAIN, Attempt
 from keyturn.gateway.approvals.record import Approval, Concerned, approval_of
 from keyturn.gateway.errors import CorruptRecord, ForgedRecord, StoreUnavailable
 from keyturn.gateway.failures import log_failure
 from keyturn.gateway.metrics.fold import outcome_of
+from keyturn.gateway.protocol import digest
 from keyturn.gateway.protocol.records import RunRef
+from keyturn.gateway.protocol.wire import TurnRef
 from keyturn.gateway.protocol.work import aside
 from keyturn.gateway.store.connection.connection import (
     Reply,
@@ -45,22 +64,31 @@ from keyturn.gateway.store.connection.connection import (
     text,
 )
 from keyturn.gateway.store.connection.listed_members import readable
-from keyturn.gateway.store.keys import Keys, keys_of_tenant, tenant_of_approval
+from keyturn.gateway.store.keys import Keys, hash_of, keys_of_tenant, tenant_of_approval
 from keyturn.gateway.store.limits.freezes import freezes_of
 from keyturn.gateway.store.records import codec
 from keyturn.gateway.store.records.atomic_write import (
     Loaded,
     Write,
     WriteMany,
+    run_change,
     spend_again,
     write,
 )
-from keyturn.gateway.store.records.codec import REPLAYED, RecordSeals, Stored
-from keyturn.gateway.store.records.quarantine import ForgedRecords
+from keyturn.gateway.store.records.codec import (
+    QUARANTINE_SEAL,
+    QUARANTINED,
+    REPLAYED,
+    WRONG_SEAL,
+    RecordSeals,
+    Stored,
+)
 from keyturn.gateway.store.records.turn_opener import open_turn
+from keyturn.gateway.store.runs.jobs import Job
 from keyturn.gateway.store.runs.run_list import Listed, RunLists
 from keyturn.gateway.store.scripts.script import Script
-from keyturn.gateway.store.sealing.encryption import unpacked
+from keyturn.gateway.store.sealing.encryption import decrypted_document, unpacked
+from keyturn.gateway.store.sealing.event_seals import sealed_texts
 from keyturn.gateway.store.sealing.sealing import Sealing
 
 logger = logging.getLogger(__name__)
@@ -100,7 +128,6 @@ class ApprovalStore(RunLists):
 
     Attributes:
         seals: seals of the records.
-        forged: handles records with an invalid seal.
         open_turn: stores the approvals of one turn, once; see `turn_opener.open_turn`.
     """
 
@@ -109,7 +136,7 @@ class ApprovalStore(RunLists):
         super().__init__(conn)
         self.lease_ms = lease_ms
         self.seals = RecordSeals(conn)
-        self.forged = ForgedRecords(sealing)
+        self._sealing = sealing
         self._known = KnownRecords()
         self._turns = Turns()
         self.open_turn = partial(open_turn, conn, self.load)
@@ -125,7 +152,7 @@ class ApprovalStore(RunLists):
         if tenant is None:
             return None
         keys = keys_of_tenant(tenant)
-        async with self.forged.noticed(keys):
+        async with self._noticed(keys):
             found = await self._load_many(keys, [approval_id])
         return found.get(approval_id)
 
@@ -200,7 +227,7 @@ class ApprovalStore(RunLists):
         here = _ids_of(keys, approval_ids)
         confirmed: dict[str, int] | None = None
         lost: WriteMany | None = None
-        async with self.forged.noticed(keys), AsyncExitStack() as held:
+        async with self._noticed(keys), AsyncExitStack() as held:
             await self._turns.take(held, here)
             for attempt in range(ATTEMPTS):
                 await pause_before(attempt)
@@ -287,6 +314,112 @@ class ApprovalStore(RunLists):
             found[one] = Loaded(approval, now_ms, stored=stored)
         return found
 
+    @asynccontextmanager
+    async def _noticed(self, keys: Keys) -> AsyncGenerator[None]:
+        """Quarantine a forged record found in the block, then raise the error again.
+
+        Raises:
+            ForgedRecord: the error of the block.
+            StoreUnavailable: the seal may be valid under a secret unknown here.
+        """
+        try:
+            yield
+        except ForgedRecord as error:
+            if error.why == WRONG_SEAL:
+                await self._sealing.ensure_known(keys, approval=error.approval)
+            # The record is refused even if the quarantine cannot be written.
+            with suppress(StoreUnavailable):
+                tenant, ref = await self.quarantine(keys, error.approval, why=error.why)
+                found = SecurityEvent(
+                    kind=SecurityKind.REPLAYED
+                    if error.is_replayed
+                    else SecurityKind.SEAL_WRONG,
+                    tenant=tenant,
+                    about="record",
+                    agent=ref.run_ref.agent,
+                    thread=ref.run_ref.thread,
+                    approval=error.approval,
+                )
+                await self._sealing.security.report(keys, found)
+            raise
+
+    async def quarantine(
+        self, keys: Keys, approval_id: str, *, why: str = ""
+    ) -> tuple[str, TurnRef]:
+        """End a corrupt approval: none of its items can be decided or run any more.
+
+        Pending items are withdrawn and leave their windows, and deadlines are removed.
+        The end is announced, and the thread is resumed if its name is legible. A record
+        that was quarantined before stays unchanged. ``why`` is the reason in words.
+        Returns the tenant and the turn, as far as they are legible.
+        """
+        raw_head, document, time = await self._conn.transaction(
+            ["HGETALL", keys.head(approval_id)],
+            ["GET", keys.document(approval_id)],
+            ["TIME"],
+        )
+        head, now_ms = fields(raw_head), milliseconds(time)
+        # The sweep and a click may find the record at once; announce it and resume the
+        # thread only once.
+        is_first = not self.seals.is_quarantined(approval_id, head)
+        # Placeholder names match no existing keys, so the script changes no other data.
+        tenant, ref = "", TurnRef(agent="", thread="", message_id="")
+        with suppress(ForgedRecord):
+            plain = decrypted_document(
+                self._conn, approval_id, head, cast("bytes", document or b"")
+            )
+            tenant, ref = codec.whose(plain) or (tenant, ref)
+        run_ref = ref.run_ref
+        mended: dict[str, str] = {}
+        listed = await self.open_of_run(keys, run_ref)
+        if Listed(approval_id, ref.ns) in listed:
+            # The head may have lost the names of its run and turn, and both would count
+            # the approval as open forever. The run lists it, so the document names it.
+            turn = keys.turn(digest.turn_key(tenant=keys.tenant, **ref.names))
+            mended["run"] = hash_of(keys.run(run_ref)) + ref.ns.encode().hex()
+            mended["turn"] = hash_of(turn)
+        event = Event(
+            name=EventName.RECORD_QUARANTINED,
+            tenant=tenant,
+            agent=run_ref.agent,
+            thread=run_ref.thread,
+            approval=approval_id,
+            reason=why,
+        )
+        job = Job.to_resume(tenant, run_ref.agent, run_ref.thread)
+        at = str(now_ms)
+        mark = {
+            QUARANTINED: at,
+            QUARANTINE_SEAL: self.seals.of_moment(approval_id, QUARANTINED, at).hex(),
+        }
+        states = {
+            str(i): s for i, s in ending.quarantined_states(codec.states(head)).items()
+        }
+        if self._conn.ledger is not None:
+            # Before the record ends: a sealed earlier version, restored later, must not
+            # run calls that were announced as ended.
+            spent = [Attempt(approval_id, int(i), NEVER_AGAIN) for i in states]
+            await self._conn.ledger.spend(spent, now_ms=now_ms)
+        moved = {f"{i}:s": state for i, state in states.items()}
+        since = dict.fromkeys((f"{i}:t" for i in states), at)
+        change: dict[str, object] = {
+            "id": approval_id,
+            # Compared as text with the stored value, even if that is malformed.
+            "rev": head.get("rev", b"").decode("utf-8", "replace"),
+            "seen_ms": now_ms,
+            "fields": {**moved, **since, **mark, **mended},
+            "states": states,
+            # Score 0 removes every timer; otherwise each would find the record again.
+            "set": [(kind, 0) for kind in timing.TimerKind],
+            "events": sealed_texts(self._conn, keys, [event] * is_first),
+            "job": job.model_dump_json() if run_ref.thread and is_first else "",
+            # No queues: the names of the reviewers may be the corrupt part. The
+            # approval stays in its queues until they expire, but is unreadable.
+        }
+        place = approval_id, ref.agent, run_ref.thread
+        await run_change(self._conn, keys, [place], [to_json(change), b""])
+        return tenant, ref
+
     async def heartbeat(self, approval_id: str, index: int, fence: int) -> bool:
         """Renew a claim; False if it no longer belongs to this fence."""
         tenant = tenant_of_approval(approval_id)
@@ -327,20 +460,14 @@ class ApprovalStore(RunLists):
         """Remove the deadline of an approval that is gone."""
         await self._conn.command("ZREM", keys.expiry, keys.listed(approval_id))
 
-    async def unfinished(self, keys: Keys, listed: Sequence[Listed]) -> list[str]:
-        """Return the ids of approvals with an outstanding automatic step."""
-        if not listed:
+    async def unfinished_of_run(self, keys: Keys, run_ref: RunRef) -> list[str]:
+        """Return the ids of a run's approvals with an outstanding automatic step."""
+        ids = [one.id for one in await self.open_of_run(keys, run_ref)]
+        if not ids:
             return []
-        ids = [one.id for one in listed]
-        members = map(keys.listed, ids)
-        times = await self._conn.command("ZMSCORE", keys.expiry, *members)
+        times = await self._conn.command("ZMSCORE", keys.expiry, *map(keys.listed, ids))
         rows = zip(ids, cast("list[Reply]", times), strict=True)
         return [approval_id for approval_id, at in rows if at is not None]
-
-    async def unfinished_of_run(self, keys: Keys, run_ref: RunRef) -> list[str]:
-        """Return the result of `unfinished` for a run's approvals."""
-        listed = await self.open_of_run(keys, run_ref)
-        return await self.unfinished(keys, listed)
 
     async def has_open(self, keys: Keys, run_ref: RunRef) -> bool:
         """Return whether a run has an open call, with or without a deadline."""

@@ -56,7 +56,7 @@ from keyturn.bot.cards.refs import (
     who,
 )
 from keyturn.bot.cards.special_cards import (
-    notification,
+    notification_footer,
     questions,
     spot_checks,
     standing_approval,
@@ -224,14 +224,16 @@ def _blocks(frame: Frame) -> list[Block]:
         return [*_top(frame), *questions(frame)]
     if approval.is_standing:
         return [*_top(frame), *standing_approval(frame)]
-    if approval.is_auto_approved:
-        return [*_top(frame), *notification(frame)]
-    return _finished(frame) if _is_finished(approval) else _waiting(frame)
+    # A notification keeps its arguments: people can still report its calls.
+    is_short = _is_finished(approval) and not approval.is_auto_approved
+    return _finished(frame) if is_short else _waiting(frame)
 
 
 def _waiting(frame: Frame) -> list[Block]:
     approval = frame.approval
     is_row = is_table(approval)
+    # The freeze buttons of six tools leave no room for rules.
+    has_rules = approval.is_batch and not approval.is_auto_approved
     blocks = [
         *_top(frame, *_unusual(frame)),
         *precedents(frame),
@@ -239,11 +241,15 @@ def _waiting(frame: Frame) -> list[Block]:
     if approval.is_batch and not is_row:
         blocks += [*totals(frame), *agent_statement(frame)]
     for index, shown in ({} if is_row else listings(approval)).items():
-        if approval.is_batch:
+        if has_rules:
             blocks.append(divider())
         blocks += call_row(frame, approval.items[index], shown)
-    footer = [*buttons.ask_again(frame), *batch_footer(frame)]
-    taken = len(blocks) + approval.is_batch + len(footer)
+    footer = [
+        *buttons.ask_again(frame),
+        *batch_footer(frame),
+        *notification_footer(frame),
+    ]
+    taken = len(blocks) + has_rules + len(footer)
     checks = spot_checks(frame, limits.BLOCKS_IN_MESSAGE - taken)
     if is_row:
         used = text_length([*blocks, *footer, *checks])
@@ -251,8 +257,8 @@ def _waiting(frame: Frame) -> list[Block]:
         # The buttons are above the rows: below fifty of them they would be overlooked.
         return [*blocks, *says, *footer, table, *checks]
     # A rule with nothing below it looks like a missing part.
-    has_rule = approval.is_batch and bool(footer or checks)
-    return [*blocks, *([divider()] if has_rule else []), *footer, *checks]
+    has_last = has_rules and bool(footer or checks)
+    return [*blocks, *([divider()] if has_last else []), *footer, *checks]
 
 
 def _top(frame: Frame, *small: Template | Plain) -> list[Block]:

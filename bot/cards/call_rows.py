@@ -25,7 +25,6 @@ from keyturn.bot.cards.frame import (
     Frame,
     TextBudget,
     is_table,
-    rows_of,
     shares,
     text_budget,
 )
@@ -146,7 +145,7 @@ def listings(approval: Approval) -> dict[int, Listing]:
 
     Short calls are whole, and the long ones share the remaining room.
     """
-    items, share = rows_of(approval), text_budget(approval)
+    items, share = approval.items, text_budget(approval)
     room = sum(share.row - _taken(item, share) for item in items)
     if any(one.past != Past() for one in approval.items):
         room -= PRECEDENTS

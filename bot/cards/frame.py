@@ -18,7 +18,6 @@ from keyturn.bot.text import MIN_EXCERPT, Plain, label, untrusted
 from keyturn.gateway.approvals.gestures import MAX_ITEMS
 from keyturn.gateway.approvals.record import Approval, Item, is_collected
 from keyturn.gateway.approvals.timing import is_late, is_over
-from keyturn.gateway.protocol.records import ItemState
 
 TABLE_FROM = MAX_ITEMS + 1
 """Minimum number of calls of one tool that are shown as a table instead of rows."""
@@ -32,8 +31,6 @@ _ROW_TEXT_IN_BATCH = 580
 _HEAD_AND_TAIL_AUTO_APPROVED = 2_930
 _INQUIRIES = 100
 """Characters for the line about questions to the requester on the card of a batch."""
-_OTHERS = 300
-"""Characters for the list of calls without rows on a notification."""
 _TOTALS = 500
 """Characters for totals on the card of a few calls: lines, and a button's question."""
 
@@ -207,22 +204,19 @@ def is_table(approval: Approval) -> bool:
     if is_collected(approval):
         return True
     is_of_one_tool = len({item.tool for item in approval.items}) == 1
-    is_many = len(approval.items) >= TABLE_FROM
-    return is_many and is_of_one_tool and not approval.is_auto_approved
+    return len(approval.items) >= TABLE_FROM and is_of_one_tool
 
 
 def text_budget(approval: Approval) -> TextBudget:
     """Return the text budget of one row on the card of this approval."""
-    rows = len(rows_of(approval))
     is_batch = approval.is_batch
     fixed = _HEAD_AND_TAIL_OF_BATCH if is_batch else _HEAD_AND_TAIL
     if approval.is_auto_approved:
         fixed = _HEAD_AND_TAIL_AUTO_APPROVED
     free = TEXT_BUDGET - fixed
-    free -= _OTHERS if len(approval.items) > MAX_ITEMS else 0
     free -= _TOTALS if is_batch and any(one.totals for one in approval.items) else 0
     free -= _INQUIRIES if approval.inquiries and is_batch else 0
-    free = free // rows - (_ROW_TEXT_IN_BATCH if is_batch else _ROW_TEXT)
+    free = free // len(approval.items) - (_ROW_TEXT_IN_BATCH if is_batch else _ROW_TEXT)
     return TextBudget(
         title=max(MIN_EXCERPT, free * 6 // 100),
         row=free,
@@ -239,16 +233,3 @@ def shares(room: int, lengths: Sequence[int]) -> list[int]:
         given[place] = min(lengths[place], fair)
         room -= given[place]
     return given
-
-
-def rows_of(approval: Approval) -> tuple[Item, ...]:
-    """Return the items that have rows: all, or on a notification the first few.
-
-    On a notification calls in doubt come first: they need people.
-    """
-    if not approval.is_auto_approved:
-        return approval.items
-    # Restore the order: rows must not move under a reviewer's finger when one of them
-    # is decided.
-    first = sorted(approval.items, key=lambda one: one.state is not ItemState.IN_DOUBT)
-    return tuple(sorted(first[:MAX_ITEMS], key=lambda item: item.index))

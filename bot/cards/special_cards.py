@@ -35,14 +35,12 @@ from keyturn.bot.blocks import (
     said,
     section,
 )
-from keyturn.bot.cards.buttons import ask_again, question_buttons
+from keyturn.bot.cards.buttons import question_buttons
 from keyturn.bot.cards.call_rows import (
     HIDDEN_CHARACTERS,
     agent_statement,
-    call_row,
-    listings,
 )
-from keyturn.bot.cards.frame import Frame, rows_of
+from keyturn.bot.cards.frame import Frame
 from keyturn.bot.cards.listing import (
     Listing,
     boxes,
@@ -246,26 +244,15 @@ def _standing_buttons(frame: Frame, item: Item, *, is_whole: bool) -> list[Block
 
 
 _REMARKS = 3
-_OTHERS = 400
 _REMARK = 300
 _MANY = 2_000
 
 
-def notification(frame: Frame) -> list[Block]:
-    """Return calls that run without review, and the reports about them."""
-    approval = frame.approval
-    return [
-        *(
-            block
-            for index, shown in listings(approval).items()
-            for block in call_row(frame, approval.items[index], shown)
-        ),
-        *_other_runs(frame),
-        *_remarks(frame),
-        *spot_checks(frame),
-        *ask_again(frame),
-        *_notification_buttons(frame),
-    ]
+def notification_footer(frame: Frame) -> list[Block]:
+    """Return the reports about calls that run without review, and the buttons."""
+    if not frame.approval.is_auto_approved:
+        return []
+    return [*_remarks(frame), *_notification_buttons(frame)]
 
 
 def report_line(event: Event) -> Message:
@@ -298,23 +285,6 @@ def many_ran(events: Sequence[Event], *, command: str = COMMAND) -> Message:
     return said(sentence, quote("\n".join(lines), _MANY), context(stop))
 
 
-def _other_runs(frame: Frame) -> list[Block]:
-    listed = {item.index for item in rows_of(frame.approval)}
-    others = [item for item in frame.approval.items if item.index not in listed]
-    if not others:
-        return []
-    more = template("*{n} more:*", n=len(others))
-    tools = Counter(item.tool for item in others)
-    text = "\n".join(f"{n} of {fit(tool, NAME)}" for tool, n in tools.most_common())
-    return [
-        section(more),
-        quote(text, _OTHERS),
-        actions(
-            frame.button(others[0].index, Action.VIEW_ALL, text="View the other calls")
-        ),
-    ]
-
-
 def _remarks(frame: Frame) -> list[Block]:
     """Return the newest reports, and the number of the others."""
     blocks: list[Block] = []
@@ -333,10 +303,9 @@ def _notification_buttons(frame: Frame) -> list[Block]:
 
     Slack accepts each action once in a block, so each tool has a separate block.
     """
-    shown = rows_of(frame.approval)
     # Reversed, so that the first call of each tool wins.
-    first = {item.tool: item for item in reversed(shown)}
-    tools = [item for item in shown if first[item.tool] is item]
+    first = {item.tool: item for item in reversed(frame.approval.items)}
+    tools = [*first.values()][::-1]
     rows = [[_freeze(frame, item, is_only=len(tools) == 1)] for item in tools]
     # An approval has at least one item, so there is a row.
     rows[-1].append(frame.button(None, Action.REPORT))

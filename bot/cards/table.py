@@ -37,7 +37,12 @@ from keyturn.bot.cards.listing import (
     state_text,
 )
 from keyturn.bot.cards.refs import calls_named, when
-from keyturn.bot.cards.states import STATE_NAMES, counted_votes, without_tier
+from keyturn.bot.cards.states import (
+    STATE_NAMES,
+    UNREVIEWED_STATE_NAMES,
+    counted_votes,
+    without_tier,
+)
 from keyturn.bot.cards.warnings import homoglyph_warnings, unlimited
 from keyturn.bot.text import (
     ELLIPSIS,
@@ -174,7 +179,8 @@ def _first(item: Item) -> str:
     """
     count, said = counted_votes(item), list[str]()
     if not item.is_pending:
-        said.append("failed" if item.has_failed else STATE_NAMES[item.state])
+        names = UNREVIEWED_STATE_NAMES if item.is_auto_approved else STATE_NAMES
+        said.append("failed" if item.has_failed else names[item.state])
     elif count.need > 1:
         said.append(f"{count.have} of {count.need}")
     elif item.tier is Tier.ESCALATE:

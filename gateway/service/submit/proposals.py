@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from itertools import chain
 
 from keyturn.gateway.approvals import timing
 from keyturn.gateway.approvals.decision_context import listed
@@ -222,9 +223,9 @@ def propose(evaluated: Sequence[EvaluatedCall], source: Source) -> Proposal:
       most, and no more than its table can show whole.
     - A call of tier ``escalate`` has a separate card, so that no click on many calls
       covers it. So do the questions of a call.
-    - Calls of tier ``notify`` are authorized by the policy, one approval for each
-      channel and lifetime.
-    - Covered calls are authorized by their standing approval, one approval for each.
+    - Calls of tier ``notify`` are authorized by the policy. They are grouped by channel
+      and lifetime, and share cards like waiting calls.
+    - Covered calls are authorized by their standing approval.
     - Two calls with one id in a turn are both denied, because a decision could later
       not be matched to one of them.
     """
@@ -273,11 +274,12 @@ def propose(evaluated: Sequence[EvaluatedCall], source: Source) -> Proposal:
     uses: list[Event] = []
     standing: list[Approval] = []
     for rows in authorized.values():
-        approval, covering, of_uses = _authorized(rows, source)
-        approvals.append(approval)
+        cards = _by_card(rows)
+        opened, covering, of_uses = _authorized(cards, source)
+        approvals += opened
         standing += [covering] if covering else []
         uses += of_uses
-        positions += rows
+        positions += chain.from_iterable(cards)
     items = [item for approval in approvals for item in approval.items]
     # A card keeps the order of its rows, so the n-th item belongs to the n-th row.
     for (position, one, _), item in zip(positions, items, strict=True):
@@ -427,31 +429,31 @@ def _authorized_with(one: EvaluatedCall) -> tuple[str, int] | None:
 
 
 def _authorized(
-    rows: _Rows, source: Source
-) -> tuple[Approval, Approval | None, list[Event]]:
-    """Return an approval that opens authorized, by the policy or a standing approval.
+    cards: Sequence[_Rows], source: Source
+) -> tuple[list[Approval], Approval | None, list[Event]]:
+    """Return approvals that open authorized, by the policy or a standing approval.
 
-    Its calls may start at once, lapse if the agent does not start them, and need no
+    Their calls may start at once, lapse if the agent does not start them, and need no
     reviewer when they fail: the agent handles a failure.
 
     Returns:
-        The approval, the standing approval with its new uses, and their events.
+        The approvals, the standing approval with its new uses, and their events.
     """
-    _, first, _ = rows[0]
-    approval = _approval(first.evaluation.channel, rows, source)
-    standing = first.standing
-    items: list[Item] = []
-    events: list[Event] = []
-    # One after the other: the event of each use contains the rest that it left.
-    for item, (_, one, _) in zip(approval.items, rows, strict=True):
-        cover = None
-        if standing is not None:
-            standing, cover = used(standing, item.id, one.amount_micro, source.now_ms)
-            events.append(use_event(standing, item.id, cover))
-        state = advance(item.state, Transition.CLEAR)
-        items.append(item.with_(state=state, asks_on_failure=False, cover=cover))
-    lifetime_ms = timing.authorization_ms(*(one.authorization_ms for one in items))
-    opened = approval.replacing(*items, ttl_ms=lifetime_ms, waiting=Waiting())
+    _, first, _ = cards[0][0]
+    standing, opened, events = first.standing, list[Approval](), list[Event]()
+    for rows in cards:
+        approval = _approval(first.evaluation.channel, rows, source)
+        items: list[Item] = []
+        # One after the other: the event of each use contains the rest that it left.
+        for item, (_, one, _) in zip(approval.items, rows, strict=True):
+            cover, spent = None, one.amount_micro
+            if standing is not None:
+                standing, cover = used(standing, item.id, spent, source.now_ms)
+                events.append(use_event(standing, item.id, cover))
+            state = advance(item.state, Transition.CLEAR)
+            items.append(item.with_(state=state, asks_on_failure=False, cover=cover))
+        ttl_ms = timing.authorization_ms(*(one.authorization_ms for one in items))
+        opened.append(approval.replacing(*items, ttl_ms=ttl_ms, waiting=Waiting()))
     return opened, standing, events
 
 

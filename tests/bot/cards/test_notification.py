@@ -82,7 +82,7 @@ MESSAGES = {
     ),
     "notification_of_seven": a_message(
         ended(a_call(0), S.EXECUTED),
-        a_call(1, "send_email", args={"body": "abc " * 2_000, "key": "s3cret"}),
+        a_call(1, args={"text": "abc " * 2_000, "key": "s3cret"}),
         *(a_call(index) for index in range(2, 7)),
     ),
     "notification_reported": a_message(
@@ -117,7 +117,7 @@ def test_the_fullest_notification_is_still_accepted(
         ended(
             a_call(
                 index,
-                f"{index}{long}"[:200],
+                f"{index % (MAX_ITEMS if count <= MAX_ITEMS else 1)}{long}"[:200],
                 args={"a": long, "b": [long]},
                 description=long,
                 reasons=(long, long),

@@ -110,7 +110,8 @@ class Keys:
         """Hash: encrypted installations of the Slack app, by workspace or organization.
         """
         self.seeded = f"{base}:seeded"
-        """Hash: the current seeded defect, its answer, and the time of the next one."""
+        """String: the current seeded defect, its answer, and the time of the next one.
+        """
         self.home_tabs = f"{base}:homes"
         """Hash: recent users of the Home tab, with their filter and its content."""
 

@@ -30,7 +30,7 @@ ENGINE_FOLDER = "valkey"
 AUDIT_FOLDER = "audit"
 """Folder of the audit tree in the data folder, unless another one is configured."""
 
-FORMATS = {"0.1.0": "288d8d637b7f9b89897a5857aa6e9c72"}
+FORMATS = {"0.1.0": "9f9a1277b43f34fd8a82890a09ecc617"}
 """Versions that changed the record schemas, newest last, with a digest of the schemas.
 
 A format's number is its position, from 1.

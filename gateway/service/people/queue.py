@@ -296,8 +296,8 @@ class DelegationService(TenantService):
         event = self._event(EventName.DELEGATION_SET, owner, gesture)
         event = event.with_(data={**event.data, "to": to})
         for_ms = int(lasting.total_seconds() * 1000)
-        until_ms = await self._store.delegations.set(
-            self._keys, owner.user, to, for_ms=for_ms, event=event
+        until_ms = await self._store.delegations.change(
+            self._keys, owner.user, event, to=to, for_ms=for_ms
         )
         if until_ms is None:
             raise ValueError(
@@ -309,7 +309,8 @@ class DelegationService(TenantService):
     async def take_back(self, owner: Person, *, gesture: Gesture = Gesture.API) -> bool:
         """Take one's queue back; False when it was not delegated."""
         event = self._event(EventName.DELEGATION_LIFTED, owner, gesture)
-        return await self._store.delegations.lift(self._keys, owner.user, event)
+        delegations = self._store.delegations
+        return await delegations.change(self._keys, owner.user, event) is not None
 
     async def given_to(self, user: str) -> tuple[Delegation, ...]:
         """Return the delegations in force to a user."""

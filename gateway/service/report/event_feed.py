@@ -16,7 +16,6 @@ from datetime import UTC, datetime
 from keyturn.gateway.approvals.events import Event, EventName, state_after
 from keyturn.gateway.errors import StoreUnavailable
 from keyturn.gateway.protocol.approval_views import EventPage, EventView
-from keyturn.gateway.store.events.outbox import EventTail
 from keyturn.gateway.store.events.readers import entry_id
 from keyturn.gateway.store.store import Store
 
@@ -99,7 +98,7 @@ class Follower:
         wanted: list[Event] = []
         is_end = False
         while not (wanted or is_end):
-            found, place = await self._feed.tail.read(self._place)
+            found, place = await self._feed.log.follow(self._place)
             wanted = [event for event in found if self.wants(event)]
             is_end, self._place = place == self._place, place
         missed, self._has_missed = self._has_missed, False
@@ -126,13 +125,13 @@ class EventFeed:
     """The events of one tenant, for all followers in this process.
 
     Attributes:
-        tail: reads the events.
+        log: has the events.
         is_closing: True if waits return immediately, because the process stops.
     """
 
     def __init__(self, store: Store, *, tenant: str) -> None:
         self._tenant = tenant
-        self.tail = EventTail(store.conn, store.keys_of_tenant(tenant))
+        self.log = store.audit(store.keys_of_tenant(tenant))
         self._followers: list[Follower] = []
         self._reading: asyncio.Task[None] | None = None
         self._place = ""
@@ -153,13 +152,13 @@ class EventFeed:
         async with self._lock:
             is_first = self._reading is None or self._reading.done()
             if is_first:
-                self._place = await self.tail.newest()
+                _, self._place = await self.log.follow("")
             is_earlier = bool(after) and entry_id(after) < entry_id(self._place)
             follower = Follower(
                 self,
                 wants,
                 after or self._place,
-                has_missed=is_earlier and not await self.tail.keeps(after),
+                has_missed=is_earlier and not await self.log.keeps(after),
             )
             self._followers.append(follower)
             if is_first:
@@ -217,7 +216,7 @@ class EventFeed:
     async def _read(self) -> None:
         while True:
             try:
-                events, place = await self.tail.read(self._place, block_ms=BLOCK_MS)
+                events, place = await self.log.follow(self._place, block_ms=BLOCK_MS)
             except StoreUnavailable as error:
                 # The place is unchanged, so an outage skips no event.
                 logger.warning("events.not_followed error=%s", error)

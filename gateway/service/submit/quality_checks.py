@@ -140,7 +140,7 @@ class SeededDefectService(PolicyService):
             every_ms = int(rule.every.total_seconds() * 1000)
             # From half to one and a half times as long, so that it is unexpected.
             due_ms = now_ms + every_ms // 2 + secrets.randbelow(every_ms)
-            await self._store.seeded.plan(self._keys, due_ms)
+            await self._store.seeded.note(self._keys, due_ms=due_ms)
             return
         if now_ms < seeded.due_ms:
             return
@@ -152,7 +152,7 @@ class SeededDefectService(PolicyService):
             await self._store.seeded.end(self._keys)
             return
         card = quality_checks.SeededCard(shown=shown, defect=call.defect)
-        await self._store.seeded.show(self._keys, card)
+        await self._store.seeded.note(self._keys, card=card)
 
     async def posted(
         self, card: quality_checks.SeededCard, channel: str, ts: str
@@ -160,7 +160,7 @@ class SeededDefectService(PolicyService):
         """Count a card, and record its place; raises `StoreUnavailable`."""
         event = self._event(card, EventName.SEEDED_SHOWN)
         seeded = self._store.seeded
-        await seeded.posted(self._keys, channel, ts, event)
+        await seeded.note(self._keys, event, channel=channel, ts=ts)
 
     async def answer(
         self, card: quality_checks.SeededCard, reviewer: Reviewer, *, has_approved: bool
@@ -176,13 +176,12 @@ class SeededDefectService(PolicyService):
             actor=f"{by.team}/{by.user}",
             data={"gesture": reviewer.gesture.value, SEEDED_ANSWER: answer},
         )
-        seeded = self._store.seeded
-        return await seeded.answer(self._keys, answer, event)
+        return await self._store.seeded.note(self._keys, event, answer=answer)
 
     async def expire(self, card: quality_checks.SeededCard) -> None:
         """Count a card without an answer in time; raises `StoreUnavailable`."""
         event = self._event(card, EventName.SEEDED_EXPIRED)
-        await self._store.seeded.answer(self._keys, quality_checks.EXPIRED, event)
+        await self._store.seeded.note(self._keys, event, answer=quality_checks.EXPIRED)
 
     async def end(self) -> None:
         """Remove the record of a revealed card; raises `StoreUnavailable`."""

@@ -42,8 +42,10 @@ from keyturn.gateway.store.connection.connection import (
     Reply,
     entries,
     fields,
+    first_stream,
     text,
 )
+from keyturn.gateway.store.events.outbox import event_in
 from keyturn.gateway.store.events.readers import EntryId, entry_id
 from keyturn.gateway.store.keys import Keys
 from keyturn.gateway.store.sealing.event_seals import decrypted_event, new_entry
@@ -171,6 +173,40 @@ class AuditLog:
             if len(page) < _PAGE:
                 return
             low = behind(entry_id(page[-1].seq))
+
+    async def keeps(self, place: str) -> bool:
+        """Return whether all events after a position are still in the store."""
+        reply = await self._conn.command(
+            "XRANGE", self._keys.audit, "-", "+", "COUNT", 1
+        )
+        oldest = entries(reply)
+        return bool(oldest) and entry_id(oldest[0].id) <= entry_id(place)
+
+    async def follow(
+        self, after: str, *, block_ms: int | None = None
+    ) -> tuple[list[Event], str]:
+        """Return the store's events after a position, and the position of the last one.
+
+        With "" as the position, returns no events, and the position of the newest one.
+        Waits up to ``block_ms`` for the first event; None does not wait. Invalid
+        entries are skipped: readers of whole entries report them.
+
+        Raises:
+            StoreUnavailable: when the store does not answer.
+        """
+        key = self._keys.audit
+        if not after:
+            newest = await self._conn.command("XREVRANGE", key, "+", "-", "COUNT", 1)
+            return [], next((one.id for one in entries(newest)), "0-0")
+        waits: list[Argument] = [] if block_ms is None else ["BLOCK", block_ms]
+        reply = await self._conn.command(
+            "XREAD", "COUNT", _PAGE, *waits, "STREAMS", key, after
+        )
+        found, events = first_stream(reply), list[Event]()
+        for entry in found:
+            with suppress(KeyError, ValueError):
+                events.append(event_in(self._conn, self._keys, entry))
+        return events, found[-1].id if found else after
 
     async def newest(self, limit: int) -> AsyncGenerator[Event]:
         """Yield up to ``limit`` entries, newest first.

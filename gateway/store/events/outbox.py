@@ -1,15 +1,13 @@
-"""Event streams: the outbox, consumed at least once, and the audit log.
+"""The outbox: a stream of events, consumed at least once.
 
-Each event is appended to both. The outbox drops events after all readers took them. A
-program that was offline catches up from the audit log (`EventTail`), any number of
-times.
+Each event is also in the audit log. The outbox drops events after all readers took
+them. A program that was offline catches up from the audit log (`AuditLog.follow`), any
+number of times.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from contextlib import suppress
 from typing import cast
 
 from keyturn.gateway.approvals.events import Event
@@ -36,9 +34,6 @@ from keyturn.gateway.store.sealing.event_seals import new_entry, sealed_event
 from keyturn.gateway.store.sealing.sealing import Sealed, Sealing
 
 logger = logging.getLogger(__name__)
-
-START = "0-0"
-"""The position before the first entry."""
 
 
 class Outbox:
@@ -185,55 +180,3 @@ def event_in(conn: Connection, keys: Keys, entry: Entry) -> Event:
     return Event.model_validate_json(body).with_(
         at_ms=number(entry.values["at"]), seq=entry.id
     )
-
-
-class EventTail:
-    """A tenant's events in order, read from the audit log.
-
-    Args:
-        conn: connection to the store.
-        keys: keys of the tenant.
-    """
-
-    def __init__(self, conn: Connection, keys: Keys) -> None:
-        self._conn = conn
-        self._keys = keys
-        self._name = keys.audit
-
-    async def newest(self) -> str:
-        """Return the position of the newest event."""
-        reply = await self._conn.command("XREVRANGE", self._name, "+", "-", "COUNT", 1)
-        found = entries(reply)
-        return found[0].id if found else START
-
-    async def keeps(self, place: str) -> bool:
-        """Return whether all events after a position are still in the log."""
-        reply = await self._conn.command("XRANGE", self._name, "-", "+", "COUNT", 1)
-        oldest = entries(reply)
-        return bool(oldest) and entry_id(oldest[0].id) <= entry_id(place)
-
-    async def read(
-        self, after: str, *, block_ms: int | None = None, limit: int = 500
-    ) -> tuple[list[Event], str]:
-        """Return events after a position, and the position of the last one.
-
-        Waits up to ``block_ms`` for the first event; None does not wait. Invalid
-        entries are skipped.
-
-        Raises:
-            StoreUnavailable: when the store does not answer.
-        """
-        waits: list[str | int] = [] if block_ms is None else ["BLOCK", block_ms]
-        reply = await self._conn.command(
-            "XREAD", "COUNT", limit, *waits, "STREAMS", self._name, after
-        )
-        found = first_stream(reply)
-        return self._events(found), found[-1].id if found else after
-
-    def _events(self, found: Sequence[Entry]) -> list[Event]:
-        read: list[Event] = []
-        for entry in found:
-            # Readers of the audit log itself report invalid entries.
-            with suppress(KeyError, ValueError):
-                read.append(event_in(self._conn, self._keys, entry))
-        return read

@@ -31,19 +31,6 @@ class Delegation(Record):
 class DelegationStore(Repository):
     """Delegations of all tenants; each person has at most one delegate."""
 
-    async def set(
-        self, keys: Keys, user: str, to: str, *, for_ms: int, event: Event
-    ) -> int | None:
-        """Delegate a queue, replacing an earlier delegation; return the end.
-
-        None if there are `MOST_DELEGATIONS` others; then nothing changes.
-        """
-        return await self._change(keys, user, event, to=to, for_ms=for_ms)
-
-    async def lift(self, keys: Keys, user: str, event: Event) -> bool:
-        """End a delegation; False if there was none."""
-        return await self._change(keys, user, event) is not None
-
     async def all(self, keys: Keys) -> tuple[Delegation, ...]:
         """Return the delegations in force by the store's clock.
 
@@ -66,10 +53,14 @@ class DelegationStore(Repository):
         # Ended rows stay in the hash until its next change.
         return tuple(one for one in found if now_ms < one.until_ms)
 
-    async def _change(
+    async def change(
         self, keys: Keys, user: str, event: Event, *, to: str = "", for_ms: int = 0
     ) -> int | None:
-        """Replace a person's row, or remove it; return its end, None for no change."""
+        """Delegate a person's queue, or end its delegation; return the end.
+
+        None if nothing changes: there are `MOST_DELEGATIONS` others, or there was no
+        delegation to end.
+        """
         key = keys.delegations
         while True:
             rows, now_ms = await self._conn.hash_now(key)

@@ -7,17 +7,16 @@ click on its card can never run anything.
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import cast
 
 from keyturn.gateway.approvals.events import Event
-from keyturn.gateway.approvals.quality_checks import Seeded, SeededCard
-from keyturn.gateway.store.connection.connection import fields, number, text
+from keyturn.gateway.approvals.quality_checks import Seeded
+from keyturn.gateway.store.connection.connection import Reply, number, text
 from keyturn.gateway.store.keys import Keys
 from keyturn.gateway.store.sealing.conditional_write import write_if
 from keyturn.gateway.store.sealing.sealing import Repository
 
 _KEEP_MS = int(timedelta(days=400).total_seconds() * 1000)
-_DUE, _CARD, _PLACE, _ANSWER = "due", "card", "place", "answer"
-
 _DAY_MS = 86_400_000
 
 
@@ -26,51 +25,35 @@ class SeededStore(Repository):
 
     async def read(self, keys: Keys) -> Seeded:
         """Read the stored defect."""
-        rows = fields(await self._conn.command("HGETALL", keys.seeded))
-        found = {name: text(body) for name, body in rows.items()}
-        channel, _, ts = found.get(_PLACE, "").partition(" ")
-        body = found.get(_CARD)
-        return Seeded(
-            due_ms=int(found.get(_DUE, "0")),
-            card=SeededCard.model_validate_json(body) if body else None,
-            channel=channel,
-            ts=ts,
-            answer=found.get(_ANSWER, ""),
-        )
+        return _seeded(await self._conn.command("GET", keys.seeded))
 
-    async def plan(self, keys: Keys, due_ms: int) -> None:
-        """Set the time of the next defect, unless it is set."""
-        await self._note(keys, _DUE, str(due_ms))
-
-    async def show(self, keys: Keys, card: SeededCard) -> None:
-        """Save a card before it is posted."""
-        await self._note(keys, _CARD, card.model_dump_json())
-
-    async def posted(self, keys: Keys, channel: str, ts: str, event: Event) -> None:
-        """Save the card's place in Slack, and count it."""
-        await self._note(keys, _PLACE, f"{channel} {ts}", event)
-
-    async def answer(self, keys: Keys, answer: str, event: Event) -> bool:
-        """Save the outcome; False if it had ended before."""
-        return await self._note(keys, _ANSWER, answer, event)
+    async def note(
+        self, keys: Keys, event: Event | None = None, **fields: object
+    ) -> bool:
+        """Set fields that are empty; False, and no change, if one was set before."""
+        key = keys.seeded
+        while True:
+            stored = cast("bytes", await self._conn.command("GET", key) or b"")
+            before = _seeded(stored)
+            if any(getattr(before, name) for name in fields):
+                return False
+            body = before.with_(**fields).model_dump_json()
+            if await write_if(
+                self._conn,
+                keys,
+                [(["GET", key], stored)],
+                ["SET", key, body, "PX", _KEEP_MS],
+                audit=[event] if event else [],
+            ):
+                return True
 
     async def end(self, keys: Keys) -> None:
         """Delete it; the next one gets a new time."""
         await self._conn.command("DEL", keys.seeded)
 
-    async def _note(
-        self, keys: Keys, field: str, body: str, event: Event | None = None
-    ) -> bool:
-        """Set a field once; False if it was set before."""
-        key = keys.seeded
-        return await write_if(
-            self._conn,
-            keys,
-            [(["HGET", key, field], "")],
-            ["HSET", key, field, body],
-            ["PEXPIRE", key, _KEEP_MS],
-            audit=[event] if event else [],
-        )
+
+def _seeded(stored: Reply) -> Seeded:
+    return Seeded.model_validate_json(text(stored)) if stored else Seeded()
 
 
 class SpotCheckCounter(Repository):

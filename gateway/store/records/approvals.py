@@ -228,11 +228,15 @@ class ApprovalStore(RunLists):
         confirmed: dict[str, int] | None = None
         lost: WriteMany | None = None
         async with self._noticed(keys), AsyncExitStack() as held:
-            await self._turns.take(held, here)
+            own = await self._turns.take(held, here)
+            # Otherwise each claim of a card with 56 calls would read and parse all 56.
+            known = {**read}
+            known |= {name: one.written for name, one in own.items() if one.written}
             for attempt in range(ATTEMPTS):
                 await pause_before(attempt)
-                is_read = attempt == 0 and bool(read) and read.keys() >= {*here}
-                loaded = read if is_read else await self._load_many(keys, here)
+                # For one attempt: with the same records, a conflict would repeat.
+                is_known = attempt == 0 and bool(known) and known.keys() >= {*here}
+                loaded = known if is_known else await self._load_many(keys, here)
                 # After a broken connection, a resent write conflicts with itself.
                 is_kept = lost is not None and _is_stored(lost, loaded)
                 found = cast("Found", lost) if is_kept else await compute(loaded)
@@ -242,7 +246,7 @@ class ApprovalStore(RunLists):
                         await spend_again(self._conn.ledger, stored, one.standing)
                 if isinstance(found, WriteMany) and not is_kept:
                     resent = self._conn.resent
-                    if await self._write(keys, loaded, found):
+                    if await self._write(keys, loaded, found, own):
                         return found
                     lost = found if self._conn.resent != resent else None
                     if attempt == 0:
@@ -251,7 +255,7 @@ class ApprovalStore(RunLists):
                         await self._turns.take(held, _effects_of(found))
                 # A result without a write needs a fresh read, since other processes may
                 # have written.
-                elif not is_read:
+                elif not is_known:
                     revs = {one: each.approval.rev for one, each in loaded.items()}
                     if not self._conn.confirmed_by or confirmed == revs:
                         return found
@@ -262,10 +266,16 @@ class ApprovalStore(RunLists):
         raise StoreUnavailable(BUSY)
 
     async def _write(
-        self, keys: Keys, seen: Mapping[str, Loaded], what: WriteMany
+        self,
+        keys: Keys,
+        seen: Mapping[str, Loaded],
+        what: WriteMany,
+        turns: Mapping[str, Turn],
     ) -> bool:
+        """Write changes, and pass the new versions on to the next turns."""
         written = await write(self._conn, keys, seen, what)
         for one in written:
+            turns[one.approval.id].written = one
             if one.stored is not None:
                 self._known.remember(one.approval, one.stored)
         for each in what.writes if written else ():
@@ -592,25 +602,32 @@ class KnownRecords:
                 self._lasting.popitem(last=False)
 
 
+class Turn(asyncio.Lock):
+    """Lock of an approval or an effect, with the last version written under it."""
+
+    written: Loaded | None = None
+
+
 class Turns:
-    """Locks by approval and by effect, removed when unused."""
+    """Turns by approval and by effect, removed when unused."""
 
     def __init__(self) -> None:
         # Threads share a store, but a lock belongs to one event loop.
-        self._locks = WeakKeyDictionary[
-            asyncio.AbstractEventLoop, WeakValueDictionary[str, asyncio.Lock]
+        self._turns = WeakKeyDictionary[
+            asyncio.AbstractEventLoop, WeakValueDictionary[str, Turn]
         ]()
 
-    async def take(self, held: AsyncExitStack, names: Iterable[str]) -> None:
+    async def take(self, held: AsyncExitStack, names: Iterable[str]) -> dict[str, Turn]:
         """Wait for the turns of these names; ``held`` releases them."""
         loop = asyncio.get_running_loop()
-        locks = self._locks.setdefault(loop, WeakValueDictionary[str, asyncio.Lock]())
+        turns = self._turns.setdefault(loop, WeakValueDictionary[str, Turn]())
+        # Sorted: one global order prevents deadlocks.
+        taken = {name: turns.setdefault(name, Turn()) for name in sorted(names)}
         try:
             async with asyncio.timeout(LONGEST_S):
-                # Sorted: one global order prevents deadlocks.
-                for name in sorted(names):
-                    turn = locks.setdefault(name, asyncio.Lock())
+                for turn in taken.values():
                     await held.enter_async_context(turn)
         except TimeoutError:
             # If the store hangs, changes must not queue up behind each other.
             await held.aclose()
+        return taken

@@ -63,7 +63,7 @@ async def look(stack: Stack) -> None:
 async def shown(stack: Stack) -> tuple[Approval, JsonObject]:
     """Make a seeded defect due, and return it with its card."""
     seeded = stack.store.seeded
-    await seeded.plan(stack.keys, 1)
+    await seeded.note(stack.keys, due_ms=1)
     await look(stack)
     card = (await seeded.read(stack.keys)).card
     assert card is not None

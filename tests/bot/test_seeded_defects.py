@@ -186,9 +186,8 @@ async def test_it_expires_quietly(stack: Stack) -> None:
     assert seeded.card is not None
     before = await stack.actor("U0ANA").messages(CHANNEL)
     past = seeded.card.shown.with_(expires_at_ms=1)
-    over = seeded.card.with_(shown=past).model_dump_json()
-    key = stack.keys.seeded
-    await stack.store.conn.command("HSET", key, "card", over)
+    over = seeded.with_(card=seeded.card.with_(shown=past)).model_dump_json()
+    await stack.store.conn.command("SET", stack.keys.seeded, over)
 
     await look(stack)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, TypeVar
 
 import typer
 
@@ -18,13 +18,11 @@ from keyturn.cli.command_context import CommandContext, caller, command_context
 from keyturn.cli.console import AsJson, By
 from keyturn.cli.policy_inputs import ensure_spelled
 from keyturn.cli.store_access import SANDBOX_FOLDER, has_sandbox, is_there, use_store
-from keyturn.gateway.api.serving import api_key_seals, api_key_store
-from keyturn.gateway.config import Settings
 from keyturn.gateway.errors import SettingsError
 from keyturn.gateway.protocol.http_api import Scope
 from keyturn.gateway.setting_forms import is_name, parse_duration
 from keyturn.gateway.store.http.api_keys import ApiKeyStore
-from keyturn.gateway.trust.api_keys import ApiKey, NewKey, new_api_key
+from keyturn.gateway.trust.api_keys import ApiKey, NewKey
 
 T = TypeVar("T")
 
@@ -85,23 +83,11 @@ def create(
             "another gateway, start 'keyturn run' first."
         )
     ensure_spelled(command_context(ctx), tools=tool or (), agents=agent)
-    who = by or caller()
 
-    async def made(keys: ApiKeyStore, settings: Settings) -> NewKey:
-        now = await keys.now()
-        new = new_api_key(
-            api_key_seals(settings),
-            name=name,
-            tenant=settings.tenant,
-            agents=agent,
-            now=now,
-            expires_at=now + lives,
-            tools=tool or ("*",),
-            scopes=scope or tuple(Scope),
-            created_by=who,
-        )
-        await keys.add(new.kept, who)
-        return new
+    def made(keys: ApiKeyStore) -> Awaitable[NewKey]:
+        tools, scopes = tool or ("*",), scope or tuple(Scope)
+        may = {"agents": agent, "tools": tools, "scopes": scopes}
+        return keys.create(by or caller(), lives, name=name, **may)
 
     # A key may be made before the first start.
     new = _ask(command_context(ctx), made, makes=True)
@@ -125,9 +111,9 @@ def listed(ctx: typer.Context, *, json: AsJson = False) -> None:
     """
 
     async def read(
-        keys: ApiKeyStore, settings: Settings
+        keys: ApiKeyStore,
     ) -> tuple[tuple[ApiKey, ...], tuple[str, ...], str]:
-        return *await keys.all(), api_key_seals(settings).id
+        return *await keys.all(), keys.seals.id
 
     found, refused, seals = _ask(command_context(ctx), read)
     rows = [{**_row(key), "secret_in_use": key.seals == seals} for key in found]
@@ -169,12 +155,7 @@ def revoke(
     # A user may also paste the whole key.
     given = key.removeprefix("tk_").partition("_")[0]
 
-    async def ended(
-        keys: ApiKeyStore, _: Settings
-    ) -> ApiKey | Literal["removed"] | None:
-        return await keys.revoke(given, by or caller())
-
-    found = _ask(command_context(ctx), ended)
+    found = _ask(command_context(ctx), lambda keys: keys.revoke(given, by or caller()))
     if found is None:
         raise SettingsError(
             f"There is no active API key {given!r}; 'keyturn api-keys list' shows the "
@@ -188,15 +169,14 @@ def revoke(
 
 def _ask(
     command: CommandContext,
-    ask: Callable[[ApiKeyStore, Settings], Awaitable[T]],
+    ask: Callable[[ApiKeyStore], Awaitable[T]],
     *,
     makes: bool = False,
 ) -> T:
-    settings = command.settings()
     # As for a freeze: a key can be revoked in a store that is not durable, too.
     return use_store(
         command,
-        lambda store, _: ask(api_key_store(settings, store), settings),
+        lambda store, tenant: ask(ApiKeyStore(store, tenant=tenant)),
         makes=makes,
     )
 

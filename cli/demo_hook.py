@@ -11,9 +11,8 @@ from keyturn.bot.ids import Action, Input
 from keyturn.cli.demo_context import DemoContext, expect
 from keyturn.cli.demo_stack import REQUESTER
 from keyturn.connect.coding_agents import CLAUDE_CODE, REQUESTER_HEADER, WAIT_HEADER
-from keyturn.gateway.api.serving import api_key_seals, api_key_store
 from keyturn.gateway.protocol.records import ItemState
-from keyturn.gateway.trust.api_keys import new_api_key
+from keyturn.gateway.store.http.api_keys import ApiKeyStore
 
 AGENT = "coder"
 QUIET = "git log --oneline | head -20"
@@ -60,19 +59,9 @@ async def _headers(context: DemoContext) -> dict[str, str]:
 
 async def demo_key(context: DemoContext, agent: str) -> str:
     """Make an API key for an agent of the demo."""
-    settings, store = context.demo.settings, context.demo.stack.keyturn.store
-    keys = api_key_store(settings, store)
-    now = await keys.now()
-    made = new_api_key(
-        api_key_seals(settings),
-        name="demo",
-        tenant=settings.tenant,
-        agents=[agent],
-        now=now,
-        expires_at=now + timedelta(hours=1),
-    )
-    await keys.add(made.kept, "demo")
-    return made.text
+    tenant, store = context.demo.settings.tenant, context.demo.stack.keyturn.store
+    keys, lives = ApiKeyStore(store, tenant=tenant), timedelta(hours=1)
+    return (await keys.create("demo", lives, name="demo", agents=[agent])).text
 
 
 async def _asked(

@@ -16,9 +16,7 @@ from keyturn.gateway.protocol.wire import Claimed, Refused
 from keyturn.gateway.resume.ledger import ledger_of
 from keyturn.gateway.store.http.api_keys import ApiKeyStore
 from keyturn.gateway.store.limits.freezes import FreezeScope, ScopeKind
-from keyturn.gateway.trust.api_keys import new_api_key
 from keyturn.gateway.trust.key_folder import Role
-from keyturn.gateway.trust.seals import Purpose, SealKeys
 from keyturn.receipts import SqliteLedger, Verifier
 
 CLAIMS, RECEIPTS = "Executions", "Receipts and API keys"
@@ -177,15 +175,9 @@ async def late_receipt(scratch: Scratch) -> None:
 @guarantee(RECEIPTS)
 async def key_of_another_agent(scratch: Scratch) -> None:
     """An API key works only for its agents, and only until it is revoked."""
-    seals = SealKeys(scratch.store.conn.secrets, Purpose.API_KEYS)
-    tenant = scratch.tenant
-    kept = ApiKeyStore(scratch.main.store, seals, tenant=tenant)
-    check, now = ApiKeys(seals, kept.find, kept.report).check, await kept.now()
-    ends = now + timedelta(minutes=5)
-    made = new_api_key(
-        seals, name="verify", tenant=tenant, agents=["own"], now=now, expires_at=ends
-    )
-    await kept.add(made.kept, "verify")
+    kept = ApiKeyStore(scratch.main.store, tenant=scratch.tenant)
+    check, lives = ApiKeys(kept.seals, kept.find, kept.refuse).check, timedelta(hours=1)
+    made = await kept.create("verify", lives, name="verify", agents=["own"])
     found = await check(made.text)
     expect(found and found.may_be("own"), "A true key was refused.")
     expect(found and not found.may_be("other"), "It works for another agent.")

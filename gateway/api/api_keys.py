@@ -7,13 +7,12 @@ from collections.abc import Awaitable, Callable
 
 from aiohttp import web
 
-from keyturn.gateway.approvals.events import SecurityKind
 from keyturn.gateway.store.http.api_keys import FoundKey
 from keyturn.gateway.trust.api_keys import ApiKey, is_right, presented
 from keyturn.gateway.trust.seals import SealKeys
 
 Find = Callable[[str], Awaitable[FoundKey | None]]
-Report = Callable[[SecurityKind, str], Awaitable[None]]
+Report = Callable[[str], Awaitable[None]]
 
 
 class ApiKeys:
@@ -22,8 +21,8 @@ class ApiKeys:
     Args:
         seals: the gateway's keys for API keys.
         find: returns the record of a key by its id; None if there is none.
-        report: receives security events about a key, by its id. Refused keys are
-            reported by the caller.
+        report: receives the id of a revoked key whose older record was put back.
+            Refused keys are reported by the caller.
     """
 
     def __init__(self, seals: SealKeys, find: Find, report: Report) -> None:
@@ -69,7 +68,7 @@ class ApiKeys:
             self._revoked.add(key.id)
         elif key.id in self._revoked:
             # An older sealed copy was put back into the store.
-            await self._report(SecurityKind.REPLAYED, key.id)
+            await self._report(key.id)
         return key.id in self._revoked
 
 

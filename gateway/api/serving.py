@@ -30,7 +30,6 @@ from keyturn.gateway.service.run.approval_readings import ApprovalReadings
 from keyturn.gateway.service_settings import Address, ApiSettings
 from keyturn.gateway.store.http.api_keys import ApiKeyStore
 from keyturn.gateway.store.store import Store
-from keyturn.gateway.trust.seals import Purpose, SealKeys
 
 logger = logging.getLogger(__name__)
 
@@ -40,11 +39,6 @@ DRAIN_S = 10.0
 
 Routes = Callable[[Tenant, RateLimits], Mapping[str, KeyedRoute]]
 """Returns requests that another package answers, by their path."""
-
-
-def api_key_store(settings: Settings, store: Store) -> ApiKeyStore:
-    """Return the API keys of the tenant of the settings."""
-    return ApiKeyStore(store, api_key_seals(settings), tenant=settings.tenant)
 
 
 @asynccontextmanager
@@ -77,9 +71,8 @@ async def serving_api(
     if address is None:
         yield ""
         return
-    seals = api_key_seals(settings)
-    kept = api_key_store(settings, store)
     tenant = settings.tenant
+    kept = ApiKeyStore(store, tenant=tenant)
     feed = EventFeed(store, tenant=tenant)
 
     async def report(kind: SecurityKind, about: str, name: str, evidence: str) -> None:
@@ -89,7 +82,7 @@ async def serving_api(
         await store.security.report(store.keys_of_tenant(tenant), event)
 
     api = Api(
-        ApiKeys(seals, kept.find, kept.report),
+        ApiKeys(kept.seals, kept.find, kept.refuse),
         # Only keys of this tenant are found: each record is sealed for its tenant.
         tenant_services(store, service, feed, tenant=tenant),
         limits=RateLimits(
@@ -137,11 +130,6 @@ def tenant_services(
         readings=ApprovalReadings(store, lambda: service.policy_now, tenant=tenant),
         events=feed,
     )
-
-
-def api_key_seals(settings: Settings) -> SealKeys:
-    """Return the seal keys for API keys, derived from the settings' secret."""
-    return SealKeys(settings.secret_keys(), Purpose.API_KEYS)
 
 
 def _tls(settings: ApiSettings) -> ssl.SSLContext | None:

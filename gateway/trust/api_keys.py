@@ -8,24 +8,19 @@ one. No key can decide on a call.
 
 from __future__ import annotations
 
-import base64
-import binascii
 import re
 import secrets
-from collections.abc import Collection
-from datetime import datetime
 from typing import NamedTuple
 
-from pydantic import AwareDatetime, Field, ValidationError
+from pydantic import AwareDatetime, Field
 
-from keyturn.gateway.errors import NotVerified
 from keyturn.gateway.protocol.http_api import Scope
 from keyturn.gateway.protocol.records import Record
 from keyturn.gateway.trust.seals import SEAL_BYTES, SealKeys
 
 _TEXT = re.compile(r"tk_([0-9a-f]{16})_([0-9a-f]{64})", re.ASCII)
 _ID_BYTES, _SECRET_BYTES = 8, 32
-_HASH, _RECORD = "api-key-hash", "api-key"
+_HASH = "api-key-hash"
 _NOBODY = bytes(SEAL_BYTES)
 
 
@@ -79,46 +74,19 @@ class PresentedKey(NamedTuple):
     secret: str
 
 
-def new_api_key(  # noqa: PLR0913 - what a key may do, by name
-    seals: SealKeys,
-    *,
-    name: str,
-    tenant: str,
-    agents: Collection[str],
-    now: datetime,
-    expires_at: datetime,
-    tools: Collection[str] = ("*",),
-    scopes: Collection[Scope] = tuple(Scope),
-    created_by: str = "",
-) -> NewKey:
-    """Make a key.
+def new_api_key(seals: SealKeys, **fields: object) -> NewKey:
+    """Make a key with these fields of `ApiKey`.
 
     Args:
-        seals: the gateway's keys for API keys.
-        name: for people who read the list.
-        tenant: the tenant of its agents.
-        agents: names of the agents, "*" for all.
-        now: the time.
-        expires_at: when it expires.
-        tools: names of the tools whose calls it may propose and run, "*" for all.
-        scopes: its permissions.
-        created_by: name of the creator.
+        seals: the gateway's sealing keys.
+        fields: name, tenant, permissions and times.
     """
     id_ = secrets.token_hex(_ID_BYTES)
     secret = secrets.token_hex(_SECRET_BYTES)
-    kept = ApiKey(
-        id=id_,
-        name=name,
-        tenant=tenant,
-        agents=frozenset(agents),
-        tools=frozenset(tools),
-        scopes=frozenset(scopes),
-        created_at=now,
-        expires_at=expires_at,
-        created_by=created_by,
-        # Keyed and fast: the secret has 256 random bits, so it cannot be guessed.
-        hash=seals.make(_HASH, [id_], secret.encode()).hex(),
-        seals=seals.id,
+    # Keyed and fast: the secret has 256 random bits, so it cannot be guessed.
+    hashed = seals.make(_HASH, [id_], secret.encode()).hex()
+    kept = ApiKey.model_validate(
+        {**fields, "id": id_, "hash": hashed, "seals": seals.id}
     )
     return NewKey(kept, f"tk_{id_}_{secret}")
 
@@ -135,29 +103,3 @@ def is_right(seals: SealKeys, key: PresentedKey, kept: ApiKey | None) -> bool:
     expected = _NOBODY if kept is None else bytes.fromhex(kept.hash)
     is_same = seals.is_valid(expected, _HASH, [key.id], key.secret.encode())
     return is_same and kept is not None and kept.id == key.id
-
-
-def sealed(seals: SealKeys, key: ApiKey) -> bytes:
-    """Return the stored form of a record: a seal, and JSON."""
-    content = key.model_dump_json(exclude_defaults=True).encode()
-    seal = seals.make(_RECORD, [key.tenant, key.id], content)
-    return b"%b %b" % (base64.b64encode(seal), content)
-
-
-def unsealed(seals: SealKeys, tenant: str, key_id: str, stored: bytes) -> ApiKey:
-    """Return a record from its stored form.
-
-    Raises:
-        NotVerified: ``seal_wrong``: the gateway did not make it for this tenant and id;
-            ``malformed``: an unknown version wrote it.
-    """
-    seal, _, content = stored.partition(b" ")
-    try:
-        raw = base64.b64decode(seal, validate=True)
-    except (binascii.Error, ValueError):
-        raw = b""
-    seals.check(raw, _RECORD, [tenant, key_id], content)
-    try:
-        return ApiKey.model_validate_json(content)
-    except ValidationError as error:
-        raise NotVerified("malformed", "its fields are not those known here") from error

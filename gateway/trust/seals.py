@@ -103,7 +103,6 @@ class Purpose(StrEnum):
     FACTS = "keyturn/v1/facts"
     DATA_KEYS = "keyturn/v1/data-keys"
     TEXTS = "keyturn/v1/texts"
-    API_KEYS = "keyturn/v1/api-keys"
     WEBHOOKS = "keyturn/v1/webhooks"
 
 

@@ -17,7 +17,6 @@ from typing_extensions import override
 from keyturn.bot.ids import Action
 from keyturn.cli.demo_context import DemoContext, StoryFailed
 from keyturn.cli.demo_stack import CHANNEL, DemoStack, environment
-from keyturn.gateway.api.serving import api_key_seals
 from keyturn.gateway.approvals.record import Approval
 from keyturn.gateway.config import Settings, SlackMode
 from keyturn.gateway.policy_file import PolicyFile
@@ -27,7 +26,6 @@ from keyturn.gateway.store.embedded.engine import EmbeddedEngine
 from keyturn.gateway.store.http.api_keys import ApiKeyStore
 from keyturn.gateway.store.keys import LEASE_MS
 from keyturn.gateway.store.store import Store
-from keyturn.gateway.trust.api_keys import new_api_key
 from keyturn.sandbox.client import UserActionFailed
 from keyturn.sandbox.json_types import as_object
 from keyturn.sandbox.server import Sandbox
@@ -111,15 +109,10 @@ def _kept(process: Forked | Spawned, log: Path) -> None:
 
 async def new_key(store: Store, settings: Settings, agent: str = AGENT) -> str:
     """Return an API key of an agent."""
-    seals = api_key_seals(settings)
-    keys = ApiKeyStore(store, seals, tenant="default")
-    now = await keys.now()
-    new = new_api_key(
-        seals, name="a", tenant="default", agents=[agent], now=now,
-        expires_at=now + timedelta(hours=2),
-    )  # fmt: skip
-    await keys.add(new.kept, "test")
-    return new.text
+    keys = ApiKeyStore(store, tenant="default")
+    return (
+        await keys.create("test", timedelta(hours=2), name="a", agents=[agent])
+    ).text
 
 
 @dataclass

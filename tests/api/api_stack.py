@@ -30,7 +30,7 @@ from keyturn.gateway.trust.seals import Purpose, SealKeys
 from tests.service.harness import ServiceHarness
 
 NOW = datetime(2026, 11, 26, 12, tzinfo=UTC)
-SEALS = SealKeys([b"p" * 32], Purpose.API_KEYS)
+SEALS = SealKeys([b"p" * 32], Purpose.FACTS)
 
 
 @dataclass
@@ -60,7 +60,7 @@ class ApiStack:
             name="test",
             tenant=self.tenant,
             agents=agents,
-            now=self.now,
+            created_at=self.now,
             expires_at=self.now + lives,
             **limits,
         )

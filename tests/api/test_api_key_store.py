@@ -16,14 +16,14 @@ from keyturn.gateway.store.audit.index import AuditIndex
 from keyturn.gateway.store.connection.connection import fields
 from keyturn.gateway.store.http.api_keys import KEPT, ApiKeyStore, FoundKey
 from keyturn.gateway.store.sealing.event_seals import parts_of, sealed_text
+from keyturn.gateway.store.sealing.sealing import MARK
 from keyturn.gateway.store.store import Store
-from keyturn.gateway.trust.api_keys import NewKey, new_api_key
-from keyturn.gateway.trust.seals import Purpose, SealKeys
+from keyturn.gateway.trust.api_keys import NewKey
+from keyturn.gateway.trust.seals import SEAL_BYTES
 from tests.service.audit_harness import AuditHarness
 
-SEALS = SealKeys([b"a" * 32], Purpose.API_KEYS)
-OTHER_SEALS = SealKeys([b"b" * 32], Purpose.API_KEYS)
-NEWER_SEALS = SealKeys([b"b" * 32, b"a" * 32], Purpose.API_KEYS)
+OTHER_SECRET = b"b" * 32
+SEAL = len(MARK) + SEAL_BYTES
 
 
 @dataclass
@@ -31,12 +31,11 @@ class Box:
     """The API keys of a tenant, as they are stored and checked."""
 
     store: Store
-    seals: SealKeys = SEALS
     tenant: str = "default"
 
     def __post_init__(self) -> None:
-        self.kept = ApiKeyStore(self.store, self.seals, tenant=self.tenant)
-        self.check = ApiKeys(self.seals, self.kept.find, self.kept.report).check
+        kept = self.kept = ApiKeyStore(self.store, tenant=self.tenant)
+        self.check = ApiKeys(kept.seals, kept.find, kept.refuse).check
         self.name = self.store.keys_of_tenant(self.tenant).api_keys
 
     async def made(
@@ -45,18 +44,8 @@ class Box:
         lives: timedelta = timedelta(hours=1),
         scopes: tuple[Scope, ...] = (Scope.READ,),
     ) -> NewKey:
-        now = await self.kept.now()
-        new = new_api_key(
-            self.seals,
-            name="ci",
-            tenant=self.tenant,
-            agents=["support"],
-            now=now,
-            expires_at=now + lives,
-            scopes=scopes,
-        )
-        await self.kept.add(new.kept, "cli/ana")
-        return new
+        may = {"name": "ci", "agents": ["support"], "scopes": scopes}
+        return await self.kept.create("cli/ana", lives, **may)
 
     async def stored(self) -> dict[str, bytes]:
         return fields(await self.store.conn.command("HGETALL", self.name))
@@ -108,7 +97,7 @@ async def test_a_key_that_was_valid_expires(box: Box) -> None:
         found = await box.kept.find(key_id)
         return found and FoundKey(found.key, found.now + passed)
 
-    keys = ApiKeys(SEALS, find, box.kept.report)
+    keys = ApiKeys(box.kept.seals, find, box.kept.refuse)
     assert await keys.check(new.text)
 
     passed = timedelta(hours=1)
@@ -139,9 +128,10 @@ async def test_a_key_that_somebody_widened_is_refused_and_reported(
     box: Box, change: dict[str, object]
 ) -> None:
     new = await box.made()
-    seal, _, content = (await box.stored())[new.kept.id].partition(b" ")
+    stored = (await box.stored())[new.kept.id]
+    seal, content = stored[:SEAL], stored[SEAL:]
     key = json.dumps({**json.loads(content), **change}).encode()
-    await box.put(new.kept.id, seal + b" " + key)
+    await box.put(new.kept.id, seal + key)
 
     assert await box.check(new.text) is None
     assert box.store.security.counts[SecurityKind.SEAL_WRONG] == 1
@@ -149,7 +139,9 @@ async def test_a_key_that_somebody_widened_is_refused_and_reported(
 
 
 async def test_a_key_of_somebody_elses_secret_is_refused(box: Box) -> None:
-    new = await Box(box.store, OTHER_SEALS).made()
+    own, box.store.conn.secrets = box.store.conn.secrets, (OTHER_SECRET,)
+    new = await Box(box.store).made()
+    box.store.conn.secrets = own
 
     assert await box.check(new.text) is None
     assert box.store.security.counts[SecurityKind.SEAL_WRONG] == 1
@@ -186,7 +178,9 @@ async def test_a_revoked_key_that_is_put_back_stays_revoked(box: Box) -> None:
 async def test_keys_stay_valid_while_the_secret_is_replaced(box: Box) -> None:
     new = await box.made()
 
-    assert await Box(box.store, NEWER_SEALS).check(new.text) == new.kept
+    box.store.conn.secrets = (OTHER_SECRET, *box.store.conn.secrets)
+
+    assert await Box(box.store).check(new.text) == new.kept
 
 
 async def test_making_and_revoking_a_key_is_audited(box: Box) -> None:

@@ -14,7 +14,7 @@ import httpx
 import pytest
 from pydantic import ValidationError
 
-from keyturn.gateway.api.serving import api_key_seals, serving_api
+from keyturn.gateway.api.serving import serving_api
 from keyturn.gateway.approvals.decisions import Approve
 from keyturn.gateway.approvals.events import SecurityKind
 from keyturn.gateway.client import outgoing
@@ -27,7 +27,6 @@ from keyturn.gateway.service.report.audit_reading import security_events
 from keyturn.gateway.service_settings import ApiSettings
 from keyturn.gateway.store.http.api_keys import ApiKeyStore
 from keyturn.gateway.store.store import Store
-from keyturn.gateway.trust.api_keys import new_api_key
 from tests.api.api_stack import ApiStack, serving
 from tests.panics import apanic
 from tests.service.harness import ANA, RULES, ServiceHarness
@@ -178,18 +177,8 @@ def test_an_address_that_would_show_keys_is_refused(
 
 
 async def test_a_stop_answers_those_who_wait(store: Store, tmp_path: Path) -> None:
-    seals = api_key_seals(settings(tmp_path))
-    keys = ApiKeyStore(store, seals, tenant="default")
-    now = await keys.now()
-    new = new_api_key(
-        seals,
-        name="a",
-        tenant="default",
-        agents=["support"],
-        now=now,
-        expires_at=now + timedelta(hours=1),
-    )
-    await keys.add(new.kept, "test")
+    keys = ApiKeyStore(store, tenant="default")
+    new = await keys.create("test", timedelta(hours=1), name="a", agents=["support"])
     headers = {"Authorization": f"Bearer {new.text}"}
     async with httpx.AsyncClient(headers=headers, timeout=60) as client:
         async with served(store, tmp_path) as url:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Literal, cast
 
-from keyturn.gateway.approvals.events import (
-    Event,
-    EventName,
-    SecurityEvent,
-    SecurityKind,
-)
-from keyturn.gateway.errors import NotAllowed, NotVerified
+from pydantic import ValidationError
+
+from keyturn.gateway.approvals.events import Event, EventName
+from keyturn.gateway.errors import NotAllowed
 from keyturn.gateway.store.connection.connection import (
     Argument,
     fields,
@@ -21,8 +18,9 @@ from keyturn.gateway.store.connection.connection import (
     number,
 )
 from keyturn.gateway.store.sealing.conditional_write import write_if
+from keyturn.gateway.store.sealing.sealing import Sealed
 from keyturn.gateway.store.store import Store
-from keyturn.gateway.trust.api_keys import ApiKey, sealed, unsealed
+from keyturn.gateway.trust.api_keys import ApiKey, NewKey, new_api_key
 from keyturn.gateway.trust.seals import SealKeys
 
 MOST_KEYS = 10_000
@@ -48,17 +46,20 @@ class ApiKeyStore:
 
     Args:
         store: the store.
-        seals: the gateway's sealing keys for API keys.
         tenant: owner of the keys.
     """
 
-    def __init__(self, store: Store, seals: SealKeys, *, tenant: str) -> None:
+    def __init__(self, store: Store, *, tenant: str) -> None:
         self._conn = store.conn
         self._sealing = store.sealing
         self._index = store.audit_index
         self._keys = store.keys_of_tenant(tenant)
         self._name = self._keys.api_keys
-        self._seals = seals
+
+    @property
+    def seals(self) -> SealKeys:
+        """Return the keys that hash the secrets of API keys."""
+        return self._sealing.keys
 
     async def now(self) -> datetime:
         """Return the store's time."""
@@ -100,8 +101,8 @@ class ApiKeyStore:
         found.sort(key=lambda key: (key.created_at, key.id))
         return tuple(found), tuple(refused)
 
-    async def add(self, key: ApiKey, by: str) -> None:
-        """Store a new key.
+    async def create(self, by: str, lives: timedelta, **fields: object) -> NewKey:
+        """Make a key and store it; ``fields`` are those of `ApiKey`.
 
         Raises:
             NotAllowed: when there are too many keys.
@@ -111,8 +112,12 @@ class ApiKeyStore:
             raise NotAllowed(
                 f"There are {MOST_KEYS} API keys already; revoke unused ones."
             )
-        event = self._event(EventName.API_KEY_CREATED, key, by)
-        await self._write(key.id, b"", sealed(self._seals, key), event)
+        now, tenant = await self.now(), self._keys.tenant
+        times = {"created_at": now, "expires_at": now + lives}
+        new = new_api_key(self.seals, tenant=tenant, created_by=by, **times, **fields)
+        event = self._event(EventName.API_KEY_CREATED, new.kept, by)
+        await self._write(new.kept.id, b"", self._sealed(new.kept), event)
+        return new
 
     async def revoke(self, key_id: str, by: str) -> ApiKey | Literal["removed"] | None:
         """Revoke a key; None if there is no active key with this id.
@@ -134,8 +139,7 @@ class ApiKeyStore:
                 return None
             ended = key.with_(revoked_at=now)
             event = self._event(EventName.API_KEY_REVOKED, key, by)
-            body = sealed(self._seals, ended)
-            if await self._write(key_id, stored, body, event):
+            if await self._write(key_id, stored, self._sealed(ended), event):
                 return ended
 
     async def _stored(self, key_id: str) -> tuple[bytes | None, datetime]:
@@ -145,41 +149,40 @@ class ApiKeyStore:
         )
         return cast("bytes | None", stored), _time(milliseconds(time))
 
-    async def report(
-        self, kind: SecurityKind, key_id: str, stored: bytes = b""
+    async def refuse(
+        self, key_id: str, stored: bytes = b"", *, is_older: bool = True
     ) -> None:
-        """Report a problem with a key; never fails.
+        """Report a rejected record; see `Sealing.refuse`.
 
-        Args:
-            kind: the problem.
-            key_id: the key's id, which is unverified input.
-            stored: the stored value.
+        ``key_id`` is unverified input.
         """
-        found = SecurityEvent(
-            kind=kind,
-            tenant=self._keys.tenant,
-            about="api_key",
+        await self._sealing.refuse(
+            *(self._keys, Sealed.API_KEY, stored),
+            is_older=is_older,
             name=key_id[:_LONGEST_ID],
-            key_id=self._seals.id,
-            evidence=hashlib.sha256(stored).hexdigest() if stored else "",
         )
-        await self._sealing.security.report(self._keys, found)
 
     async def _was_revoked(self, key: ApiKey, stored: bytes) -> bool:
         """Return whether the audit log contains the end of a seemingly active key."""
         if key.revoked_at or not self._index.is_revoked(self._keys.tenant, key.id):
             return False
         # Someone restored an older sealed copy.
-        await self.report(SecurityKind.REPLAYED, key.id, stored)
+        await self.refuse(key.id, stored)
         return True
 
+    def _sealed(self, key: ApiKey) -> bytes:
+        body = key.model_dump_json(exclude_defaults=True).encode()
+        return self._sealing.sealed(Sealed.API_KEY, (key.tenant, key.id), body)
+
     async def _read(self, key_id: str, stored: bytes) -> ApiKey | None:
-        try:
-            return unsealed(self._seals, self._keys.tenant, key_id, stored)
-        except NotVerified:
-            await self._sealing.ensure_known(self._keys)
-            await self.report(SecurityKind.SEAL_WRONG, key_id, stored)
-            return None
+        place = (self._keys.tenant, key_id)
+        content = self._sealing.opened(Sealed.API_KEY, place, stored)
+        # An unknown version may have written it.
+        with suppress(ValidationError):
+            if content is not None:
+                return ApiKey.model_validate_json(content)
+        await self.refuse(key_id, stored, is_older=False)
+        return None
 
     async def _write(
         self, key_id: str, seen: bytes, body: bytes, event: Event | None

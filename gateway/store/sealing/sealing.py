@@ -70,6 +70,7 @@ class Sealed(StrEnum):
     PRECEDENT = "precedent"
     EDIT = "edit"
     EVENT = "event"
+    API_KEY = "api_key"
     VIEW = "view"
     DEFINITIONS = "definitions"
     LEFT_CALL = "left_call"

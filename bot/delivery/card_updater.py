@@ -27,13 +27,14 @@ from keyturn.bot.cards.reminders import (
     undelivered,
     with_reviewers,
 )
-from keyturn.bot.delivery.card_copies import (
+from keyturn.bot.delivery.card_publisher import (
+    CardPublisher,
     CopyUpdater,
     find_card,
+    policy_decision_digest,
     posting,
     with_unreachable,
 )
-from keyturn.bot.delivery.card_publisher import CardPublisher, policy_decision_digest
 from keyturn.bot.delivery.event_messages import mention_newly_needed, messages_of
 from keyturn.bot.delivery.outbox_queue import PROGRESS, QueuedMessage, QueueEntry
 from keyturn.bot.web import (

@@ -35,11 +35,13 @@ from keyturn.bot.cards.channel_messages import FREEZE_EVENTS
 from keyturn.bot.cards.mentions import copies_for, mentions_for
 from keyturn.bot.config import BotConfig
 from keyturn.bot.delivery import redacting
-from keyturn.bot.delivery.card_copies import CopyUpdater, with_members, with_unreachable
 from keyturn.bot.delivery.card_publisher import (
     RESERVED,
     CardPublisher,
+    CopyUpdater,
     policy_decision_digest,
+    with_members,
+    with_unreachable,
 )
 from keyturn.bot.delivery.card_updater import CardUpdater
 from keyturn.bot.delivery.collecting import Collector

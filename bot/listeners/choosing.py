@@ -25,10 +25,10 @@ from keyturn.bot.listeners.deciding import check_edit, require_full_view
 from keyturn.bot.listeners.home_tab import show
 from keyturn.bot.listeners.reading import read_each, waits_for
 from keyturn.bot.listeners.router import AckBody, on_action, on_submit
-from keyturn.bot.listeners.seeded_answers import answered
 from keyturn.bot.listeners.targets import (
     NOT_BOUND,
     Target,
+    answered,
     bind_view,
     click_on,
     closing_reply,

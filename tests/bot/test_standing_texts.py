@@ -8,8 +8,11 @@ from typing import cast
 
 from keyturn.bot.cards.approval import card
 from keyturn.bot.cards.frame import Frame
-from keyturn.bot.delivery.card_copies import CopyUpdater
-from keyturn.bot.delivery.card_publisher import CardPublisher, policy_decision_digest
+from keyturn.bot.delivery.card_publisher import (
+    CardPublisher,
+    CopyUpdater,
+    policy_decision_digest,
+)
 from keyturn.bot.delivery.outbox_queue import QueueEntry
 from keyturn.gateway.approvals.standing import used
 from keyturn.gateway.store.reviewers.cards import CardCopy, CardPlace

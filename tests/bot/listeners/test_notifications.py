@@ -37,10 +37,6 @@ async def message_of(
     return await stack.card(verdict, shows, channel=channel)
 
 
-def _has(text: str, view: JsonObject) -> bool:
-    return text in str(view)
-
-
 async def end(stack: Stack, verdict: Verdict, *, ok: bool = True) -> None:
     """Run a call as the agent."""
     await stack.execute(verdict, ok=ok, summary="posted as *12*")

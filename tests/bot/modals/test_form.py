@@ -8,8 +8,15 @@ import pytest
 
 from keyturn.bot.ids import Input
 from keyturn.bot.modals import edit
-from keyturn.bot.modals.form import build_form, errors_by_block, read_form
-from keyturn.bot.modals.form_fields import NULL, TOO_LONG, UNSET, field_input
+from keyturn.bot.modals.form import (
+    NULL,
+    TOO_LONG,
+    UNSET,
+    build_form,
+    errors_by_block,
+    field_input,
+    read_form,
+)
 from keyturn.bot.modals.schema import path_label
 from keyturn.gateway.approvals.record import Item
 from keyturn.sandbox.blockkit import validate_modal

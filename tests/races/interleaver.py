@@ -14,7 +14,7 @@ from contextvars import ContextVar
 import pytest
 
 from keyturn.gateway.store.connection.connection import Connection
-from keyturn.gateway.store.records.approvals import Turns
+from keyturn.gateway.store.records.approvals import Turn, Turns
 
 Choose = Callable[[int], int]
 """Given how many wait, say which of them goes next."""
@@ -41,8 +41,10 @@ class Interleaver:
         patch.setattr(Turns, "take", self._no_turn)
 
     @staticmethod
-    async def _no_turn(_turns: Turns, _held: object, _names: Iterable[str]) -> None:
-        return None
+    async def _no_turn(
+        _turns: Turns, _held: object, names: Iterable[str]
+    ) -> dict[str, Turn]:
+        return {name: Turn() for name in names}
 
     async def run(
         self, actors: Sequence[Coroutine[object, object, object]], choose: Choose

@@ -1,4 +1,4 @@
-"""Build, start and gracefully shut down the bot."""
+"""Build, start and gracefully shut down the bot, with Bolt inside it."""
 
 from __future__ import annotations
 
@@ -7,13 +7,22 @@ import logging
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from functools import partial
-from typing import Self
+from http import HTTPStatus
+from typing import Self, cast
+
+from slack_bolt.app.async_app import AsyncApp
+from slack_bolt.authorization import AuthorizeResult
+from slack_bolt.logger.messages import warning_token_skipped
+from slack_bolt.request.async_request import AsyncBoltRequest
+from slack_bolt.response import BoltResponse
 
 from keyturn.bot.config import BotConfig
 from keyturn.bot.delivery.publisher import Publisher
 from keyturn.bot.identity import BotToken, Identity, ask_until_answered, identify
 from keyturn.bot.ids import key_id
 from keyturn.bot.ingress import (
+    HTTP_PORT,
+    Delivery,
     Handle,
     Ingress,
     Receive,
@@ -24,9 +33,9 @@ from keyturn.bot.ingress import (
 )
 from keyturn.bot.limits import HomeUpdates
 from keyturn.bot.listener_context import ListenerContext, Tasks
-from keyturn.bot.listeners import command
+from keyturn.bot.listeners import listen
 from keyturn.bot.listeners.home_tab import follow
-from keyturn.bot.listeners.router import Router
+from keyturn.bot.listeners.router import DELIVERY, Bolt
 from keyturn.bot.listeners.standing import check_givers
 from keyturn.bot.reviewers import Reviewers
 from keyturn.bot.web import Slack, SlackRefused
@@ -35,6 +44,7 @@ from keyturn.gateway.client.outgoing import outgoing
 from keyturn.gateway.clock import now_s
 from keyturn.gateway.config import SlackMode
 from keyturn.gateway.errors import SettingsError, StoreUnavailable
+from keyturn.gateway.failures import any_failure, log_failure
 from keyturn.gateway.health import Health, Readiness, health_of, serving_health
 from keyturn.gateway.service.decide.reviews import ReviewService
 from keyturn.gateway.service.report.process_check import (
@@ -148,14 +158,16 @@ class SlackBot:
             home=home,
         )
         for work in (follow(ctx), check_givers(ctx)):
-            opening.push_async_callback(cancelled, asyncio.create_task(work))
-        await self._answer(opening, ctx)
+            opening.push_async_callback(_cancel, asyncio.create_task(work))
+        await self._answer(opening, ctx, me)
         logger.info("bot.started mode=%s team=%s", config.mode, me.team)
 
-    async def _answer(self, opening: AsyncExitStack, ctx: ListenerContext) -> None:
+    async def _answer(
+        self, opening: AsyncExitStack, ctx: ListenerContext, me: Identity
+    ) -> None:
         """Answer Slack, by HTTP or through sockets."""
         config = self._config
-        nonces, handle = self._handling(ctx)
+        nonces, handle = self._handling(ctx, me)
         health = await health_of(
             self._service, self.problems, tenant=config.tenant, clock=self._clock
         )
@@ -167,10 +179,14 @@ class SlackBot:
         if config.mode is SlackMode.SOCKET:
             await self._connect(opening, ctx.slack, nonces, handle)
 
-    def _handling(self, ctx: ListenerContext) -> tuple[StoreNonces, Handle]:
+    def _handling(
+        self, ctx: ListenerContext, me: Identity
+    ) -> tuple[StoreNonces, Handle]:
         """Return the store of handled deliveries, and the handler of new ones."""
+        app = bolt_app(self._config, me)
+        listen(app, ctx)
         nonces = StoreNonces(self._service.store, self._config.tenant)
-        return nonces, Router(ctx, on_command=command.answer).answer
+        return nonces, partial(dispatch, app)
 
     def _publish(
         self,
@@ -191,7 +207,7 @@ class SlackBot:
             # `wait` and not `wait_for`: it neither cancels the publisher nor raises,
             # and there is time to finish its calls.
             await asyncio.wait([running], timeout=_DRAIN_S)
-            await cancelled(running)
+            await _cancel(running)
 
         opening.push_async_callback(finish)
 
@@ -208,7 +224,13 @@ class SlackBot:
     async def _listen(self, opening: AsyncExitStack, ingress: Ingress) -> None:
         config = self._config
         try:
-            self.url = await serve(opening, ingress, config)
+            self.url = await serve(
+                opening,
+                ingress,
+                host=config.host,
+                port=HTTP_PORT if config.port is None else config.port,
+                settings="'slack.host' and 'slack.port' (KEYTURN_SLACK_PORT)",
+            )
         except SettingsError as refused:
             if config.mode is SlackMode.HTTP:
                 raise
@@ -268,10 +290,12 @@ class WorkspaceBot(SlackBot):
 
     receive: Receive
 
-    async def _answer(self, opening: AsyncExitStack, ctx: ListenerContext) -> None:
+    async def _answer(
+        self, opening: AsyncExitStack, ctx: ListenerContext, me: Identity
+    ) -> None:
         del opening
         self._slack = ctx.slack
-        nonces, handle = self._handling(ctx)
+        nonces, handle = self._handling(ctx, me)
         self.receive = partial(handle_once, nonces=nonces, handle=handle)
 
     def use_token(self, token: str) -> None:
@@ -287,8 +311,7 @@ async def _report_lookup(store: Store, tenant: str, user: str) -> None:
     await store.security.report(store.keys_of_tenant(tenant), failed)
 
 
-async def cancelled(task: asyncio.Task[None]) -> None:
-    """Cancel a task, and wait for its end."""
+async def _cancel(task: asyncio.Task[None]) -> None:
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
 
@@ -301,6 +324,63 @@ def _process_info(config: BotConfig) -> ProcessInfo:
         seals=key_id(config.seal_key),
         accepts=tuple(map(key_id, config.seal_keys)),
     )
+
+
+async def dispatch(app: Bolt, delivery: Delivery) -> BoltResponse:
+    """Let Bolt answer a delivery; every failure becomes a response."""
+    try:
+        response = await app.async_dispatch(
+            AsyncBoltRequest(
+                body=delivery.body,
+                headers={**delivery.headers},
+                context={DELIVERY: delivery},
+                mode="http" if isinstance(delivery.body, str) else "socket_mode",
+            )
+        )
+    except any_failure() as error:  # Slack needs a response
+        # Listeners raise nothing, so the body has an unexpected shape.
+        log_failure(logger, error, "bot.unreadable request=%s", delivery.digest)
+        return BoltResponse(status=HTTPStatus.BAD_REQUEST)
+    if response.status == HTTPStatus.INTERNAL_SERVER_ERROR:
+        # Bolt itself found the body unreadable: refuse it, as above.
+        return BoltResponse(status=HTTPStatus.BAD_REQUEST)
+    return response
+
+
+def bolt_app(config: BotConfig, me: Identity) -> Bolt:
+    """Return Bolt's app: it answers when a listener is done.
+
+    The result of ``auth.test`` at start replaces Bolt's own call for every request.
+    Listeners check the sender of a request, because they can refuse with a sentence.
+    """
+
+    async def authorize() -> AuthorizeResult:
+        """Return the bot's identity."""
+        return AuthorizeResult(
+            enterprise_id=me.enterprise or None,
+            team_id=me.team,
+            bot_token=config.bot_token,
+            bot_id=me.bot_id,
+            bot_user_id=me.user,
+        )
+
+    bolts = logging.getLogger("slack_bolt.keyturn")
+    # Bolt reads SLACK_BOT_TOKEN from the environment; its warning about it is noise.
+    bolts.addFilter(lambda record: record.getMessage() != warning_token_skipped())
+    app = AsyncApp(
+        # Bolt sets the level of the logger of this name at each request.
+        name=bolts.name,
+        logger=bolts,
+        signing_secret=config.signing_secret,
+        authorize=authorize,
+        # Otherwise Bolt acknowledges events immediately and runs their listeners as
+        # tasks: Slack would get 200 for a message that is never stored.
+        process_before_response=True,
+        # The ingress verifies signatures by the store's clock. Bolt would use this
+        # machine's clock, and refuse every request if that clock is wrong.
+        request_verification_enabled=False,
+    )
+    return cast("Bolt", app)
 
 
 def quiet_slack_loggers() -> None:

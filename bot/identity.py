@@ -43,6 +43,7 @@ class Identity:
     team: str
     enterprise: str
     user: str
+    bot_id: str
 
 
 async def identify(slack: Slack, config: BotConfig) -> Identity:
@@ -90,6 +91,7 @@ async def identify(slack: Slack, config: BotConfig) -> Identity:
         team=team,
         enterprise=enterprise,
         user=text_at(reply, "user_id"),
+        bot_id=text_at(reply, "bot_id"),
     )
 
 

@@ -1,10 +1,11 @@
-"""Receive requests from Slack, by HTTP or through sockets, and parse them.
+"""Receive requests from Slack, by HTTP or through sockets, before Bolt sees them.
 
-Requests by HTTP are verified over the raw bytes: signature, age, replay, size and time
-limits. Bolt is not used for this: it answers 500 to a malformed signature, runs a
-replayed request again, logs the body of a forged one, and has no defence against slow
-clients (measured with slack-bolt 1.30 and aiohttp 3.14). In Socket Mode a new
-connection opens before the old one closes. Source of the scheme:
+Requests by HTTP are verified: signature, age, replay, size and time limits. Bolt checks
+signatures too, but answers 500 to a malformed one, runs a replayed request again, logs
+the body of a forged one, and has no defence against slow clients (measured with
+slack-bolt 1.30 and aiohttp 3.14). So everything is checked here first, over the raw
+bytes and before Bolt parses anything. In Socket Mode a new connection opens before the
+old one closes. Source of the scheme:
 https://docs.slack.dev/authentication/verifying-requests-from-slack
 """
 
@@ -27,13 +28,11 @@ from typing import cast
 import aiohttp
 from aiohttp import web
 from slack_bolt.adapter.aiohttp import to_aiohttp_response
-from slack_bolt.request.internals import parse_body
 from slack_bolt.response import BoltResponse
 
 from keyturn.bot.manifest import EVENTS_PATH
 from keyturn.bot.web import Slack, SlackError, SlackNoResponse
 from keyturn.gateway.approvals.events import SecurityEvent, SecurityKind
-from keyturn.gateway.config import SlackSettings
 from keyturn.gateway.errors import StoreUnavailable
 from keyturn.gateway.failures import any_failure, log_failure
 from keyturn.gateway.guarded_server import GuardedServer, Limits, listen
@@ -68,7 +67,8 @@ class Delivery:
     """A request that Slack signed just now, or an envelope of a socket.
 
     Attributes:
-        body: the payload.
+        body: the signed text, byte for byte; for an envelope the payload.
+        headers: the request's headers; empty for an envelope.
         digest: ``sha256:<hex>`` of timestamp and signature, or of the envelope's id;
             identifies this delivery.
         is_recorded: False if the store could not rule out a replay; such a delivery
@@ -76,7 +76,8 @@ class Delivery:
         until_s: time limit of the answer, by the event loop's clock.
     """
 
-    body: dict[str, object]
+    body: str | dict[str, object]
+    headers: Headers
     digest: str
     is_recorded: bool = True
     until_s: float = field(default_factory=deadline, compare=False)
@@ -182,16 +183,13 @@ class Ingress:
         digest = request_digest(
             headers["X-Slack-Request-Timestamp"], headers["X-Slack-Signature"]
         )
-        payload = _parsed(headers, body)
-        if payload is None:
+        try:
+            delivery = Delivery(body.decode("utf-8"), headers, digest)
+        except UnicodeDecodeError:
             logger.warning("ingress.refused why=malformed request=%s", digest)
             return BoltResponse(
                 status=HTTPStatus.BAD_REQUEST, body="This request cannot be read.\n"
             )
-        if payload.get("type") == "url_verification":
-            challenge = str(payload.get("challenge", ""))
-            return BoltResponse(status=HTTPStatus.OK, body=challenge)
-        delivery = Delivery(payload, digest)
         response = await self.receive(delivery)
         # A replay is acknowledged, or Slack would send it again. Only an event that
         # Slack marks as a retry is asked for again.
@@ -244,17 +242,6 @@ def _again_later() -> BoltResponse:
     )
 
 
-def _parsed(headers: Headers, body: bytes) -> dict[str, object] | None:
-    """Return the payload of a request; None if it is unreadable."""
-    kind = headers.get("Content-Type", "").partition(";")[0]
-    try:
-        found = cast("object", parse_body(body.decode("utf-8"), kind))
-    # Nested too deeply, or no JSON, or no UTF-8.
-    except (RecursionError, ValueError):
-        return None
-    return cast("dict[str, object]", found) if isinstance(found, dict) else None
-
-
 def _is_ssl_check(headers: Headers, body: bytes) -> bool:
     is_signed = "X-Slack-Signature" in headers or "X-Slack-Request-Timestamp" in headers
     return not is_signed and len(body) < 1000 and bool(_SSL_CHECK.fullmatch(body))  # noqa: PLR2004 - Slack's own is 40 bytes
@@ -267,8 +254,17 @@ _DRAIN_S = 10.0
 """Time limit at shutdown for answering the open requests."""
 
 
-async def serve(opening: AsyncExitStack, ingress: Ingress, slack: SlackSettings) -> str:
+async def serve(
+    opening: AsyncExitStack, ingress: Ingress, *, host: str, port: int, settings: str
+) -> str:
     """Serve until the stack is closed; return the URL for Slack.
+
+    Args:
+        opening: closes the server.
+        ingress: answers the requests.
+        host: interface to listen on.
+        port: 0 takes any free one.
+        settings: names the settings with the address.
 
     Raises:
         SettingsError: the address cannot be used; the message names the fix.
@@ -276,9 +272,7 @@ async def serve(opening: AsyncExitStack, ingress: Ingress, slack: SlackSettings)
     runner = web.ServerRunner(ingress.server(), shutdown_timeout=_DRAIN_S)
     await runner.setup()
     opening.push_async_callback(runner.cleanup)
-    port = HTTP_PORT if slack.port is None else slack.port
-    settings = "'slack.host' and 'slack.port' (KEYTURN_SLACK_PORT)"
-    return url_of(*await listen(runner, slack.host, port, settings))
+    return url_of(*await listen(runner, host, port, settings))
 
 
 def url_of(host: str, port: int) -> str:
@@ -438,7 +432,7 @@ class Sockets:
         envelope_id, payload = envelope["envelope_id"], envelope.get("payload")
         name = f"envelope:{envelope_id}".encode()
         digest = f"sha256:{hashlib.sha256(name).hexdigest()}"
-        delivery = Delivery(cast("dict[str, object]", payload), digest)
+        delivery = Delivery(cast("dict[str, object]", payload), {}, digest)
         try:
             response = await handle_once(delivery, self._nonces, self._handle)
             # A replay was handled before, but its acknowledgement was lost.

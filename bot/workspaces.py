@@ -21,11 +21,12 @@ from http import HTTPStatus
 from typing import NamedTuple, cast
 
 from prometheus_client import generate_latest
+from slack_bolt.request.internals import parse_body
 from slack_bolt.response import BoltResponse
 from slack_sdk.oauth.installation_store import Installation
 
-from keyturn.bot.app import WorkspaceBot, cancelled, quiet_slack_loggers
-from keyturn.bot.ingress import Delivery, Ingress, serve
+from keyturn.bot.app import WorkspaceBot, quiet_slack_loggers
+from keyturn.bot.ingress import HTTP_PORT, Delivery, Ingress, serve
 from keyturn.bot.installations import RENEWED_BEFORE_MIN, Installations
 from keyturn.bot.web import SlackBody, SlackError, SlackRefused, text_at
 from keyturn.gateway.config import Settings, text_of
@@ -92,8 +93,13 @@ class Workspaces:
 
     async def receive(self, delivery: Delivery) -> BoltResponse | None:
         """Answer a delivery by the bot of its workspace; see `handle_once`."""
-        body = delivery.body
+        body = _parsed(delivery)
+        if body is None:
+            logger.warning("bot.unreadable request=%s", delivery.digest)
+            return BoltResponse(status=HTTPStatus.BAD_REQUEST)
         team = team_of(body)
+        if body.get("type") == "url_verification":
+            return BoltResponse(status=200, body=str(body.get("challenge", "")))
         if text_at(body, "event", "type") in _REMOVALS:
             return await self._removed(body, team)
         running = self._running.get(team)
@@ -220,8 +226,14 @@ class Workspaces:
         )
         async with AsyncExitStack() as opening:
             following = asyncio.create_task(self._follow(), name="workspaces")
-            opening.push_async_callback(cancelled, following)
-            await serve(opening, ingress, slack)
+            opening.push_async_callback(_cancelled, following)
+            await serve(
+                opening,
+                ingress,
+                host=slack.host,
+                port=HTTP_PORT if slack.port is None else slack.port,
+                settings="'slack.host' and 'slack.port' (KEYTURN_SLACK_PORT)",
+            )
             await opening.enter_async_context(serving_health(health_at, health))
             yield
 
@@ -256,6 +268,11 @@ async def _metrics() -> bytes:
     return generate_latest(REGISTRY)
 
 
+async def _cancelled(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
 def _serving(team: str, workspace: Workspace, found: Mapping[str, Installation]) -> str:
     """Return the id of the installation that serves a workspace; "" for none."""
     ids = (team, workspace.organization)
@@ -266,6 +283,16 @@ def _is_of(running: _Running, id_: str, found: Mapping[str, Installation]) -> bo
     """Return whether a bot only needs the newest token of an installation."""
     is_same = running.installation == id_
     return is_same and running.bot_user == str(found[id_].bot_user_id)
+
+
+def _parsed(delivery: Delivery) -> SlackBody | None:
+    """Return the payload of a delivery; None if it is unreadable."""
+    content_type = delivery.headers.get("Content-Type", "").partition(";")[0]
+    try:
+        found = cast("object", parse_body(str(delivery.body), content_type))
+    except ValueError:
+        return None
+    return cast("SlackBody", found) if isinstance(found, dict) else None
 
 
 _PLACES = (("team", "id"), ("team_id",), ("view", "team_id"), ("user", "team_id"))

@@ -13,14 +13,19 @@ from keyturn.bot.listeners import (
     reading,
     standing,
 )
-from keyturn.bot.listeners.router import on_event
+from keyturn.bot.listeners.router import Bolt, Router, on_event
 from keyturn.bot.payload import Json
 from keyturn.bot.web import text_at
 
 __all__ = [
-    "card_actions", "choosing", "command", "deciding", "home_tab", "messages",
+    "card_actions", "choosing", "command", "deciding", "home_tab", "listen", "messages",
     "reading", "standing",
 ]  # fmt: skip
+
+
+def listen(bolt: Bolt, ctx: ListenerContext) -> None:
+    """Answer Slack's requests."""
+    Router(ctx, on_command=command.answer).listen(bolt)
 
 
 # The bot stays up, and ``/readyz`` shows the problem.

@@ -1,7 +1,8 @@
 """Dispatch requests to listeners; turn every exception into a private message.
 
-A listener registers itself with `on_action`, `on_submit` or `on_event`. The router
-looks it up in a table, by ``action_id``, ``callback_id`` or event type.
+A listener registers itself with `on_action`, `on_submit` or `on_event`. Bolt has one
+listener for each kind of request, which looks up the bot's listener in a table, by
+``action_id``, ``callback_id`` or event type.
 
 A listener gets a typed record and may raise `UserFacingError`, and for a form
 `InvalidInputs`, whose sentences appear under its inputs. Any other exception is logged
@@ -13,12 +14,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from http import HTTPStatus
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
+from slack_bolt.request.async_request import AsyncBoltRequest
 from slack_bolt.response import BoltResponse
 
 from keyturn.bot.blocks import notice
@@ -99,6 +102,9 @@ _FAILURES = (
 
 _PASSING = frozenset({NOT_RECORDED, NOT_CONFIRMED, UNCONFIRMED})
 
+DELIVERY = "keyturn_delivery"
+"""Key of the `Delivery` in Bolt's context."""
+
 CONFIRM_EVERY_S = 1.0
 CONFIRM_TRIES = 60
 """Interval and number of the retries of a click that no replica has confirmed."""
@@ -109,7 +115,10 @@ TRYING_AGAIN = label(
 )
 CONFIRMED = label("What you clicked is recorded and confirmed now.")
 
+_ANY = re.compile("")
+
 AckBody = Mapping[str, object]
+Context = Mapping[str, object]
 
 OnClick = Callable[[ListenerContext, Clicked], Awaitable[UserText | None]]
 """Returns a sentence for the person, or None."""
@@ -119,6 +128,56 @@ OnSubmit = Callable[[ListenerContext, Submitted], Awaitable[AckBody]]
 
 OnCommand = Callable[[ListenerContext, Command], Awaitable[AckBody]]
 OnEvent = Callable[[ListenerContext, Json], Awaitable[None]]
+
+_Answer = Callable[[dict[str, object], Delivery], Awaitable[BoltResponse]]
+_OfBolt = Callable[[dict[str, object], Context], Awaitable[BoltResponse]]
+_Register = Callable[[_OfBolt], object]
+
+
+class Bolt(Protocol):
+    """The parts of Bolt's app used here, with types (its own are partial)."""
+
+    async def async_dispatch(self, req: AsyncBoltRequest) -> BoltResponse:
+        """Answer a request."""
+        ...
+
+    def action(self, constraints: re.Pattern[str]) -> _Register:
+        """Register for clicks."""
+        ...
+
+    def view_submission(self, constraints: re.Pattern[str]) -> _Register:
+        """Register for submitted modals."""
+        ...
+
+    def command(self, command: str) -> _Register:
+        """Register for a slash command."""
+        ...
+
+    def event(self, event: re.Pattern[str]) -> _Register:
+        """Register for events."""
+        ...
+
+
+def _of_bolt(answer: _Answer) -> _OfBolt:
+    """Return a function of the router as Bolt calls it."""
+
+    async def called(body: dict[str, object], context: Context) -> BoltResponse:
+        """Answer one payload."""
+        delivery = context.get(DELIVERY)
+        # A request that reached Bolt without the ingress must not decide anything.
+        if not isinstance(delivery, Delivery):
+            delivery = Delivery(body, {}, "", is_recorded=False)
+        try:
+            return await answer(body, delivery)
+        except BadPayload as error:
+            # Only the path is logged: a payload may contain people's text.
+            # Acknowledged, because a payload of the same shape is unreadable the second
+            # time, too.
+            logger.warning("listener.bad_payload place=%s", error.place)
+            return BoltResponse(status=HTTPStatus.OK)
+
+    return called
+
 
 _CLICKS: dict[str, OnClick] = {}
 _FORMS: dict[str, OnSubmit] = {}
@@ -171,30 +230,15 @@ class Router:
     ctx: ListenerContext
     on_command: OnCommand
 
-    async def answer(self, delivery: Delivery) -> BoltResponse:
-        """Answer a delivery; every failure becomes a response."""
-        body = delivery.body
-        answers = {
-            "block_actions": self._click,
-            "view_submission": self._submit,
-            "event_callback": self._event,
-        }
-        is_command = body.get("command") == self.ctx.config.command
-        handle = self._command if is_command else answers.get(str(body.get("type")))
-        if handle is None:
-            return BoltResponse(status=HTTPStatus.NOT_FOUND)
-        try:
-            return await handle(body, delivery)
-        except BadPayload as error:
-            # Only the path is logged: a payload may contain people's text.
-            # Acknowledged, because a payload of the same shape is unreadable the second
-            # time, too.
-            logger.warning("listener.bad_payload place=%s", error.place)
-            return BoltResponse(status=HTTPStatus.OK)
-        except any_failure() as error:  # Slack needs a response
-            # Listeners raise nothing, so the body has an unexpected shape.
-            log_failure(logger, error, "bot.unreadable request=%s", delivery.digest)
-            return BoltResponse(status=HTTPStatus.BAD_REQUEST)
+    def listen(self, bolt: Bolt) -> None:
+        """Register with Bolt for all clicks, modals, commands and events."""
+        for register, answer in (
+            (bolt.action(_ANY), self._click),
+            (bolt.view_submission(_ANY), self._submit),
+            (bolt.command(self.ctx.config.command), self._command),
+            (bolt.event(_ANY), self._event),
+        ):
+            register(_of_bolt(answer))
 
     async def _command(self, body: Json, delivery: Delivery) -> BoltResponse:
         asked = Command.read(body, delivery.digest)

@@ -97,7 +97,7 @@ def test_a_payload_goes_to_one_workspace_that_it_names(sent: Mapping[str, Any]) 
     }
 
     text = json.dumps(sent)
-    delivery = Delivery(json.loads(text), "", until_s=0)
+    delivery = Delivery(text, {"Content-Type": "application/json"}, "", until_s=0)
     response = asyncio.run(workspaces.receive(delivery))
 
     assert isinstance(response, BoltResponse)

@@ -46,7 +46,7 @@ from tests.store_secrets import SEAL_KEY
 
 CHANNEL = "C0APPROVALS"
 TEAM = "T0SANDBOX"
-ME = Identity(team=TEAM, enterprise="", user="U0KEYTURN")
+ME = Identity(team=TEAM, enterprise="", user="U0KEYTURN", bot_id="B0KEYTURN")
 DAN = Person(team=TEAM, user="U0DAN", name="dan")
 POLICY = """
 version: 1

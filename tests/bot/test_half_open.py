@@ -135,7 +135,7 @@ async def test_an_envelope_that_the_store_remembers_too_late_is_handled_when_it_
         return BoltResponse(status=200 if delivery.is_recorded else 503)
 
     async def comes() -> BoltResponse | None:
-        return await handle_once(Delivery({}, DIGEST), nonces, handle)
+        return await handle_once(Delivery("{}", {}, DIGEST), nonces, handle)
 
     async def is_remembered() -> bool:
         name = store.keys_of_tenant("default").nonce(DIGEST)

@@ -59,7 +59,7 @@ class Door:
 
     async def handle(self, request: Delivery) -> BoltResponse:
         self.seen.append(request)
-        is_later = "later" in request.body
+        is_later = request.body == "later"
         return BoltResponse(status=503 if is_later else 200, body='{"ok": 1}')
 
     async def ready(self) -> list[str]:

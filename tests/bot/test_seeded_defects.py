@@ -55,7 +55,7 @@ async def look(stack: Stack) -> None:
     config = stack.config
     async with aiohttp.ClientSession() as session:
         slack = Slack(config.bot_token, api_url=config.api_url, session=session)
-        me, limits = Identity(TEAM, "", "U0KEYTURN"), Limits(lambda: 0.0)
+        me, limits = Identity(TEAM, "", "U0KEYTURN", ""), Limits(lambda: 0.0)
         publishing = CardPublisher(slack, limits, stack.store, config, me)
         await SeededDefects(stack.reviews, publishing, changed=lambda: None).look()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 import socket
 import subprocess
@@ -12,6 +13,9 @@ from unittest.mock import Mock
 
 import pytest
 
+from keyturn.bot.app import bolt_app
+from keyturn.bot.config import BotConfig
+from keyturn.bot.identity import Identity
 from keyturn.cli import main
 from keyturn.cli.main import UNEXPECTED, run
 from keyturn.gateway.store.connection import usable
@@ -172,6 +176,19 @@ def test_a_store_url_that_cannot_be_read_is_refused_and_not_shown(
 
     assert "In a password, write / as %2F" in told
     assert "hush" not in told
+
+
+async def test_bolt_says_nothing_of_a_token_it_does_not_need(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("SLACK_BOT_TOKEN", "xoxb-in-the-environment")
+    me = Identity(team="T1", bot_id="B1", user="U1", enterprise="")
+    config = BotConfig(bot_token="xoxb-1", app_token="xapp-1", seal_keys=(b"k" * 32,))
+
+    with caplog.at_level(logging.WARNING):
+        bolt_app(config, me)
+
+    assert not caplog.records
 
 
 def test_the_first_start_names_everything_that_is_missing(shell: Shell) -> None:

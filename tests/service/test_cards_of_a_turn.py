@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 
 from hypothesis import given, settings
@@ -12,6 +11,7 @@ from keyturn.gateway.approvals.gestures import MAX_ITEMS
 from keyturn.gateway.approvals.requirement import Requirement, Role
 from keyturn.gateway.approvals.timing import authorization_ms
 from keyturn.gateway.policy.evaluate import Evaluation
+from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.records import Tier, Verb
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.protocol.wire import ProposedCall, Turn, TurnRef
@@ -20,11 +20,14 @@ from keyturn.gateway.service.submit.proposals import (
     EvaluatedCall,
     Proposal,
     Source,
+    TurnPrecedents,
     propose,
 )
-from keyturn.gateway.store.runs.threads import ThreadFacts
+from keyturn.gateway.store.keys import Keys
 from tests.levels import examples
 
+KEYS = Keys("default")
+RULES = load_policy("version: 1\ndefaults: {tier: auto}\n", "p.yml")
 MINUTE_MS = 60_000
 ONE, OTHER = (
     Requirement(approvals=1, of=(Role(name=name, users=("U0ANA",)),))
@@ -57,16 +60,10 @@ def proposed(
         )
         for n, (tool, _) in enumerate(turn)
     ]
-    ids = (f"ap_default_{n:032x}" for n in itertools.count())
     ref = TurnRef(agent="support", thread="t1", message_id="m1")
-    source = Source(
-        turn=Turn(ref=ref, calls=tuple(calls)),
-        tenant="default",
-        new_approval_id=lambda: next(ids),
-        salt=lambda: "0" * 32,
-        facts=ThreadFacts(),
-        policy_digest="sha256:1",
-    )
+    turn_of = Turn(ref=ref, calls=tuple(calls))
+    effects = [""] * len(calls)
+    source = Source(TurnPrecedents(RULES, turn_of, KEYS, effects, {}))
     pairs = zip(calls, turn, strict=True)
     return propose([EvaluatedCall(call, one) for call, (_, one) in pairs], source)
 

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from typing import cast
 
 from keyturn.gateway.approvals.decision_context import shown_item
@@ -26,7 +26,6 @@ from keyturn.gateway.approvals.precedents import (
     WindowTotal,
 )
 from keyturn.gateway.approvals.record import Approval, Context, Item
-from keyturn.gateway.approvals.repeating import args_hash
 from keyturn.gateway.errors import BadJson
 from keyturn.gateway.policy.effective_rules import EffectiveRules
 from keyturn.gateway.policy.evaluate import (
@@ -37,18 +36,17 @@ from keyturn.gateway.policy.evaluate import (
 )
 from keyturn.gateway.policy.raise_rules import Facts
 from keyturn.gateway.policy.rules import Policy, WindowRule
-from keyturn.gateway.policy.standing import evaluate_standing, similar_rule
+from keyturn.gateway.policy.standing import evaluate_standing
 from keyturn.gateway.policy.windows import window_uses
 from keyturn.gateway.protocol import digest
 from keyturn.gateway.protocol.records import Record
 from keyturn.gateway.protocol.strict_json import JsonObject
-from keyturn.gateway.protocol.wire import Turn, Verdict
 from keyturn.gateway.protocol.work import aside
 from keyturn.gateway.service.submit.proposals import cannot_start_message, freeze_of
 from keyturn.gateway.store.keys import Keys
 from keyturn.gateway.store.limits.agent_load import AgentLoad, Wanted
 from keyturn.gateway.store.limits.freezes import Freeze
-from keyturn.gateway.store.limits.precedents import Known, Row, row_of_auto_run
+from keyturn.gateway.store.limits.precedents import Known
 from keyturn.gateway.store.limits.windows import ItemUses, Use, held_in, use_of
 from keyturn.gateway.store.records.atomic_write import EvaluationInputs
 from keyturn.gateway.store.store import Store
@@ -345,9 +343,6 @@ def depends_on_others(policy: Policy, approval: Approval) -> bool:
     )
 
 
-AUTO_RUN_TAG = "keyturn/v1/auto-run"
-
-
 USE_TAG = "keyturn/v1/use"
 
 
@@ -389,87 +384,6 @@ def _overlap(path: str | None, hidden: str) -> bool:
     """Return whether two paths are equal or one is inside the other."""
     pairs = zip((path or "").split("."), hidden.split("."), strict=False)
     return bool(path) and all(a == b or "*" in {a, b} for a, b in pairs)
-
-
-@dataclass(frozen=True)
-class TurnPrecedents:
-    """The effects of a turn's calls, and the precedents that its rules need.
-
-    Attributes:
-        policy: defines the effect of a call, and the rules that need precedents.
-        turn: the turn.
-        keys: keys of the tenant.
-        effects: the effect of each call.
-        effects_read: effects whose precedents are needed, by position of the call.
-    """
-
-    policy: Policy
-    turn: Turn
-    keys: Keys
-    effects: Sequence[str]
-    effects_read: Mapping[int, str]
-
-    @classmethod
-    def of(cls, policy: Policy, keys: Keys, turn: Turn) -> TurnPrecedents:
-        """Return the precedents to read for a turn."""
-        agent = turn.ref.agent
-        effects = [
-            effect_of(policy, agent=agent, tool=call.tool, args=call.args)
-            for call in turn.calls
-        ]
-        effects_read = {
-            position: effects[position]
-            for position, call in enumerate(turn.calls)
-            # Read only if a rule needs them, which is rare for auto-approved calls, or
-            # if a standing approval could cover the call, but not a second one like it.
-            if effects[position]
-            and (
-                reads_precedents(policy, agent, call.tool)
-                or similar_rule(policy, agent, call.tool) is not None
-            )
-        }
-        return cls(policy, turn, keys, effects, effects_read)
-
-    @cached_property
-    def turn_key(self) -> str:
-        """Return the key that identifies the turn in repeated submissions."""
-        return digest.turn_key(tenant=self.keys.tenant, **self.turn.ref.names)
-
-    def known(self, load: AgentLoad) -> list[Known]:
-        """Return the precedents for the evaluation of the calls."""
-        wanted = {self._key(effect) for effect in self.effects_read.values()}
-        return [load.precedents[key] for key in sorted(wanted)]
-
-    def past(self, position: int, load: AgentLoad) -> Past | None:
-        """Return other calls with the effect of a call; None if they were not read."""
-        effect = self.effects_read.get(position)
-        if effect is None:
-            return None
-        own, found = self._name(position), load.precedents[self._key(effect)].precedents
-        return Past(precedents=tuple(one for one in found if one.call != own))
-
-    def auto_runs(self, verdicts: Sequence[Verdict]) -> list[Row]:
-        """Return rows that record the calls without a record as precedents."""
-        agent = self.turn.ref.agent
-        rows: list[Row] = []
-        for position, (verdict, call) in enumerate(
-            zip(verdicts, self.turn.calls, strict=True)
-        ):
-            if verdict.runs_unclaimed and (effect := self.effects[position]):
-                name, args = self._name(position), args_hash(call.tool, call.args)
-                rows.append(row_of_auto_run(self.keys, effect, name, agent, args))
-        return rows
-
-    def _name(self, position: int) -> str:
-        """Return a stable name for a call without a record."""
-        # The members of a `Context`, see `proposals.context_of`.
-        ctx: JsonObject = {"tenant": self.keys.tenant, **self.turn.ref.names}
-        ctx["tool_call_id"] = self.turn.calls[position].tool_call_id
-        found = digest.tagged_hash(AUTO_RUN_TAG, digest.canonical(ctx))
-        return f"auto_{found.removeprefix('sha256:')[:32]}"
-
-    def _key(self, effect: str) -> str:
-        return self.keys.precedents(effect)
 
 
 class CallUsage(Record):

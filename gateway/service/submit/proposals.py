@@ -1,4 +1,4 @@
-"""Build the verdicts, approvals and events of a turn from its evaluated calls; pure.
+"""Build the verdicts, approvals and events of a turn from its evaluated calls.
 
 A denial is a message for the model. Rate limits are checked before people are asked.
 """
@@ -6,11 +6,13 @@ A denial is a message for the model. Rate limits are checked before people are a
 from __future__ import annotations
 
 import json
+import secrets
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from itertools import chain
+from functools import cached_property
+from itertools import chain, count
 
 from keyturn.gateway.approvals import timing
 from keyturn.gateway.approvals.decision_context import listed
@@ -26,6 +28,7 @@ from keyturn.gateway.approvals.evidence import as_text
 from keyturn.gateway.approvals.gestures import LONGEST_ROW, MAX_ITEMS
 from keyturn.gateway.approvals.invisible_characters import mark
 from keyturn.gateway.approvals.lifecycle import Transition, advance
+from keyturn.gateway.approvals.precedents import Past
 from keyturn.gateway.approvals.quorum import stricter
 from keyturn.gateway.approvals.record import (
     Approval,
@@ -35,17 +38,20 @@ from keyturn.gateway.approvals.record import (
     Waiting,
     item_id,
 )
+from keyturn.gateway.approvals.repeating import args_hash
 from keyturn.gateway.approvals.requirement import Requirement, SpotCheck
 from keyturn.gateway.approvals.standing import event_data, use_event, used
 from keyturn.gateway.errors import BadJson
-from keyturn.gateway.policy.evaluate import Evaluation
+from keyturn.gateway.policy.evaluate import Evaluation, effect_of, reads_precedents
 from keyturn.gateway.policy.fields import is_channel
 from keyturn.gateway.policy.rules import Policy, Protection
+from keyturn.gateway.policy.standing import similar_rule
 from keyturn.gateway.protocol import digest, wire
 from keyturn.gateway.protocol.questions import NOT_OUTERMOST, problem_of
 from keyturn.gateway.protocol.records import Person, Tier
 from keyturn.gateway.protocol.strict_json import MAX_BYTES, JsonObject, accept_object
 from keyturn.gateway.protocol.texts import DENIED
+from keyturn.gateway.store.keys import Keys
 from keyturn.gateway.store.limits.agent_load import (
     ASKED_MS,
     AgentLoad,
@@ -54,7 +60,7 @@ from keyturn.gateway.store.limits.agent_load import (
     fingerprint,
 )
 from keyturn.gateway.store.limits.freezes import Freeze, names_of, paused
-from keyturn.gateway.store.runs.threads import ThreadFacts
+from keyturn.gateway.store.limits.precedents import Known, Row, row_of_auto_run
 
 
 def opened_events(approval: Approval) -> list[Event]:
@@ -161,35 +167,110 @@ class Proposal:
     standing: tuple[Approval, ...] = ()
 
 
-@dataclass(frozen=True)
-class Source:
-    """A turn with its tenant, facts and sources of ids and salts.
+AUTO_RUN_TAG = "keyturn/v1/auto-run"
 
-    ``spelled`` has the arguments as the agent wrote them, by call id.
-    ``requests_10m`` counts the agent's requests to people in the ten minutes before,
-    and ``waiting`` its waiting calls. ``protect`` limits the notifications. ``now_ms``
-    is the store's clock. ``trace`` is the context of the submission's span.
+
+@dataclass(frozen=True)
+class TurnPrecedents:
+    """The effects of a turn's calls, and the precedents that its rules need.
+
+    Attributes:
+        policy: defines the effect of a call, and the rules that need precedents.
+        turn: the turn.
+        keys: keys of the tenant.
+        effects: the effect of each call.
+        effects_read: effects whose precedents are needed, by position of the call.
     """
 
+    policy: Policy
     turn: wire.Turn
-    tenant: str
-    new_approval_id: Callable[[], str]
-    salt: Callable[[], str]
-    facts: ThreadFacts
-    policy_digest: str
+    keys: Keys
+    effects: Sequence[str]
+    effects_read: Mapping[int, str]
+
+    @classmethod
+    def of(cls, policy: Policy, keys: Keys, turn: wire.Turn) -> TurnPrecedents:
+        """Return the precedents to read for a turn."""
+        agent = turn.ref.agent
+        effects = [
+            effect_of(policy, agent=agent, tool=call.tool, args=call.args)
+            for call in turn.calls
+        ]
+        effects_read = {
+            position: effects[position]
+            for position, call in enumerate(turn.calls)
+            # Read only if a rule needs them, which is rare for auto-approved calls, or
+            # if a standing approval could cover the call, but not a second one like it.
+            if effects[position]
+            and (
+                reads_precedents(policy, agent, call.tool)
+                or similar_rule(policy, agent, call.tool) is not None
+            )
+        }
+        return cls(policy, turn, keys, effects, effects_read)
+
+    @cached_property
+    def turn_key(self) -> str:
+        """Return the key that identifies the turn in repeated submissions."""
+        return digest.turn_key(tenant=self.keys.tenant, **self.turn.ref.names)
+
+    def known(self, load: AgentLoad) -> list[Known]:
+        """Return the precedents for the evaluation of the calls."""
+        wanted = {self._key(effect) for effect in self.effects_read.values()}
+        return [load.precedents[key] for key in sorted(wanted)]
+
+    def past(self, position: int, load: AgentLoad) -> Past | None:
+        """Return other calls with the effect of a call; None if they were not read."""
+        effect = self.effects_read.get(position)
+        if effect is None:
+            return None
+        own, found = self._name(position), load.precedents[self._key(effect)].precedents
+        return Past(precedents=tuple(one for one in found if one.call != own))
+
+    def auto_runs(self, verdicts: Sequence[wire.Verdict]) -> list[Row]:
+        """Return rows that record the calls without a record as precedents."""
+        agent = self.turn.ref.agent
+        rows: list[Row] = []
+        for position, (verdict, call) in enumerate(
+            zip(verdicts, self.turn.calls, strict=True)
+        ):
+            if verdict.runs_unclaimed and (effect := self.effects[position]):
+                name, args = self._name(position), args_hash(call.tool, call.args)
+                rows.append(row_of_auto_run(self.keys, effect, name, agent, args))
+        return rows
+
+    def _name(self, position: int) -> str:
+        """Return a stable name for a call without a record."""
+        # The members of a `Context`, see `proposals.context_of`.
+        ctx: JsonObject = {"tenant": self.keys.tenant, **self.turn.ref.names}
+        ctx["tool_call_id"] = self.turn.calls[position].tool_call_id
+        found = digest.tagged_hash(AUTO_RUN_TAG, digest.canonical(ctx))
+        return f"auto_{found.removeprefix('sha256:')[:32]}"
+
+    def _key(self, effect: str) -> str:
+        return self.keys.precedents(effect)
+
+
+@dataclass(frozen=True)
+class Source:
+    """A turn with the facts that its records contain.
+
+    ``load`` is the state of its agent, if it was read. ``spelled`` has the arguments as
+    the agent wrote them, by call id. ``trace`` is the context of the submission's span.
+    """
+
+    same: TurnPrecedents
+    load: AgentLoad = field(default_factory=AgentLoad)
     spelled: Mapping[str, JsonObject] = field(default_factory=dict[str, JsonObject])
-    requests_10m: int = 0
-    waiting: int = 0
-    protect: Protection = field(default_factory=Protection)
-    now_ms: int = 0
     trace: str = ""
+    numbers: Iterator[int] = field(default_factory=count)
 
 
 def _floods(
     source: Source, approvals: Sequence[Approval], requests: int
 ) -> Iterator[Event]:
     """Yield the event that the requests of ten minutes have become a flood."""
-    if source.requests_10m <= source.protect.flood_per_10m < requests:
+    if source.load.requests_10m <= source.same.policy.protect.flood_per_10m < requests:
         event = approval_event(approvals[0], EventName.AGENT_FLOODS)
         yield event.with_(data={**event.data, "requests": str(requests)})
 
@@ -198,11 +279,14 @@ def _slowed(
     source: Source, verdicts: Sequence[wire.Verdict], requests: int
 ) -> tuple[wire.Verdict, ...]:
     """Return the verdicts; those on held calls of a flood ask the agent to wait."""
-    if requests <= source.protect.flood_per_10m:
+    if requests <= source.same.policy.protect.flood_per_10m:
         return tuple(verdicts)
     held = [one.kind is wire.VerdictKind.HOLD for one in verdicts]
     # By then all of these requests are older than ten minutes.
-    pause = {"retry_after_s": ASKED_MS / 1000, "waiting": source.waiting + sum(held)}
+    pause = {
+        "retry_after_s": ASKED_MS / 1000,
+        "waiting": source.load.waiting + sum(held),
+    }
     return tuple(
         one.with_(**pause) if is_held else one
         for one, is_held in zip(verdicts, held, strict=True)
@@ -229,7 +313,7 @@ def propose(evaluated: Sequence[EvaluatedCall], source: Source) -> Proposal:
     - Two calls with one id in a turn are both denied, because a decision could later
       not be matched to one of them.
     """
-    if source.facts.is_partial:
+    if source.load.thread.is_partial:
         evaluated = [_by_two(one) for one in evaluated]
     seen = Counter(one.call.tool_call_id for one in evaluated)
     verdicts: dict[int, wire.Verdict] = {}
@@ -250,7 +334,7 @@ def propose(evaluated: Sequence[EvaluatedCall], source: Source) -> Proposal:
                 one.call, wire.VerdictKind.RUN, evaluation.tier
             )
             # Another program runs it by itself, so it is not known to run.
-            is_handed = bool(source.turn.handed_to)
+            is_handed = bool(source.same.turn.handed_to)
             name = EventName.CALL_HANDED_OVER if is_handed else EventName.CALL_RAN
             events.append(_event(one, source, name))
         elif key := _authorized_with(one):
@@ -262,12 +346,12 @@ def propose(evaluated: Sequence[EvaluatedCall], source: Source) -> Proposal:
             waiting.setdefault(card, []).append(row)
     approvals: list[Approval] = []
     # Includes the cards of this turn, so that each card shows its number.
-    nth = source.requests_10m + 1
+    nth = source.load.requests_10m + 1
     positions: _Rows = []
     for (channel, *_), rows in waiting.items():
         for chosen in _by_card(rows):
             approval = _approval(channel, chosen, source)
-            waiting_now = _reminded(approval, nth, source.protect)
+            waiting_now = _reminded(approval, nth, source.same.policy.protect)
             approvals.append(approval.with_(recent_requests=nth, waiting=waiting_now))
             positions += chosen
             nth += len(chosen)
@@ -370,8 +454,11 @@ def _document(one: EvaluatedCall, source: Source) -> str:
         document = digest.action_document(
             tool=call.tool,
             args=accept_object(call.args),
-            ctx=context_of(source.tenant, source.turn.ref, call).as_dict(),
-            salt=source.salt(),
+            ctx=context_of(
+                source.same.keys.tenant, source.same.turn.ref, call
+            ).as_dict(),
+            # With 128 random bits, the hash on a card cannot confirm guessed arguments.
+            salt=secrets.token_hex(16),
         )
         # Calls of tier notify have no approver, so no precondition is bound.
         if call.state is None or one.evaluation.tier is Tier.NOTIFY:
@@ -382,15 +469,16 @@ def _document(one: EvaluatedCall, source: Source) -> str:
 
 
 def _approval(channel: str, rows: _Rows, source: Source) -> Approval:
-    turn, approval_id = source.turn, source.new_approval_id()
+    same, turn = source.same, source.same.turn
+    approval_id = same.keys.approval_of_turn(same.turn_key, next(source.numbers))
     items = tuple(
         _item(one, document, source, approval_id, index)
         for index, (_, one, document) in enumerate(rows)
     )
-    facts = source.facts
+    facts = source.load.thread
     return Approval(
         id=approval_id,
-        tenant=source.tenant,
+        tenant=source.same.keys.tenant,
         agent=turn.ref.agent,
         thread=turn.ref.thread,
         nested_in=turn.ref.nested_in,
@@ -403,7 +491,7 @@ def _approval(channel: str, rows: _Rows, source: Source) -> Approval:
         requester=facts.requester,
         principals=tuple(dict.fromkeys(facts.people)),
         origin=facts.origin,
-        policy_digest=source.policy_digest,
+        policy_digest=source.same.policy.digest,
         says=turn.says,
         task=next((one.call.hint.task for _, one, _ in rows if one.call.hint), ""),
         resumes_itself=turn.resumes_itself,
@@ -448,7 +536,7 @@ def _authorized(
         for item, (_, one, _) in zip(approval.items, rows, strict=True):
             cover, spent = None, one.amount_micro
             if standing is not None:
-                standing, cover = used(standing, item.id, spent, source.now_ms)
+                standing, cover = used(standing, item.id, spent, source.load.now_ms)
                 events.append(use_event(standing, item.id, cover))
             state = advance(item.state, Transition.CLEAR)
             items.append(item.with_(state=state, asks_on_failure=False, cover=cover))
@@ -491,7 +579,7 @@ def _item(
         **one.evaluation.kept,
         id=item_id(approval_id, index),
         index=index,
-        ctx=context_of(source.tenant, source.turn.ref, one.call),
+        ctx=context_of(source.same.keys.tenant, source.same.turn.ref, one.call),
         tool=one.call.tool,
         requested=document,
         action=document,
@@ -501,7 +589,7 @@ def _item(
         requests_before=dict(one.requests_before),
         effect=one.effect,
         spot_check=SpotCheck() if one.is_drawn else None,
-        handed_to=source.turn.handed_to,
+        handed_to=source.same.turn.handed_to,
         untold=one.call.hint.untold if one.call.hint else (),
     )
 
@@ -556,11 +644,11 @@ def _event(
 ) -> Event:
     return call_event(
         name,
-        source.tenant,
-        source.turn.ref,
+        source.same.keys.tenant,
+        source.same.turn.ref,
         one.call.tool,
         tier=one.evaluation.tier,
-        policy_digest=source.policy_digest,
+        policy_digest=source.same.policy.digest,
         reason=reason,
         channel=one.evaluation.channel,
     )

@@ -22,12 +22,16 @@ from keyturn.gateway.policy.raise_rules import Facts, Raise
 from keyturn.gateway.policy.rules import Policy, SeededCall, SpotCheckRule
 from keyturn.gateway.protocol.records import Tier
 from keyturn.gateway.protocol.wire import ProposedCall, Turn, TurnRef
-from keyturn.gateway.service.submit.proposals import EvaluatedCall, Source, propose
+from keyturn.gateway.service.submit.proposals import (
+    EvaluatedCall,
+    Source,
+    TurnPrecedents,
+    propose,
+)
 from keyturn.gateway.service.tenant_service import PolicyService
 from keyturn.gateway.store import keys as store_keys
 from keyturn.gateway.store.keys import Keys
 from keyturn.gateway.store.records.atomic_write import Loaded
-from keyturn.gateway.store.runs.threads import ThreadFacts
 from keyturn.gateway.store.store import Store
 
 logger = logging.getLogger(__name__)
@@ -223,14 +227,9 @@ def seeded_approval(
     name = secrets.token_hex(16)
     proposed = ProposedCall(tool=call.tool, args=call.args, tool_call_id=name)
     ref = TurnRef(agent=call.agent, thread=f"seeded-{name}", message_id=name)
-    source = Source(
-        turn=Turn(ref=ref, calls=(proposed,), says=call.says),
-        tenant=tenant,
-        new_approval_id=lambda: store_keys.approval_id(tenant, name),
-        salt=lambda: secrets.token_hex(16),
-        facts=ThreadFacts(),
-        policy_digest=policy.digest,
-    )
+    turn = Turn(ref=ref, calls=(proposed,), says=call.says)
+    keys = store_keys.keys_of_tenant(tenant)
+    source = Source(TurnPrecedents(policy, turn, keys, ("",), {}))
     # The code for real calls, so that the cards look alike. The verdict and the events,
     # which would make a call run, are dropped.
     found = propose([EvaluatedCall(proposed, evaluation)], source).approvals

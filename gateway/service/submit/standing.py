@@ -32,8 +32,11 @@ from keyturn.gateway.policy import standing as offers
 from keyturn.gateway.policy.rules import Policy
 from keyturn.gateway.protocol import digest
 from keyturn.gateway.protocol.records import ItemState, Person, Tier, Verb
-from keyturn.gateway.service.submit.call_evaluation import TurnPrecedents
-from keyturn.gateway.service.submit.proposals import EvaluatedCall, opened_event
+from keyturn.gateway.service.submit.proposals import (
+    EvaluatedCall,
+    TurnPrecedents,
+    opened_event,
+)
 from keyturn.gateway.service.tenant_service import PolicyService
 from keyturn.gateway.store import keys as store_keys
 from keyturn.gateway.store.erasing import turn_key_of

@@ -9,11 +9,9 @@ its stored verdicts count; a freeze or another policy can revoke auto-approved c
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import count
 from typing import TypeVar, cast
 
 from keyturn.gateway import tracing
@@ -30,7 +28,6 @@ from keyturn.gateway.protocol.work import aside
 from keyturn.gateway.service.submit import proposals, quality_checks, turn_evaluation
 from keyturn.gateway.service.submit.call_evaluation import (
     CallUsage,
-    TurnPrecedents,
     usage_of,
 )
 from keyturn.gateway.service.submit.standing import covered
@@ -109,7 +106,9 @@ class Submitter(PolicyService):
         for _ in range(_ATTEMPTS):
             # One policy for a whole attempt: it determines which earlier calls are
             # read.
-            same = await _aside(turn, TurnPrecedents.of, self._policy(), keys, turn)
+            same = await _aside(
+                turn, proposals.TurnPrecedents.of, self._policy(), keys, turn
+            )
             effects = same.effects_read.values()
             wanted = await _aside(turn, proposals.wanted_of, turn.calls, effects)
             load = await self._store.agent_load.load(
@@ -141,10 +140,10 @@ class Submitter(PolicyService):
         evaluations = turn_evaluation.always_auto(policy, turn)
         if evaluations is None:
             return None
-        same = await _aside(turn, TurnPrecedents.of, policy, self._keys, turn)
+        same = await _aside(turn, proposals.TurnPrecedents.of, policy, self._keys, turn)
         rows = zip(turn.calls, evaluations, same.effects, strict=True)
         evaluated = [proposals.EvaluatedCall(*row[:2], effect=row[2]) for row in rows]
-        source = self._source(same)
+        source = proposals.Source(same, trace=tracing.current())
         proposal = await _aside(turn, proposals.propose, evaluated, source)
         checked = _preconditions(same, [CallUsage()] * len(evaluated), proposal)
         # Without its agent's state, a rejection of a call is not known.
@@ -153,7 +152,7 @@ class Submitter(PolicyService):
         return await self._open(same, proposal, checked)
 
     async def _by_now(
-        self, same: TurnPrecedents, kept: StoredVerdicts, load: AgentLoad
+        self, same: proposals.TurnPrecedents, kept: StoredVerdicts, load: AgentLoad
     ) -> tuple[wire.Verdict, ...]:
         """Return known verdicts; revoke those that a freeze or a new policy stops."""
         found: list[wire.Verdict] = []
@@ -172,7 +171,7 @@ class Submitter(PolicyService):
         return tuple(found)
 
     async def _why_not_now(
-        self, same: TurnPrecedents, position: int, load: AgentLoad
+        self, same: proposals.TurnPrecedents, position: int, load: AgentLoad
     ) -> str:
         """Return why the current policy refuses a cleared call; "" if it does not."""
         turn, call = same.turn, same.turn.calls[position]
@@ -207,7 +206,7 @@ class Submitter(PolicyService):
 
     async def _evaluate(
         self,
-        same: TurnPrecedents,
+        same: proposals.TurnPrecedents,
         load: AgentLoad,
         triage: turn_evaluation.TurnTriage,
         spelled: Mapping[str, JsonObject],
@@ -245,7 +244,7 @@ class Submitter(PolicyService):
         if drawn:
             evaluated = await _aside(turn, evaluate_all, triaged, drawn)
         evaluated = await covered(self._store, same.keys, same, load, evaluated)
-        source = replace(self._source(same, load), spelled=spelled)
+        source = proposals.Source(same, load, spelled, tracing.current())
         proposal = await _aside(turn, proposals.propose, evaluated, source)
         run = turn.ref.run_ref
         proposal = await with_answers(self._store, same.keys, run, proposal)
@@ -263,7 +262,7 @@ class Submitter(PolicyService):
 
     async def _open(
         self,
-        same: TurnPrecedents,
+        same: proposals.TurnPrecedents,
         proposal: proposals.Proposal,
         checked: Preconditions,
     ) -> Opened | None:
@@ -279,27 +278,8 @@ class Submitter(PolicyService):
         )
         return None if opened is None else (verdicts, opened)
 
-    def _source(
-        self, same: TurnPrecedents, load: AgentLoad | None = None
-    ) -> proposals.Source:
-        turn_key, numbers = same.turn_key, count()
-        return proposals.Source(
-            turn=same.turn,
-            tenant=self._tenant,
-            new_approval_id=lambda: same.keys.approval_of_turn(turn_key, next(numbers)),
-            # With 128 random bits, the hash on a card cannot confirm guessed arguments.
-            salt=lambda: secrets.token_hex(16),
-            facts=load.thread if load else _NO_FACTS,
-            policy_digest=same.policy.digest,
-            requests_10m=load.requests_10m if load else 0,
-            waiting=load.waiting if load else 0,
-            protect=same.policy.protect,
-            now_ms=load.now_ms if load else 0,
-            trace=tracing.current(),
-        )
-
     def _usage(
-        self, same: TurnPrecedents, call: wire.ProposedCall, load: AgentLoad
+        self, same: proposals.TurnPrecedents, call: wire.ProposedCall, load: AgentLoad
     ) -> CallUsage:
         turn = same.turn
         return usage_of(
@@ -318,7 +298,7 @@ async def _aside(turn: wire.Turn, work: Callable[..., T], *given: object) -> T:
 
 
 def _preconditions(
-    same: TurnPrecedents,
+    same: proposals.TurnPrecedents,
     usage: Sequence[CallUsage],
     proposal: proposals.Proposal,
     known: Sequence[Known] = (),

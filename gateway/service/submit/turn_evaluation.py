@@ -24,7 +24,6 @@ from keyturn.gateway.protocol.wire import CallHint, ProposedCall, Turn
 from keyturn.gateway.service.submit import proposals, quality_checks
 from keyturn.gateway.service.submit.call_evaluation import (
     CallUsage,
-    TurnPrecedents,
     facts_of,
 )
 from keyturn.gateway.store.limits.agent_load import AgentLoad
@@ -47,7 +46,7 @@ _DEFAULT = re.compile(
 
 
 def call_facts(
-    same: TurnPrecedents,
+    same: proposals.TurnPrecedents,
     position: int,
     load: AgentLoad,
     usage: CallUsage,
@@ -72,7 +71,7 @@ def call_facts(
 
 
 def evaluated_calls(
-    same: TurnPrecedents,
+    same: proposals.TurnPrecedents,
     load: AgentLoad,
     usage: Sequence[CallUsage],
     totals: Sequence[Mapping[str, int]],
@@ -272,14 +271,14 @@ def triage_events(
         facts = {"was": one.was.value, "score": str(one.result.score)}
         yield Event(
             name=EventName.TRIAGE_RAISED if raised_to else EventName.TRIAGE_FAILED,
-            tenant=source.tenant,
-            agent=source.turn.ref.agent,
-            thread=source.turn.ref.thread,
+            tenant=source.same.keys.tenant,
+            agent=source.same.turn.ref.agent,
+            thread=source.same.turn.ref.thread,
             approval=approval_of(verdict.item_id)[0] if verdict.item_id else "",
             item=verdict.item_id,
             tool=verdict.tool,
             tier=raised_to or one.was,
-            policy_digest=source.policy_digest,
+            policy_digest=source.same.policy.digest,
             reason=one.failure,
             data=facts if raised_to else {},
         )

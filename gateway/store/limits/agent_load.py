@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import cast
 
 from keyturn.gateway.approvals.events import (
@@ -75,16 +75,16 @@ class AgentLoad:
         precedents: requested precedents, by the key of their effect.
     """
 
-    now_ms: int
-    verdicts: bytes | None
-    thread: ThreadFacts
-    frozen: Mapping[str, Freeze]
-    waiting: int
-    requests_10m: int
-    failures: int
-    rejections: int
-    rejected: Mapping[str, Rejection]
-    precedents: Mapping[str, Known]
+    now_ms: int = 0
+    verdicts: bytes | None = None
+    thread: ThreadFacts = field(default_factory=ThreadFacts)
+    frozen: Mapping[str, Freeze] = field(default_factory=dict[str, Freeze])
+    waiting: int = 0
+    requests_10m: int = 0
+    failures: int = 0
+    rejections: int = 0
+    rejected: Mapping[str, Rejection] = field(default_factory=dict[str, Rejection])
+    precedents: Mapping[str, Known] = field(default_factory=dict[str, Known])
 
 
 @dataclass(frozen=True)

@@ -26,8 +26,6 @@ import random
 import socket
 from collections.abc import (
     AsyncGenerator,
-    Awaitable,
-    Callable,
     Collection,
     Iterable,
     Mapping,
@@ -36,7 +34,6 @@ from collections.abc import (
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import NoReturn
 
 import aiohttp
 from aiohttp.abc import AbstractResolver, ResolveResult
@@ -52,8 +49,8 @@ from keyturn.gateway.approvals.events import (
 from keyturn.gateway.client.outgoing import pause_s, reason, trusted
 from keyturn.gateway.config import Settings
 from keyturn.gateway.errors import KeyturnError, StoreUnavailable, ThreadUnavailable
-from keyturn.gateway.failures import any_failure, log_failure
 from keyturn.gateway.protocol.records import ItemState
+from keyturn.gateway.resume.transient_retry import repeat
 from keyturn.gateway.service_settings import WebhookSettings, WebhookTarget
 from keyturn.gateway.store.events.readers import drop_idle_readers
 from keyturn.gateway.store.http.webhooks import note_attempt
@@ -497,17 +494,6 @@ def _readers(tenant: str) -> str:
     return f"webhooks:{json.dumps(tenant)}:"
 
 
-async def _forever(step: Callable[[], Awaitable[None]]) -> NoReturn:
-    while True:
-        try:
-            await step()
-        except StoreUnavailable as error:
-            logger.warning("webhooks.unavailable error=%s", error)
-        except any_failure() as error:  # later messages must still be sent
-            log_failure(logger, error, "webhooks.failed")
-        await asyncio.sleep(_PAUSE_S)
-
-
 @asynccontextmanager
 async def sending_webhooks(
     settings: Settings, store: Store, resolver: AbstractResolver | None = None
@@ -528,10 +514,13 @@ async def sending_webhooks(
             # The reader of an unreachable target may be idle for hours.
             kept={one.outbox.reader for one in targets},
         )
-        await asyncio.sleep(_DROP_S)
 
-    steps = [drop_readers, *(one.tell for one in targets)]
-    tasks = [asyncio.create_task(_forever(step)) for step in steps]
+    stop, steps = asyncio.Event(), [(drop_readers, _DROP_S)]
+    steps += [(one.tell, _PAUSE_S) for one in targets]
+    tasks = [
+        asyncio.create_task(repeat(step, stop, every_s=pause_s))
+        for step, pause_s in steps
+    ]
     try:
         yield
     finally:

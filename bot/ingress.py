@@ -35,8 +35,9 @@ from keyturn.bot.web import Slack, SlackError, SlackNoResponse
 from keyturn.gateway.approvals.events import SecurityEvent, SecurityKind
 from keyturn.gateway.errors import StoreUnavailable
 from keyturn.gateway.failures import any_failure, log_failure
-from keyturn.gateway.guarded_server import GuardedServer, Limits, listen
+from keyturn.gateway.guarded_server import GuardedServer, Limits, listening
 from keyturn.gateway.health import Health, not_found
+from keyturn.gateway.service_settings import Address
 from keyturn.gateway.store.store import Store
 
 logger = logging.getLogger(__name__)
@@ -141,7 +142,7 @@ class Ingress:
     pages: Mapping[str, Page] = field(default_factory=dict[str, Page])
     clock: Callable[[], float] = time.time  # noqa: TID251 - the bot passes the store's
 
-    def server(self) -> web.Server:
+    def server(self) -> GuardedServer:
         """Return the server, with its limits; needs a running event loop."""
         limits = Limits(
             connections=MAX_CONNECTIONS,
@@ -269,17 +270,9 @@ async def serve(
     Raises:
         SettingsError: the address cannot be used; the message names the fix.
     """
-    runner = web.ServerRunner(ingress.server(), shutdown_timeout=_DRAIN_S)
-    await runner.setup()
-    opening.push_async_callback(runner.cleanup)
-    return url_of(*await listen(runner, host, port, settings))
-
-
-def url_of(host: str, port: int) -> str:
-    """Return the URL at which Slack reaches an address."""
-    # IPv6 needs brackets in a URL (RFC 3986, section 3.2.2).
-    shown = f"[{host}]" if ":" in host else host
-    return f"http://{shown}:{port}{EVENTS_PATH}"
+    at = Address(host, port)
+    serving = listening(ingress.server(), at, settings, drain_s=_DRAIN_S)
+    return f"{await opening.enter_async_context(serving)}{EVENTS_PATH}"
 
 
 _MOST_UNSURE = 1000

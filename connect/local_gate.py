@@ -94,7 +94,7 @@ class LocalGate(AgentService):
     async def aclose(self) -> None:
         """End all waits and stop reading events."""
         self._feed.end_waits()
-        await self._feed.close()
+        await self._feed.aclose()
 
 
 def _any_agent(_agent: str) -> bool:

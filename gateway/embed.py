@@ -309,7 +309,7 @@ class ThreadRuns(ProgramRuns):
     async def close(self) -> None:
         """See `ProgramRuns.close`."""
         await super().close()
-        await self._feed.close()
+        await self._feed.aclose()
 
     @override
     async def _advance(self, drive: Drive) -> ThreadState | None:

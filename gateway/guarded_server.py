@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, cast
@@ -13,6 +14,7 @@ from typing import Any, cast
 from aiohttp import hdrs, web
 
 from keyturn.gateway.errors import SettingsError
+from keyturn.gateway.service_settings import Address
 
 logger = logging.getLogger(__name__)
 
@@ -223,27 +225,42 @@ class GuardedServer(web.Server):
         return response
 
 
-async def listen(
-    runner: web.ServerRunner,
-    host: str,
-    port: int,
+@asynccontextmanager
+async def listening(
+    server: GuardedServer,
+    address: Address,
     settings: str,
-    ssl_context: ssl.SSLContext | None = None,
-) -> tuple[str, int]:
-    """Listen on an address; return it, with the port that 0 has become.
+    *,
+    drain_s: float = 1.0,
+    tls: ssl.SSLContext | None = None,
+) -> AsyncGenerator[str]:
+    """Listen on an address while the block runs; yield its URL.
+
+    Args:
+        server: the server.
+        address: port 0 is any free one.
+        settings: the settings that name the address, for an error.
+        drain_s: how long open requests may take at the end.
+        tls: certificate and key.
 
     Raises:
         SettingsError: the address cannot be used; names ``settings`` to change.
     """
+    runner = web.ServerRunner(server, shutdown_timeout=drain_s)
+    await runner.setup()
     try:
-        await web.TCPSite(runner, host, port, ssl_context=ssl_context).start()
-    except OSError as error:
-        raise SettingsError(
-            f"The address {host}:{port} cannot be used ({error.strerror}). "
-            f"Stop the program that listens there, or change {settings}."
-        ) from error
-    host, port = runner.addresses[0][:2]
-    return host, port
+        try:
+            await web.TCPSite(runner, *address, ssl_context=tls).start()
+        except OSError as error:
+            raise SettingsError(
+                f"The address {address.host}:{address.port} cannot be used "
+                f"({error.strerror}). Stop the program that listens there, or change "
+                f"{settings}."
+            ) from error
+        at = Address(*runner.addresses[0][:2])
+        yield f"{'https' if tls else 'http'}://{at.url_host}"
+    finally:
+        await runner.cleanup()
 
 
 class _Connection(web.RequestHandler):

@@ -13,7 +13,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 
 from keyturn.gateway.clock import now_s
 from keyturn.gateway.errors import StoreUnavailable
-from keyturn.gateway.guarded_server import GuardedServer, Limits, listen
+from keyturn.gateway.guarded_server import GuardedServer, Limits, listening
 from keyturn.gateway.prometheus import MetricsEndpoint
 from keyturn.gateway.service.decide.reviews import ReviewService
 from keyturn.gateway.service.report.process_check import process_problems
@@ -127,11 +127,6 @@ async def serving_health(
         yield ""
         return
     server = GuardedServer(health.answer, Limits(), name="health")
-    runner = web.ServerRunner(server, shutdown_timeout=1.0)
-    await runner.setup()
-    try:
-        names = "'metrics.listen' (KEYTURN_METRICS_LISTEN)"
-        at = Address(*await listen(runner, *address, names))
-        yield f"http://{at.url_host}"
-    finally:
-        await runner.cleanup()
+    names = "'metrics.listen' (KEYTURN_METRICS_LISTEN)"
+    async with listening(server, address, names) as url:
+        yield url

@@ -5,11 +5,9 @@ from __future__ import annotations
 import logging
 import ssl
 from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from functools import partial
 from importlib import import_module
-
-from aiohttp import web
 
 from keyturn.gateway.api.api_keys import ApiKeys
 from keyturn.gateway.api.decide import Decisions
@@ -20,14 +18,14 @@ from keyturn.gateway.api.server import Api, KeyedRoute
 from keyturn.gateway.approvals.events import SecurityEvent, SecurityKind
 from keyturn.gateway.config import Settings
 from keyturn.gateway.errors import SettingsError
-from keyturn.gateway.guarded_server import Limits, listen
+from keyturn.gateway.guarded_server import Limits, listening
 from keyturn.gateway.protocol.http_api import MAX_BODY_BYTES
 from keyturn.gateway.service.decide.reviews import ReviewService
 from keyturn.gateway.service.report.event_feed import EventFeed
 from keyturn.gateway.service.report.process_check import Registration
 from keyturn.gateway.service.run.agents import AgentService, RemoteRunService
 from keyturn.gateway.service.run.approval_readings import ApprovalReadings
-from keyturn.gateway.service_settings import Address, ApiSettings
+from keyturn.gateway.service_settings import ApiSettings
 from keyturn.gateway.store.http.api_keys import ApiKeyStore
 from keyturn.gateway.store.store import Store
 
@@ -102,22 +100,20 @@ async def serving_api(
         api.decisions = Decisions(tokens, reviews)
     api.routes = routes(api.tenant, api.limits) if routes else {}
     limits = Limits(connections=settings.api.connections, body_bytes=MAX_BODY_BYTES)
-    runner = web.ServerRunner(api.server(limits), shutdown_timeout=DRAIN_S)
-    await runner.setup()
-    try:
-        tls = _tls(settings.api)
-        names = "'api.listen' (KEYTURN_API_LISTEN)"
-        at = Address(*await listen(runner, *address, names, tls))
-        url = f"{'https' if tls else 'http'}://{at.url_host}"
+    server, tls = api.server(limits), _tls(settings.api)
+    names = "'api.listen' (KEYTURN_API_LISTEN)"
+    async with (
+        aclosing(feed),
+        listening(server, address, names, drain_s=DRAIN_S, tls=tls) as url,
+    ):
         logger.info("api.listening url=%s", url)
-        yield url
-    finally:
-        # Before the server drains: waiting requests are answered now, and clients ask
-        # another process.
-        api.is_stopping = True
-        feed.end_waits()
-        await runner.cleanup()
-        await feed.close()
+        try:
+            yield url
+        finally:
+            # Before the server drains: waiting requests are answered now, and clients
+            # ask another process.
+            api.is_stopping = True
+            feed.end_waits()
 
 
 def tenant_services(

@@ -168,7 +168,7 @@ class EventFeed:
         finally:
             self._followers.remove(follower)
             if not self._followers:
-                await self.close()
+                await self.aclose()
 
     def following_calls(
         self, may_be: MayBe, *, agent: str = "", after: str = ""
@@ -205,7 +205,7 @@ class EventFeed:
         for follower in self._followers:
             follower.wake()
 
-    async def close(self) -> None:
+    async def aclose(self) -> None:
         """Stop reading."""
         reading, self._reading = self._reading, None
         if reading is not None:

@@ -50,7 +50,7 @@ def plain_text(text: Plain, limit: int, *, lines: bool = False) -> Block:
 
     Without `lines` a newline is shown as a mark: labels are one line.
     """
-    shown = excerpt(text.text, limit).text if lines else fit(text.text, limit)
+    shown = excerpt(text.text, limit) if lines else fit(text.text, limit)
     # `emoji` false: ":white_check_mark:" in untrusted text stays letters. Slack refuses
     # an empty text.
     return {"type": "plain_text", "text": shown or EMPTY, "emoji": False}
@@ -274,7 +274,7 @@ def box(text: str) -> Block:
 
 def quote(text: str, most: int) -> Block:
     """Show an excerpt of untrusted text, of at most this many characters, in a box."""
-    return rich_text(box(excerpt(text, most).text))
+    return rich_text(box(excerpt(text, most)))
 
 
 def titled(title: str, *texts: str) -> list[Block]:

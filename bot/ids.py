@@ -14,6 +14,7 @@ import base64
 import hashlib
 import hmac
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -153,7 +154,6 @@ MAC_BYTES = 16
 _KEY_ID_TAG, _KEY_ID_DIGITS = b"keyturn/v1/seal-key-id", 12
 _SEAL_TAG = "keyturn/v1/seal"
 _OUTAGE_TAG = "keyturn/v1/seal/outage"
-_NO_VERSION = 0
 _WHOLE = "all"
 _MAX_SEAL = 255
 _MAC = re.compile(r"[A-Za-z0-9_-]{21}[AQgw]", re.ASCII)
@@ -169,7 +169,7 @@ class Sealed:
 
     Attributes:
         approval: id of the approval.
-        version: the approval's version when the seal was made; 0 for an outage.
+        version: the approval's version when the seal was made.
         index: the item, or None for the batch as a whole.
         mac: 16 bytes.
         page: the page of the details to open, from 1; 0 for none.
@@ -275,16 +275,17 @@ def seal_outage(outage: str, *, key: bytes, team: str, purpose: str) -> str:
         team: the workspace of the message.
         purpose: the only valid use: an `Action`.
     """
-    mac = _encoded(_outage_mac(outage, key=key, team=team, purpose=purpose))
-    return f"{outage}:{_NO_VERSION}:{_WHOLE}:{mac}"
+    mac = _mac_of([_OUTAGE_TAG, team, outage, str(purpose)], key)
+    return f"{outage}:{_encoded(mac)}"
 
 
-def verify_outage(sealed: Sealed, *, key: bytes, team: str, purpose: str) -> bool:
-    """Return whether the bot made a seal for this outage, team and purpose."""
-    if (sealed.version, sealed.index) != (_NO_VERSION, None):
-        return False
-    wanted = _outage_mac(sealed.approval, key=key, team=team, purpose=purpose)
-    return hmac.compare_digest(wanted, sealed.mac)
+def outage_in(text: str, *, keys: Sequence[bytes], team: str, purpose: str) -> str:
+    """Return the outage that a button names; "" unless the bot sealed it for this."""
+    outage, _, _ = text.rpartition(":")
+    wanted = (seal_outage(outage, key=key, team=team, purpose=purpose) for key in keys)
+    # Only ASCII can be compared in constant time; ids of outages are ASCII.
+    is_sealed = text.isascii() and any(hmac.compare_digest(one, text) for one in wanted)
+    return outage if is_sealed else ""
 
 
 def key_id(key: bytes) -> str:
@@ -292,10 +293,6 @@ def key_id(key: bytes) -> str:
     # With a separate tag, so that this id, which is logged and stored, can never be the
     # MAC of a seal.
     return hmac.new(key, _KEY_ID_TAG, hashlib.sha256).hexdigest()[:_KEY_ID_DIGITS]
-
-
-def _outage_mac(outage: str, *, key: bytes, team: str, purpose: str) -> bytes:
-    return _mac_of([_OUTAGE_TAG, team, outage, str(purpose)], key)
 
 
 def _mac(

@@ -140,7 +140,7 @@ class ListenerContext:
         # waits three seconds, and each lookup may take half of them.
         given = await self.service.delegations.given_to(user)
         people = [(user, user_team), *((one.user, self.team) for one in given)]
-        reviewer, *others = await _together(
+        reviewer, *others = await asyncio.gather(
             *(
                 self.reviewers.resolve(
                     each,
@@ -169,7 +169,7 @@ class ListenerContext:
             (user, user_team),
             *((one, self.team) for one in sorted(voted - {user})),
         ]
-        reviewer, *found = await _together(
+        reviewer, *found = await asyncio.gather(
             *(self.reviewer_of(*who, *items, decides=True) for who in people)
         )
         # Each new vote checks the earlier ones again: a vote does not count if its
@@ -262,13 +262,6 @@ class ListenerContext:
         except SlackError:
             # Three views are open already, or the trigger is used or too old.
             await self.slack.call("views.update", view_id=click.view_id, view=view)
-
-
-async def _together(*work: Coroutine[object, object, Reviewer]) -> list[Reviewer]:
-    """Return the results of concurrent work; a single one, the usual, needs no task."""
-    if len(work) == 1:
-        return [await work[0]]
-    return await asyncio.gather(*work)
 
 
 def _takes_several(item: Item) -> bool:

@@ -248,20 +248,6 @@ class _Piece(NamedTuple):
     shown: str
 
 
-@dataclass(frozen=True, slots=True)
-class Excerpt:
-    """The shown part of a text, and its size.
-
-    `shown` and `total` count characters of the original, and `complete` is false if any
-    part is omitted.
-    """
-
-    text: str
-    shown: int
-    total: int
-    complete: bool
-
-
 def reveal(text: str) -> str:
     """Show every hidden character of a text as a mark.
 
@@ -296,7 +282,7 @@ def _stands_alone(character: str) -> bool:
     return not (is_hidden(character) or _may_join(character))
 
 
-def excerpt(text: str, limit: int) -> Excerpt:
+def excerpt(text: str, limit: int) -> str:
     """Reveal a text and, if it is longer than `limit`, show its head and its tail.
 
     The gap names the number of missing characters; the result has at most `limit`
@@ -313,13 +299,12 @@ def excerpt(text: str, limit: int) -> Excerpt:
         )
     total = len(text)
     if total <= limit and _is_usual(text) and len(usual := reveal(text)) <= limit:
-        return Excerpt(usual, total, total, complete=True)
+        return usual
     # Stops at the limit: a walk over a text of a megabyte once blocked every other card
     # for seconds.
     whole = _taken(pieces(text), limit)
     if sum(piece.length for piece in whole) == total:
-        text = "".join(piece.shown for piece in whole)
-        return Excerpt(text, total, total, complete=True)
+        return "".join(piece.shown for piece in whole)
     room = limit - len(_gap(total))
     head = _taken(whole, room - room // _TAIL)
     head = head[: _end([piece.shown for piece in whole], len(head))]
@@ -332,7 +317,7 @@ def excerpt(text: str, limit: int) -> Excerpt:
     tail = tail[: _end([piece.shown for piece in last], len(tail))][::-1]
     shown = sum(piece.length for piece in (*head, *tail))
     parts = (*(p.shown for p in head), _gap(total - shown), *(p.shown for p in tail))
-    return Excerpt("".join(parts), shown, total, complete=False)
+    return "".join(parts)
 
 
 def on_one_line(text: str) -> str:

@@ -172,7 +172,7 @@ def _failures(frame: Frame) -> list[list[Block]]:
         text = template("{n} more need an answer: *Open a call…* below.", n=more)
         parts.append([context(text)])
     errors = [
-        f"{item.index + 1}: {excerpt(item.result.summary, LINE).text}"
+        f"{item.index + 1}: {excerpt(item.result.summary, LINE)}"
         for item in ended
         if item.result and item.result.summary
     ]
@@ -187,7 +187,7 @@ def _in_doubt(frame: Frame, item: Item) -> list[Block]:
     args = " · ".join(f"{name} {text}" for name, text in values)
     parts = titled(f"Call {item.index + 1}:", fit(args, NOTE))
     if item.result and item.result.summary:
-        error = excerpt(item.result.summary, LINE).text
+        error = excerpt(item.result.summary, LINE)
         parts += titled(f"{result_title(item.result)}:", error)
     return [
         rich_text(*parts, *checked(frame, item)),

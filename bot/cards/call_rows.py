@@ -59,7 +59,6 @@ from keyturn.bot.cards.warnings import homoglyph_warnings, sql_warnings
 from keyturn.bot.ids import Action
 from keyturn.bot.text import (
     MIN_EXCERPT,
-    Excerpt,
     Label,
     Plain,
     Template,
@@ -136,7 +135,7 @@ def whole_calls(approval: Approval) -> frozenset[int]:
     return frozenset(
         index
         for index, shown in listings(approval).items()
-        if shown.is_complete and _state(approval.items[index], share).complete
+        if shown.is_complete and _is_state_whole(approval.items[index], share)
     )
 
 
@@ -193,7 +192,7 @@ def call_row(frame: Frame, item: Item, shown: Listing) -> list[Block]:
         *([] if is_batch else agent_statement(frame)),
         *_standing(frame, item, shown),
     ]
-    is_whole = shown.is_complete and _state(item, frame.budget).complete
+    is_whole = shown.is_complete and _is_state_whole(item, frame.budget)
     offered = buttons.decisions(frame, item, is_shown_whole=is_whole)
     return [*blocks, *button_row(offered)]
 
@@ -206,7 +205,7 @@ def agent_statement(frame: Frame) -> list[Block]:
     is_batch = frame.approval.is_batch
     limit = _STATEMENT_CHARS_IN_BATCH if is_batch else _STATEMENT_CHARS
     title = "The agent's reason (not verified):"
-    return [rich_text(*titled(title, excerpt(text, limit).text)), *words]
+    return [rich_text(*titled(title, excerpt(text, limit))), *words]
 
 
 def title(frame: Frame, item: Item, *, is_in_header: bool = False) -> list[Block]:
@@ -227,7 +226,7 @@ def title(frame: Frame, item: Item, *, is_in_header: bool = False) -> list[Block
         lines.append(f"The agent says: {item.agent_description}")
     if not lines:
         return []
-    cut = excerpt("\n".join(lines), frame.budget.title).text
+    cut = excerpt("\n".join(lines), frame.budget.title)
     return [section(untrusted(cut))]
 
 
@@ -238,7 +237,7 @@ def call_box(frame: Frame, item: Item, shown: Listing) -> Block:
         host = label(f"Open in {urlsplit(item.link).hostname}")
         parts.append(line(link(item.link, host)))
     if item.is_pending and state_text(item):
-        parts += titled(f"{state_title(item)}:", _state(item, frame.budget).text)
+        parts += titled(f"{state_title(item)}:", _state(item, frame.budget))
     if item.triage is not None and item.is_pending and item.edit is None:
         # After an edit the rationale would be about a call that does not run.
         parts += _quoted(f"{TRIAGE_TITLE}:", item.triage.rationale, frame)
@@ -291,14 +290,18 @@ def _has_link(item: Item, budget: TextBudget) -> bool:
     return 0 < len(item.link) <= budget.text
 
 
-def _state(item: Item, budget: TextBudget) -> Excerpt:
+def _state(item: Item, budget: TextBudget) -> str:
     return excerpt(state_text(item), budget.text)
+
+
+def _is_state_whole(item: Item, budget: TextBudget) -> bool:
+    return _state(item, budget) == reveal(state_text(item))
 
 
 def _quoted(title: str, text: str, frame: Frame) -> list[Block]:
     if not text or frame.is_crowded:
         return []
-    return titled(title, excerpt(text, frame.budget.text).text)
+    return titled(title, excerpt(text, frame.budget.text))
 
 
 def _person(person: Person) -> Block:

@@ -227,7 +227,7 @@ def agent_answer(text: str) -> Message:
 
     A text too long for one message is cut in the middle, with a mark.
     """
-    parts = chunks(excerpt(text, _MAX_ANSWER).text, _SECTION)
+    parts = chunks(excerpt(text, _MAX_ANSWER), _SECTION)
     return Message(
         blocks=tuple(section(untrusted(part)) for part in parts),
         text="The agent answered.",
@@ -253,7 +253,7 @@ def shortened(message: Message) -> Message:
     Shortening it again changes nothing.
     """
     sentence = template("Slack refuses the rest of this message, so it is not shown.")
-    said = untrusted(excerpt(message.text, _SECTION).text)
+    said = untrusted(excerpt(message.text, _SECTION))
     return Message((section(said), section(sentence)), message.text)
 
 
@@ -285,7 +285,7 @@ def question_message(event: Event) -> Message | None:
     if not text:
         return None
     # Untrusted.
-    parts = chunks(excerpt(text, _MAX_QUESTION).text, _SECTION)
+    parts = chunks(excerpt(text, _MAX_QUESTION), _SECTION)
     at = when(int(event.data.get("until_ms") or 0))
     note = template(_HOW + " Without an answer by {at}, the run ends.", at=at)
     head = template("❓ The agent asks something that cannot be answered in Slack.")

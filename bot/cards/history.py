@@ -109,7 +109,7 @@ def _errors(items: dict[int, Item]) -> str:
         for index, item in sorted(items.items())
         if item.result
     ]
-    lines = [f"{n + 1}: {excerpt(text, LINE).text}" for n, text in texts if text]
+    lines = [f"{n + 1}: {excerpt(text, LINE)}" for n, text in texts if text]
     more = len(lines) - _ERRORS
     return "\n".join([*lines[:_ERRORS], *([f"… and {more} more"] if more > 0 else [])])
 
@@ -155,7 +155,7 @@ def thread_note(event: Event, approval: Approval) -> Message | None:
     if event.reason and event.name in _EXPLAINED and not is_of_person:
         blocks.append(context(label(event.reason)))
     texts = [*_quotes(event.name, item), event.data.get("note", "")]
-    quotes = [box(excerpt(text, _TEXT).text) for text in texts if text]
+    quotes = [box(excerpt(text, _TEXT)) for text in texts if text]
     if quotes:
         blocks.append(rich_text(*quotes))
     return Message(tuple(blocks), text)

@@ -190,11 +190,11 @@ def _value(name: str) -> str:
 AS_OF = "as_of"
 """``block_id`` of the line with the time, the only one that always changes."""
 
-_INCOMPLETE = template(
+INCOMPLETE = template(
     "This list may be incomplete: Slack did not say which user groups you are in. "
     "Please try again in a moment."
 )
-_CUT: LiteralString = (
+CUT: LiteralString = (
     "This list may be incomplete: only the {count} approvals that expire first were "
     "checked."
 )
@@ -256,9 +256,9 @@ def home(  # noqa: PLR0913 - facts of one tab, each by name
     blocks += _nothing(page, is_known=is_known)
     blocks += pager(page)
     if not is_complete:
-        blocks.append(section(_INCOMPLETE))
+        blocks.append(section(INCOMPLETE))
     if looked_at:
-        blocks.append(section(template(_CUT, count=looked_at)))
+        blocks.append(section(template(CUT, count=looked_at)))
     blocks += _own(own, framed, ROWS - len(page.approvals))
     if page.groups or own:
         # Otherwise the buttons of the last row and these look like one row.
@@ -460,7 +460,7 @@ def past_blocks(past: Past) -> list[Block]:
                 )
             )
         )
-    return [*blocks, *([] if past.is_complete else [context(_INCOMPLETE)])]
+    return [*blocks, *([] if past.is_complete else [context(INCOMPLETE)])]
 
 
 def past_modal(past: Past) -> Block:

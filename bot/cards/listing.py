@@ -186,7 +186,7 @@ def fitted(whole: tuple[str, ...], *, budget: int) -> Listing:
     text = "\n".join([whole[0], *(_barred(box) for box in whole[1:])])
     cut = excerpt(text, max(min(budget, _MAX_EXCERPT_CHARS), MIN_EXCERPT))
     # Never complete: blank lines, which take less room than their length, may be gone.
-    return Listing((cut.text,), is_complete=False)
+    return Listing((cut,), is_complete=False)
 
 
 def listing_of(item: Item, *, budget: int) -> Listing:
@@ -548,7 +548,7 @@ def edit_text(item: Item, *, budget: int) -> str:
     if item.edit is None:
         return ""
     if "\n" in change:
-        return excerpt(f"{change}\n{editor(item.edit)}", 2 * budget).text
+        return excerpt(f"{change}\n{editor(item.edit)}", 2 * budget)
     change = change.replace(_BETWEEN, " ", 1)
     return fit(f"{change}, {editor(item.edit)}", 2 * budget)
 
@@ -579,7 +579,7 @@ def changes_of(
         places = {name: place for place, name in enumerate(forms.preview.labels)}
         found = tuple(sorted(found, key=lambda one: places.get(one[0], len(places))))
     rows = [_row(*one, forms) for one in found]
-    return excerpt("\n".join(rows), max(budget, MIN_EXCERPT)).text
+    return excerpt("\n".join(rows), max(budget, MIN_EXCERPT))
 
 
 def state_text(item: Item) -> str:

@@ -214,8 +214,7 @@ def _digest(digest: Digest, *, has_chart: bool) -> Message:
         facts_block(shown),
     ]
     if any(count for _, count in digest.days):
-        is_drawn = has_chart and bool(digest.outcomes)
-        blocks.append(_chart(digest) if is_drawn else _bars(digest))
+        blocks.append(_chart(digest) if has_chart else _bars(digest))
     if digest.tools:
         blocks.append(table_block(digest.tools))
     # Screen readers read this instead of the blocks; it contains only trusted words.
@@ -281,7 +280,7 @@ def _alert(event: Event) -> Message:
             ),
             *([section(untrusted(fit(f"Only calls of {of}.", NAME)))] if of else []),
         )
-    limit_s = known["limit_ms"] // 1000 if "limit_ms" in known else known["limit"] * 60
+    limit_s = known["limit_ms"] // 1000
     is_exact = limit_s % 60 == 0
     limit: LiteralString = "{limit} min" if is_exact else "{limit} s"
     waits = template(limit, limit=limit_s // 60 if is_exact else limit_s)

@@ -123,7 +123,7 @@ def _question(item: Item, number: int, question: Question) -> list[Block]:
     is_in_header = len(asked) == 1 and len(reveal(question.question)) <= MAX_ACT
     if not is_in_header:
         nth = f"{number + 1}. " if len(asked) > 1 else ""
-        parts.append(section(untrusted(nth + excerpt(question.question, share).text)))
+        parts.append(section(untrusted(nth + excerpt(question.question, share))))
     if answers:
         answer = answers[number] or NO_ANSWER
         return [*parts, quote(answer, share)]

@@ -63,7 +63,6 @@ from keyturn.gateway.approvals.repeating import other_calls
 from keyturn.gateway.approvals.requirement import Notify, Role
 from keyturn.gateway.protocol import digest
 from keyturn.gateway.protocol.work import aside
-from keyturn.gateway.store.keys import tenant_of_approval
 from keyturn.gateway.store.records.atomic_write import Loaded
 from keyturn.gateway.store.reviewers.cards import CardCopy, CardPlace, CopyStore
 from keyturn.gateway.store.scripts.fences import current
@@ -224,18 +223,9 @@ class CardPublisher:
         return place.with_(mentioned_roles=place.mentioned_roles.union(roles))
 
     async def note(self, shown: str, channel: str, ts: str) -> None:
-        """Store a posted message, so that it can be redacted later.
-
-        Args:
-            shown: its subject; only messages about approvals are stored.
-            channel: of the message.
-            ts: of the message.
-        """
-        kept = self.config.messages_kept
-        if kept is not None and tenant_of_approval(shown):
-            await self.store.posted_messages.note(
-                self.keys, shown, (channel, ts), kept=kept
-            )
+        """Store a posted message about an approval, so that it can be redacted."""
+        kept, posted = self.config.messages_kept, self.store.posted_messages
+        await posted.note(self.keys, shown, (channel, ts), kept=kept)
 
     async def delete_surplus(
         self, shown: str, posted: tuple[str, str], registered: tuple[str, str]

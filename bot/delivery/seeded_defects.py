@@ -7,14 +7,15 @@ restart it continues from there; a card that was posted twice counts one answer.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
-from keyturn.bot.blocks import AS_WRITTEN, Message, ensure_valid_message
+from keyturn.bot.blocks import AS_WRITTEN, ensure_valid_message
 from keyturn.bot.cards.approval import card
 from keyturn.bot.cards.call_rows import needs_full_view
 from keyturn.bot.cards.special_cards import ended_card
-from keyturn.bot.delivery.card_publisher import CardPublisher
-from keyturn.bot.web import Slack, SlackError, SlackRefused, text_at
+from keyturn.bot.delivery.card_publisher import RESERVED, CardPublisher, RateLimitDelay
+from keyturn.bot.limits import POST
+from keyturn.bot.web import Slack, SlackError, SlackRefused
 from keyturn.gateway.approvals.quality_checks import Seeded, SeededCard
 from keyturn.gateway.service.decide.reviews import ReviewService
 
@@ -63,7 +64,7 @@ class SeededDefects:
             logger.warning("seeded.refused why=%s", error)
             await self._seeded.end()
             self._changed()
-        except SlackError as error:
+        except (RateLimitDelay, SlackError) as error:
             logger.warning("seeded.not_sent why=%s", error)
 
     async def _publish(self, seeded: Seeded, shown: SeededCard, now_ms: int) -> None:
@@ -82,11 +83,9 @@ class SeededDefects:
             await self._seeded.end()
             return
         message = card(self._publisher.frame(approval, now_ms))
-        posted = await self._slack.call(
-            "chat.postMessage", channel=approval.channel, **_arguments(message)
-        )
-        channel, ts = text_at(posted, "channel"), text_at(posted, "ts")
-        await self._seeded.posted(shown, channel, ts)
+        self._publisher.take(POST, approval.channel, RESERVED)
+        at = await self._publisher.post(approval.channel, message)
+        await self._seeded.posted(shown, *at)
         self._changed()
 
 
@@ -95,11 +94,6 @@ async def show_ended(slack: Slack, seeded: Seeded, shown: SeededCard) -> None:
     if not seeded.ts:
         return
     message = ended_card(shown, seeded.answer)
-    await slack.call(
-        "chat.update", channel=seeded.channel, ts=seeded.ts, **_arguments(message)
-    )
-
-
-def _arguments(message: Message) -> Mapping[str, object]:
     ensure_valid_message(message.blocks, message.text)
-    return AS_WRITTEN | {"blocks": list(message.blocks), "text": message.text}
+    shows = AS_WRITTEN | {"blocks": list(message.blocks), "text": message.text}
+    await slack.call("chat.update", channel=seeded.channel, ts=seeded.ts, **shows)

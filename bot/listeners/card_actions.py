@@ -16,7 +16,7 @@ from typing import LiteralString
 
 from keyturn.bot.cards.inquiries import requester_ref
 from keyturn.bot.cards.reply_texts import outcome_text
-from keyturn.bot.ids import Action, Input, Sealed, View, verify_outage
+from keyturn.bot.ids import Action, Input, View, outage_in
 from keyturn.bot.listener_context import ListenerContext, UserFacingError, UserText
 from keyturn.bot.listeners.deciding import page_of
 from keyturn.bot.listeners.router import NOT_CONFIRMED, AckBody, on_action, on_submit
@@ -27,7 +27,6 @@ from keyturn.bot.listeners.targets import (
     form_reply,
     open_form,
     open_view,
-    read_seal,
     update_view,
     verify_click,
     verify_submission,
@@ -316,16 +315,15 @@ async def _proven(ctx: ListenerContext, clicked: Clicked) -> str:
     """
     if clicked.team != ctx.team:
         raise UserFacingError(_OTHER_WORKSPACE)
-    sealed: Sealed = read_seal(clicked.value)
-    accepted, team = ctx.config.seal_keys, ctx.team
-    if not any(
-        verify_outage(sealed, key=key, team=team, purpose=Action.TRY_AGAIN)
-        for key in accepted
-    ):
+    outage = outage_in(
+        clicked.value,
+        keys=ctx.config.seal_keys,
+        team=ctx.team,
+        purpose=Action.TRY_AGAIN,
+    )
+    if not outage:
         logger.warning("click.refused why=bad_seal")
         raise UserFacingError(_NOT_OURS)
-    # `seal_outage` writes the outage's id in place of the approval's.
-    outage = sealed.approval
     keys = ctx.service.store.keys_of_run(outage.partition(".")[0])
     if keys is None or not await is_usable_copy(ctx, clicked, keys, outage):
         logger.warning("click.refused why=other_copy outage=%s", outage)

@@ -16,7 +16,15 @@ from itertools import zip_longest
 from typing import LiteralString, TypeAlias
 
 from keyturn.bot.blocks import Block, block_object, box, rich_text
-from keyturn.bot.cards.home import MAX_PAST, Past, matches, past_blocks, past_modal
+from keyturn.bot.cards.home import (
+    CUT,
+    INCOMPLETE,
+    MAX_PAST,
+    Past,
+    matches,
+    past_blocks,
+    past_modal,
+)
 from keyturn.bot.cards.listing import call_title
 from keyturn.bot.cards.states import card_sentence, counted_votes, is_usual, needs
 from keyturn.bot.ids import Action, Input, View
@@ -62,14 +70,6 @@ _NOTHING = template(
     "Nothing is waiting: no approval to decide, no request of yours, and no card in "
     "this channel."
 )
-_MAYBE_MORE = template(
-    "This list may be incomplete: Slack did not say which user groups you are in. "
-    "Please try again in a moment."
-)
-_CUT: LiteralString = (
-    "This list may be incomplete: only the {count} approvals that expire first were "
-    "checked."
-)
 _WITHIN_S = 1.5
 """Time limit for checking decisions; Slack waits three seconds for the answer."""
 
@@ -99,9 +99,9 @@ async def list_waiting(ctx: ListenerContext, command: Command, _: str) -> AckBod
     if len(listed) > _MAX_LISTED:
         lines.append(f"… and {len(listed) - _MAX_LISTED} more.")
     if looked_at:
-        lines.append(to_mrkdwn(template(_CUT, count=looked_at)))
+        lines.append(to_mrkdwn(template(CUT, count=looked_at)))
     if not queue.is_complete:
-        lines.append(to_mrkdwn(_MAYBE_MORE))
+        lines.append(to_mrkdwn(INCOMPLETE))
     return {"text": "\n".join(lines), "blocks": blocks_of(lines, approvals)}
 
 

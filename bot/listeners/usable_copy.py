@@ -19,7 +19,7 @@ from typing import LiteralString
 from keyturn.bot.listener_context import ListenerContext, UserFacingError
 from keyturn.bot.payload import Clicked
 from keyturn.bot.web import PERMALINK, SlackError, SlackRefused, newest_id
-from keyturn.gateway.store.keys import Keys, tenant_of_approval
+from keyturn.gateway.store.keys import Keys
 from keyturn.gateway.store.reviewers.cards import CardCopy, CardPlace
 
 logger = logging.getLogger(__name__)
@@ -86,7 +86,7 @@ async def is_usable_copy(
         return False
     # An unregistered copy (the answer to its post was lost) becomes the usable one if
     # there is none; `posted` never replaces a registered one.
-    store = ctx.service.store
+    store, kept = ctx.service.store, ctx.config.messages_kept
     place = await store.cards.place(keys, shown)
     copies = place.copies if place else await store.copies.of_card(keys, shown)
     copy = copies.get(clicked.user)
@@ -96,7 +96,7 @@ async def is_usable_copy(
         is_card = place is not None and (place.channel, place.ts) == here
         return is_card or await _is_own_copy(ctx, clicked, keys, shown, copy)
     if place is None:
-        await _note_message(ctx, keys, shown, here)
+        await store.posted_messages.note(keys, shown, here, kept=kept)
         place = await store.cards.posted(keys, shown, channel=here[0], ts=here[1])
     elif place.ts == clicked.message_ts and place.channel != clicked.channel:
         place = await _moved(ctx, clicked, keys, place.collected or shown, place)
@@ -140,19 +140,11 @@ async def _is_own_copy(
         # lost. The first of them becomes the usable one, as for cards.
         store = ctx.service.store
         here = clicked.channel, clicked.message_ts
-        await _note_message(ctx, keys, shown, here)
+        kept = ctx.config.messages_kept
+        await store.posted_messages.note(keys, shown, here, kept=kept)
         copy = await store.copies.posted(
             keys, shown, clicked.user, channel=here[0], ts=here[1]
         )
         # It may show an older state, and there may be no event left to redraw it.
         await store.cards.mark_outdated(keys, shown)
     return (copy.channel, copy.ts) == (clicked.channel, clicked.message_ts)
-
-
-async def _note_message(
-    ctx: ListenerContext, keys: Keys, shown: str, at: tuple[str, str]
-) -> None:
-    """Store a message whose post got no answer, so that it can be redacted later."""
-    kept, posted = ctx.config.messages_kept, ctx.service.store.posted_messages
-    if kept is not None and tenant_of_approval(shown):
-        await posted.note(keys, shown, at, kept=kept)

@@ -19,7 +19,7 @@ from datetime import timedelta
 from keyturn.gateway.protocol.records import Record
 from keyturn.gateway.store.connection.connection import fields, milliseconds, number
 from keyturn.gateway.store.connection.listed_members import readable
-from keyturn.gateway.store.keys import Keys
+from keyturn.gateway.store.keys import Keys, tenant_of_approval
 from keyturn.gateway.store.sealing.sealing import Repository, Sealed
 
 logger = logging.getLogger(__name__)
@@ -66,16 +66,24 @@ class PostedMessageStore(Repository):
     """Messages of all tenants."""
 
     async def note(
-        self, keys: Keys, approval: str, place: tuple[str, str], *, kept: timedelta
+        self,
+        keys: Keys,
+        approval: str,
+        place: tuple[str, str],
+        *,
+        kept: timedelta | None,
     ) -> None:
-        """Record a posted message.
+        """Record a posted message, so that it can be redacted later.
 
         Args:
             keys: keys of the tenant.
-            approval: subject of the message.
+            approval: subject of the message; for another one nothing is recorded.
             place: its channel and ts.
-            kept: how long messages stay unredacted after the approval has ended.
+            kept: how long messages stay unredacted after the approval has ended; None:
+                for ever.
         """
+        if kept is None or tenant_of_approval(approval) is None:
+            return
         name, at = keys.messages(approval), " ".join(place)
         count, time = await self._conn.transaction(["HLEN", name], ["TIME"])
         if number(count) >= MOST:

@@ -96,7 +96,7 @@ async def test_what_waits_inside_ends_when_the_turn_outside_does(
     assert await state(harness, inner) is ItemState.SUPERSEDED
     outcome = await harness.reviews.decide(click, Approve(), ANA)
     assert isinstance(outcome, Stale)
-    assert outcome.state is ItemState.SUPERSEDED
+    assert outcome.item.state is ItemState.SUPERSEDED
     told = await harness.announced(EventName.ITEM_SUPERSEDED)
     assert [(one.item, one.run_ref) for one in told] == [(inner.item_id, BOSS)]
 

@@ -29,6 +29,8 @@ import logging
 import re
 import shlex
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import aclosing
+from dataclasses import replace
 from typing import Annotated, TypeVar
 
 import typer
@@ -257,18 +259,15 @@ def _with_gate(
     )
 
     async def asked() -> T:
-        async with running(options, gate) as server:
-            found = await ask(server, gate)
-        await gate.aclose()
-        return found
+        async with aclosing(gate), running(options, gate) as server:
+            return await ask(server, gate)
 
     return asyncio.run(asked())
 
 
 async def _serve_stdio(options: GateOptions, gate: HttpGate) -> None:
-    async with running(options, gate) as server:
+    async with aclosing(gate), running(options, gate) as server:
         await serve_stdio(server)
-    await gate.aclose()
 
 
 async def _serve_http(
@@ -280,9 +279,8 @@ async def _serve_http(
 ) -> None:
     tokens = Tokens(people, gate) if people else None
     caller = signed_in if tokens else None
-    async with running(options, gate, caller=caller) as server:
+    async with aclosing(gate), running(options, gate, caller=caller) as server:
         await serve_http(http_app(server, address, url=url, tokens=tokens), address)
-    await gate.aclose()
 
 
 def _address(text: str) -> Address:
@@ -317,10 +315,7 @@ def upstream_specs(
                 "URL."
             )
         found[name][header] = value
-    return [
-        UpstreamSpec(one.name, one.command, one.url, found.get(one.name, {}))
-        for one in specs
-    ]
+    return [replace(one, headers=found.get(one.name, {})) for one in specs]
 
 
 def parse_upstream(text: str) -> UpstreamSpec:

@@ -25,7 +25,7 @@ from keyturn.gateway.policy.crosscheck import rule_problem
 from keyturn.gateway.policy.effective_rules import EffectiveRules
 from keyturn.gateway.policy.eligibility import reachable_requirements, unused
 from keyturn.gateway.policy.evaluate import Evaluation, evaluate
-from keyturn.gateway.policy.expressions import BadExpression
+from keyturn.gateway.policy.expressions import BadExpression, compiled
 from keyturn.gateway.policy.hours import zone
 from keyturn.gateway.policy.load import BadPolicy
 from keyturn.gateway.policy.on_call import asked_from
@@ -448,10 +448,8 @@ def prove_command(
         return facts_of(policy, CallFile(tool=tool, args=args, agent=name), now)
 
     now = datetime.now(UTC)
-    claim = Claim(
-        policy, tool, tier=tier, people=people, where=where, schema=given, facts=facts
-    )
-    proof = claim.proof(agents)
+    only = compiled(where or "true")
+    proof = Claim(policy, tool, tier, people, only, given, facts).proof(agents)
     if proof.args is None and not proof.cases and not proof.unproven:
         raise SettingsError(
             "No call can be of this kind, so there is nothing to prove."

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import pairwise, product
 from typing import TypeGuard, cast
 
@@ -23,7 +24,7 @@ from keyturn.gateway.approvals.requirement import Requirement
 from keyturn.gateway.policy.cel_tokens import Kind, Row, literal, tokens
 from keyturn.gateway.policy.effective_rules import EffectiveRules
 from keyturn.gateway.policy.evaluate import evaluate
-from keyturn.gateway.policy.expressions import ask, compiled, scope
+from keyturn.gateway.policy.expressions import Expression, ask, scope
 from keyturn.gateway.policy.raise_rules import Facts, fired
 from keyturn.gateway.policy.rules import Policy
 from keyturn.gateway.protocol.edits import argument_errors
@@ -87,10 +88,11 @@ class _Unbounded(Exception):
     """A condition does more than to compare arguments with constants."""
 
 
+@dataclass(frozen=True)
 class Claim:
     """The claim that calls of a tool have at least a tier and a number of people.
 
-    Args:
+    Attributes:
         policy: the policy.
         tool: name of the tool.
         tier: the least tier.
@@ -101,21 +103,13 @@ class Claim:
         facts: returns the facts of a call, for a call that may have less.
     """
 
-    def __init__(
-        self,
-        policy: Policy,
-        tool: str,
-        *,
-        tier: Tier,
-        people: int,
-        where: str,
-        schema: JsonObject | None,
-        facts: Callable[[str, JsonObject], Facts],
-    ) -> None:
-        self._policy, self._tool = policy, tool
-        self._tier, self._people = tier, people
-        self._where, self._facts = compiled(where or "true"), facts
-        self._schema = schema
+    policy: Policy
+    tool: str
+    tier: Tier
+    people: int
+    where: Expression
+    schema: JsonObject | None
+    facts: Callable[[str, JsonObject], Facts]
 
     def proof(self, agents: Iterable[str]) -> Proof:
         """Return the proof for these agents, or the first call that has less."""
@@ -129,20 +123,20 @@ class Claim:
         return Proof(cases=cases, unproven=tuple(unproven))
 
     def _proof_of(self, agent: str) -> Proof:
-        rules = EffectiveRules(self._policy, agent, self._tool)
+        rules = EffectiveRules(self.policy, agent, self.tool)
         # The run of an agent may ask for less.
         rules = EffectiveRules(
-            self._policy, agent, self._tool, Tier.AUTO if rules.overridable else None
+            self.policy, agent, self.tool, Tier.AUTO if rules.overridable else None
         )
-        schema = self._schema or rules.first.args_schema or {}
+        schema = self.schema or rules.first.args_schema or {}
         bounded = [one for one in rules.raising() if _is_bounded(one.when)]
         others = [one for one in rules.raising() if one not in bounded]
         sources = [one.when for one in bounded]
         unproven = dict[str, None]()
-        if _is_bounded(self._where.source):
-            sources.append(self._where.source)
+        if _is_bounded(self.where.source):
+            sources.append(self.where.source)
         else:
-            unproven[self._where.source] = None
+            unproven[self.where.source] = None
         values = _values(sources, schema)
         count, cases = math.prod(map(len, values.values())), 0
         if count > MOST_CASES:
@@ -154,10 +148,10 @@ class Claim:
                 continue
             is_fit = not (schema and argument_errors(schema, args))
             is_misfit = not is_fit and _is_misfit(given, schema)
-            if is_misfit and self._schema:
+            if is_misfit and self.schema:
                 continue
             cases += 1
-            raised = fired(self._policy, bounded, self._call(agent, rules), args, None)
+            raised = fired(self.policy, bounded, self._call(agent, rules), args, None)
             tier = join(rules.tier()[0], *(one.to for one in raised))
             # A call that does not fit the policy's schema can run, too.
             if is_misfit:
@@ -170,11 +164,11 @@ class Claim:
                 unproven["the schema of the arguments"] = None
                 continue
             found = evaluate(
-                self._policy,
+                self.policy,
                 agent=agent,
-                tool=self._tool,
+                tool=self.tool,
                 args=args,
-                facts=self._facts(agent, args),
+                facts=self.facts(agent, args),
                 requested_tier=Tier.AUTO if rules.overridable else None,
             )
             if self._is_less(found.tier, found.requirement):
@@ -185,14 +179,14 @@ class Claim:
         return Proof(cases=cases, unproven=tuple(unproven))
 
     def _call(self, agent: str, rules: EffectiveRules) -> JsonObject:
-        return {"agent": agent, "tool": self._tool, "effect": rules.effect}
+        return {"agent": agent, "tool": self.tool, "effect": rules.effect}
 
     def _is_claimed(self, args: JsonObject) -> bool:
-        return ask(self._where, scope(args, {}, holidays=self._policy.holidays)).holds
+        return ask(self.where, scope(args, {}, holidays=self.policy.holidays)).holds
 
     def _is_less(self, tier: Tier, requirement: Requirement) -> bool:
-        is_lower = tier.rank < self._tier.rank
-        return is_lower or _people(tier, requirement) < self._people
+        is_lower = tier.rank < self.tier.rank
+        return is_lower or _people(tier, requirement) < self.people
 
 
 def _people(tier: Tier, requirement: Requirement) -> int:

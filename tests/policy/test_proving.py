@@ -51,7 +51,8 @@ def proof_of(
     policy: Policy, where: str = "", agents: Any = ("",), **least: Any
 ) -> Proof:
     wanted: dict[str, Any] = {"tier": Tier.AUTO, "people": 0, "schema": None, **least}
-    return Claim(policy, "pay", where=where, facts=facts, **wanted).proof(agents)
+    only = compiled(where or "true")
+    return Claim(policy, "pay", where=only, facts=facts, **wanted).proof(agents)
 
 
 LARGE = "to: escalate, when: args.amount > 1000"
@@ -226,7 +227,7 @@ def test_a_window_that_cannot_count_a_call_prevents_the_proof() -> None:
         "pay",
         tier=Tier.ESCALATE,
         people=0,
-        where="",
+        where=compiled("true"),
         schema=None,
         facts=unusable,
     )

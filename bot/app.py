@@ -158,7 +158,7 @@ class SlackBot:
             home=home,
         )
         for work in (follow(ctx), check_givers(ctx)):
-            opening.push_async_callback(_cancel, asyncio.create_task(work))
+            opening.push_async_callback(cancelled, asyncio.create_task(work))
         await self._answer(opening, ctx, me)
         logger.info("bot.started mode=%s team=%s", config.mode, me.team)
 
@@ -207,7 +207,7 @@ class SlackBot:
             # `wait` and not `wait_for`: it neither cancels the publisher nor raises,
             # and there is time to finish its calls.
             await asyncio.wait([running], timeout=_DRAIN_S)
-            await _cancel(running)
+            await cancelled(running)
 
         opening.push_async_callback(finish)
 
@@ -311,7 +311,8 @@ async def _report_lookup(store: Store, tenant: str, user: str) -> None:
     await store.security.report(store.keys_of_tenant(tenant), failed)
 
 
-async def _cancel(task: asyncio.Task[None]) -> None:
+async def cancelled(task: asyncio.Task[None]) -> None:
+    """Cancel a task, and wait for its end."""
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
 

@@ -114,8 +114,11 @@ class SlackError(KeyturnError):
     """A call to Slack did not succeed; the subclasses differ in what to do.
 
     Attributes:
+        result: in the metrics.
         method: of the Web API.
     """
+
+    result = "no_answer"
 
     def __init__(self, method: str, problem: str) -> None:
         self.method = method
@@ -129,6 +132,8 @@ class RateLimited(SlackError):
         retry_after_s: for how long, for this method.
     """
 
+    result = "rate_limited"
+
     def __init__(self, method: str, retry_after_s: float) -> None:
         self.retry_after_s = retry_after_s
         super().__init__(method, f"too many calls, wait {retry_after_s:.0f} s")
@@ -141,6 +146,8 @@ class SlackRefused(SlackError):
         error: Slack's error code, such as ``channel_not_found``.
     """
 
+    result = "refused"
+
     def __init__(self, method: str, error: str) -> None:
         self.error = error
         super().__init__(method, f"it was refused with {error!r}")
@@ -150,16 +157,8 @@ class SlackNoResponse(SlackError):
     """No answer: the call may or may not have had its effect."""
 
 
-_RESULTS: Mapping[type[SlackError], str] = {
-    RateLimited: "rate_limited",
-    SlackRefused: "refused",
-    SlackNoResponse: "no_answer",
-}
-
-
 def _count(method: str, failure: SlackError | None) -> None:
-    result = "ok" if failure is None else _RESULTS[type(failure)]
-    SLACK_CALLS.labels(method, result).inc()
+    SLACK_CALLS.labels(method, failure.result if failure else "ok").inc()
 
 
 class Slack:

@@ -25,7 +25,7 @@ from slack_bolt.request.internals import parse_body
 from slack_bolt.response import BoltResponse
 from slack_sdk.oauth.installation_store import Installation
 
-from keyturn.bot.app import WorkspaceBot, quiet_slack_loggers
+from keyturn.bot.app import WorkspaceBot, cancelled, quiet_slack_loggers
 from keyturn.bot.ingress import HTTP_PORT, Delivery, Ingress, serve
 from keyturn.bot.installations import RENEWED_BEFORE_MIN, Installations
 from keyturn.bot.web import SlackBody, SlackError, SlackRefused, text_at
@@ -226,7 +226,7 @@ class Workspaces:
         )
         async with AsyncExitStack() as opening:
             following = asyncio.create_task(self._follow(), name="workspaces")
-            opening.push_async_callback(_cancelled, following)
+            opening.push_async_callback(cancelled, following)
             await serve(
                 opening,
                 ingress,
@@ -266,11 +266,6 @@ class Workspaces:
 async def _metrics() -> bytes:
     """Return the metrics of the process; gateways have those of their tenants."""
     return generate_latest(REGISTRY)
-
-
-async def _cancelled(task: asyncio.Task[None]) -> None:
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
 
 
 def _serving(team: str, workspace: Workspace, found: Mapping[str, Installation]) -> str:

@@ -102,7 +102,6 @@ from keyturn.bot.text import (
     fit,
     joined,
     label,
-    parted,
     template,
     untrusted,
 )
@@ -274,7 +273,7 @@ def _top(frame: Frame, *small: Template | Plain) -> list[Block]:
         state = [template("{words}.", words=words), *expires_each(approval)]
     else:
         # The header has the sign.
-        state = [parted(call_state(frame))[1]]
+        state = [call_state(frame)[1]]
     line = joined(" ", [*state, *_reviewers(frame)])
     effects = {item.effect_class for item in approval.items}
     # A tool without a class counts as irreversible, if another one has a class.
@@ -288,7 +287,7 @@ def _header(frame: Frame) -> Block:
     """Return the header of a card: the sign of its state, and the call or calls."""
     approval = frame.approval
     if not approval.is_batch:
-        sign, _ = parted(call_state(frame))
+        sign, _ = call_state(frame)
         title = call_title(approval.items[0])
         return header(untrusted(f"{sign} {fit(title, MAX_ACT)}"))
     sign, _ = batch_state(approval, now_ms=frame.now_ms)
@@ -374,7 +373,7 @@ def _finished(frame: Frame) -> list[Block]:
     if approval.is_batch:
         status, rest = _decided(approval), [*_rows(frame, items), *totals(frame)]
     else:
-        status, rest = parted(call_state(frame))[1], _remarks(items[0])
+        status, rest = call_state(frame)[1], _remarks(items[0])
     return [
         _header(frame),
         section(status, accessory=view),

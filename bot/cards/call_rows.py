@@ -66,6 +66,7 @@ from keyturn.bot.text import (
     fit,
     joined,
     label,
+    parted,
     reveal,
     template,
     untrusted,
@@ -388,9 +389,10 @@ def _revoked(frame: Frame, item: Item) -> list[Template | Label | Plain]:
     return [*([taken_back] if item.is_pending else []), why, *says]
 
 
-def call_state(frame: Frame) -> Template:
-    """Return the state of the call of a card with one."""
-    return status_sentence(frame.approval, frame.approval.items[0], now_ms=frame.now_ms)
+def call_state(frame: Frame) -> tuple[str, Template]:
+    """Return the state of the only call of a card: its sign, and the words."""
+    approval = frame.approval
+    return parted(status_sentence(approval, approval.items[0], now_ms=frame.now_ms))
 
 
 def _standing(frame: Frame, item: Item, shown: Listing) -> list[Block]:

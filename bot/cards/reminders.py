@@ -34,7 +34,6 @@ from keyturn.bot.text import (
     fit,
     joined,
     label,
-    link,
     spoken,
     template,
     untrusted,
@@ -338,13 +337,10 @@ def erased() -> Message:
     return Message((section(template(_ERASED)),), "An erased approval")
 
 
-def replaced(where: str = "") -> Message:
-    """Return the message that replaces a card; ``where`` is the current card's URL.
+def replaced() -> Message:
+    """Return the message that replaces a card.
 
     Without metadata: searches for the card must not find this message.
     """
     text = template("This card was replaced by a newer one.")
-    if where:
-        card = link(where, "the current card")
-        text = template("This card was replaced. Open {card}.", card=card)
     return Message((section(text),), "A card that was replaced", metadata={})

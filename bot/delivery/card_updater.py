@@ -52,9 +52,8 @@ from keyturn.gateway.errors import CorruptRecord
 from keyturn.gateway.failures import log_failure
 from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.store.events.outbox import Outbox
-from keyturn.gateway.store.keys import Keys
 from keyturn.gateway.store.records.atomic_write import Loaded
-from keyturn.gateway.store.reviewers.cards import CardPlace, CardStore, CardTrouble
+from keyturn.gateway.store.reviewers.cards import CardPlace, CardTrouble
 
 logger = logging.getLogger(__name__)
 
@@ -380,7 +379,7 @@ class CardUpdater:
         entry.card_at = self.clock() + wait_s
         trouble = CardTrouble(channel=first[0], why=first[1])
         await cards.keep_trouble(self.card_publisher.keys, approval.id, trouble)
-        await queue_report(cards, self.card_publisher.keys, entry, approval, trouble)
+        await self._queue_report(entry, approval, trouble)
         # After the first refusal the copies come first; then the card is tried once
         # more.
         is_last = entry.refusals > 1 or not entry.copies
@@ -389,6 +388,29 @@ class CardUpdater:
         else:
             # Before its events are acknowledged, which do not wait for the card.
             await cards.mark_outdated(self.card_publisher.keys, approval.id)
+
+    async def _queue_report(
+        self, entry: QueueEntry, approval: Approval, trouble: CardTrouble
+    ) -> None:
+        """Queue one report that the card is missing or outdated."""
+        what = "over" if is_over(approval) else "waiting"
+        if what == "waiting" and not needs_people(approval):
+            return  # approved: the result will be reported at its end
+        # The store records a report only after it is posted. A queued report must not
+        # be queued again by the next refusal.
+        if any(queued.report_key == what for queued in entry.messages):
+            return
+        publisher = self.card_publisher
+        if await publisher.cards.was_reported(publisher.keys, approval.id, what):
+            return
+        channel, thread_ts = _report_target(entry, approval, trouble.why)
+        if channel:
+            is_posted = entry.place is not None
+            message = undelivered(
+                approval, channel=trouble.channel, why=trouble.why, is_posted=is_posted
+            )
+            queued = QueuedMessage(message, "", channel, thread_ts, report_key=what)
+            entry.messages.append(queued)
 
     async def _queue_messages(
         self, entry: QueueEntry, record: Approval, events: Sequence[Event]
@@ -416,35 +438,6 @@ class CardUpdater:
         await self.outbox.done(*(event.seq for event in events))
         for event in events:
             entry.events.remove(event)
-
-
-async def queue_report(
-    cards: CardStore,
-    keys: Keys,
-    entry: QueueEntry,
-    approval: Approval,
-    trouble: CardTrouble,
-) -> None:
-    """Queue one report that the card is missing or outdated."""
-    what = "over" if is_over(approval) else "waiting"
-    if what == "waiting" and not needs_people(approval):
-        return  # approved: the result will be reported at its end
-    # The store records a report only after it is posted. A queued report must not be
-    # queued again by the next refusal.
-    if any(queued.report_key == what for queued in entry.messages):
-        return
-    if await cards.was_reported(keys, approval.id, what):
-        return
-    channel, thread_ts = _report_target(entry, approval, trouble.why)
-    if channel:
-        message = undelivered(
-            approval,
-            channel=trouble.channel,
-            why=trouble.why,
-            is_posted=entry.place is not None,
-        )
-        queued = QueuedMessage(message, "", channel, thread_ts, report_key=what)
-        entry.messages.append(queued)
 
 
 def _report_target(

@@ -425,12 +425,7 @@ class Publisher:
             # cause one check each.
             await asyncio.sleep(_REDRAW_EVERY_S)
             # Without an event, too: quiet hours and turns on call end by the clock.
-            seconds = 0
-            while seconds < _REDRAW_AT_LEAST_S and not (
-                term.is_over or term.happened.is_set()
-            ):
-                await wait_until_set(term.happened, 1.0)
-                seconds += 1
+            await wait_until_set(term.happened, _REDRAW_AT_LEAST_S)
 
     async def _repeat(
         self, term: _LeaseTerm, work: Callable[[], Awaitable[None]], every_s: float

@@ -378,7 +378,7 @@ async def decide_batch(
     outcome = await ctx.service.decide_card(
         target.approval, click, partition, reviewer, voters=voters
     )
-    log_outcome(target.approval.id, target.index, outcome.kind, "batch", reviewer)
+    log_outcome(target, outcome.kind, "batch", reviewer)
     return outcome
 
 

@@ -295,7 +295,7 @@ async def decide(
         voters=voters,
         read=target.loaded,
     )
-    log_outcome(target.approval.id, target.index, outcome.kind, decision.kind, reviewer)
+    log_outcome(target, outcome.kind, decision.kind, reviewer)
     return outcome
 
 
@@ -373,16 +373,14 @@ def outcome_reply(outcome: Outcome) -> UserText | None:
     return outcome_text(outcome)
 
 
-def log_outcome(
-    approval: str, index: int | None, outcome: str, kind: str, reviewer: Reviewer
-) -> None:
+def log_outcome(target: Target, outcome: str, kind: str, reviewer: Reviewer) -> None:
     """Log the outcome of a decision, ids only."""
     logger.info(
         "click.decided decision=%s outcome=%s approval=%s index=%s user=%s",
         kind,
         outcome,
-        approval,
-        index,
+        target.approval.id,
+        target.index,
         reviewer.user,
     )
 

@@ -60,9 +60,7 @@ async def later(harness: ServiceHarness, click: Click) -> None:
     )
 
 
-async def test_the_first_quick_approval_of_each_person_does_not_count(
-    harness: ServiceHarness,
-) -> None:
+async def test_a_first_quick_approval_does_not_count(harness: ServiceHarness) -> None:
     click = await wired(harness)
 
     async def approved() -> list[str]:
@@ -93,9 +91,7 @@ async def test_the_first_quick_approval_of_each_person_does_not_count(
     assert metrics.tools["wire_money"].too_soon == 2
 
 
-async def test_other_tiers_and_policies_without_the_key_ask_once(
-    harness: ServiceHarness,
-) -> None:
+async def test_only_a_tier_with_the_key_asks_again(harness: ServiceHarness) -> None:
     refund, _ = await harness.refund(thread="refund")
     plain = ServiceHarness(harness.store)
     click = await wired(plain)

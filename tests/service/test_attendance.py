@@ -35,9 +35,7 @@ def text_of(approval: Approval) -> str:
     return str(card(frame(approval, now_ms=now_ms)).blocks)
 
 
-async def test_the_card_shows_that_the_caller_has_gone_until_it_returns(
-    harness: ServiceHarness,
-) -> None:
+async def test_a_card_shows_that_its_caller_has_gone(harness: ServiceHarness) -> None:
     _, [verdict] = await harness.submit(("process_refund", {"amount": 5}))
     item_id = verdict.item_id
     for wait_s, is_gone in ((60, False), (0, True), (60, False), (0, True)):
@@ -53,9 +51,7 @@ async def test_the_card_shows_that_the_caller_has_gone_until_it_returns(
     assert [one.name for one in await harness.announced(*names)] == [*names, *names]
 
 
-async def test_a_call_that_runs_or_has_ended_has_no_caller_to_miss(
-    harness: ServiceHarness,
-) -> None:
+async def test_a_started_or_ended_call_misses_nobody(harness: ServiceHarness) -> None:
     ref, [verdict] = await harness.submit(("process_refund", {"amount": 5}))
     assert await attends(harness, verdict.item_id, 60)
     await harness.decide(verdict, Approve())
@@ -68,9 +64,7 @@ async def test_a_call_that_runs_or_has_ended_has_no_caller_to_miss(
     assert not await attends(harness, "ap_unknown.0", 0)
 
 
-async def test_of_several_callers_only_one_joins_and_none_while_one_waits(
-    harness: ServiceHarness,
-) -> None:
+async def test_one_caller_joins_at_a_time(harness: ServiceHarness) -> None:
     _, [verdict] = await harness.submit(("process_refund", {"amount": 5}))
     item_id = verdict.item_id
     assert not await attends(harness, item_id, 60, joins=True)
@@ -82,9 +76,7 @@ async def test_of_several_callers_only_one_joins_and_none_while_one_waits(
     assert sorted(await asyncio.gather(*joining)) == [False] * 4 + [True]
 
 
-async def test_a_key_reports_the_callers_of_its_agents_only(
-    harness: ServiceHarness,
-) -> None:
+async def test_a_key_reports_its_own_agents_only(harness: ServiceHarness) -> None:
     _, [verdict] = await harness.submit(("process_refund", {"amount": 5}))
     asked = Attendance(item_id=verdict.item_id, wait_s=60)
     async with serving(harness) as stack:

@@ -223,9 +223,7 @@ tools: {mail: {tier: approve, args_schema: {properties: {to: {type: string}}}}}
 """
 
 
-async def test_a_person_who_may_not_vote_does_not_count_as_notified(
-    store: Store,
-) -> None:
+async def test_a_person_who_may_not_vote_is_not_notified(store: Store) -> None:
     harness = ServiceHarness(store, load_policy(MAKERS, "policy.yml"))
     _, (verdict,) = await harness.submit(("mail", {"to": "a"}))
     approval = await harness.approval(verdict.item_id)

@@ -278,9 +278,7 @@ async def test_the_entries_of_an_approval_are_proven_by_a_command(
     assert (code, "has no entry about" in out) == (2, True)
 
 
-async def test_another_tree_is_begun_when_somebody_says_so(
-    house: AuditHarness, tell: Terminal
-) -> None:
+async def test_a_named_new_tree_is_begun(house: AuditHarness, tell: Terminal) -> None:
     await a_day(house)
     shutil.rmtree(house.files.folder)
     await house.another().tick(is_last=True)

@@ -101,9 +101,7 @@ async def test_two_processes_write_one_log_in_turn(house: AuditHarness) -> None:
     await assert_whole(house)
 
 
-async def test_a_paused_writer_keeps_the_others_away_from_the_files(
-    house: AuditHarness,
-) -> None:
+async def test_a_paused_writer_keeps_others_off_the_files(house: AuditHarness) -> None:
     await house.put(10)
     with house.files.locked("paused") as was_last:
         await house.writer.tick(is_last=True)
@@ -154,9 +152,7 @@ async def test_entries_leave_the_store_only_behind_a_checkpoint(
     assert await length() < 200
 
 
-async def test_an_entry_that_is_changed_after_its_checkpoint_is_read_as_it_was(
-    house: AuditHarness,
-) -> None:
+async def test_an_entry_changed_later_is_read_as_it_was(house: AuditHarness) -> None:
     await house.put(5)
     await house.writer.tick(is_last=True)
     conn, key = house.store.conn, house.keys.audit
@@ -383,9 +379,7 @@ async def test_a_tree_that_another_machine_begins_is_told_where_there_is_one(
     assert [one.size for one in house.checkpoints()] == [100]
 
 
-async def test_a_store_from_an_older_copy_goes_on_behind_the_tree(
-    house: AuditHarness,
-) -> None:
+async def test_an_older_store_goes_on_behind_the_tree(house: AuditHarness) -> None:
     await house.put(100)
     await house.writer.tick()
     conn, keys = house.store.conn, house.keys
@@ -465,9 +459,7 @@ async def test_a_folder_that_is_gone_is_an_alarm_once_nobody_signs(
     assert house.store.security.counts == {SecurityKind.STALLED: 1}
 
 
-async def test_gateways_that_name_different_keys_log_them_once_each(
-    house: AuditHarness,
-) -> None:
+async def test_gateways_with_other_keys_log_each_once(house: AuditHarness) -> None:
     ours = house.store.keyring
     assert ours
     bots = Keyring(house.folder / "bots", makes=[Role.BOT])

@@ -118,9 +118,7 @@ async def test_each_kind_is_one_entry(harness: ServiceHarness, kind: str) -> Non
     assert tuple(one.name for one in await harness.audited()) == expected
 
 
-async def test_a_refusal_tells_who_tried_what_and_why_it_was_refused(
-    harness: ServiceHarness,
-) -> None:
+async def test_a_refusal_names_person_act_and_reason(harness: ServiceHarness) -> None:
     click, _ = await harness.refund()
     asked = click.with_(request_digest="sha256:" + "7" * 64)
 

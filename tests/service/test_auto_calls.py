@@ -91,9 +91,7 @@ async def test_what_an_agent_adds_to_a_call_counts(
     assert found[0].kind is not VerdictKind.RUN
 
 
-async def test_a_call_that_was_rejected_under_another_policy_is_not_run(
-    harness: ServiceHarness,
-) -> None:
+async def test_a_rejected_call_stays_rejected(harness: ServiceHarness) -> None:
     protected = POLICY.replace("same_rejected_within: 0", "same_rejected_within: 9")
     asking = ruled("{tier: approve}", policy=protected)
     harness.put_policy(of=asking)
@@ -111,9 +109,7 @@ async def test_a_call_that_was_rejected_under_another_policy_is_not_run(
     assert [other.kind, elsewhere.kind] == [VerdictKind.RUN, VerdictKind.RUN]
 
 
-async def test_it_is_answered_again_by_the_policy_of_then_and_now(
-    harness: ServiceHarness,
-) -> None:
+async def test_both_policies_answer_a_repeated_call(harness: ServiceHarness) -> None:
     _, before = await harness.submit(CALL, message_id="m1")
     told = len(await harness.audited())
     _, same = await harness.submit(CALL, message_id="m1")
@@ -125,9 +121,7 @@ async def test_it_is_answered_again_by_the_policy_of_then_and_now(
     assert len(await harness.audited()) == told
 
 
-async def test_a_stored_denial_is_not_lifted_by_a_looser_policy(
-    harness: ServiceHarness,
-) -> None:
+async def test_a_looser_policy_lifts_no_denial(harness: ServiceHarness) -> None:
     loose = harness.policy
     harness.put_policy(of=ruled("{tier: deny}"))
     _, before = await harness.submit(CALL, message_id="m1")
@@ -191,9 +185,7 @@ async def test_a_cleared_call_is_refused_by_a_stricter_policy(
     assert hold == before[1]
 
 
-async def test_a_cleared_call_stays_cleared_by_the_same_or_a_looser_policy(
-    harness: ServiceHarness,
-) -> None:
+async def test_a_looser_policy_keeps_a_call_cleared(harness: ServiceHarness) -> None:
     turn, before = await cleared(harness)
     assert await harness.agents.submit(turn) == before
 
@@ -276,9 +268,7 @@ async def test_a_rule_sees_that_calls_keep_failing(failing: ServiceHarness) -> N
     assert verdict.tier is Tier.APPROVE
 
 
-async def test_a_failure_that_is_told_often_counts_once(
-    failing: ServiceHarness,
-) -> None:
+async def test_a_failure_reported_often_counts_once(failing: ServiceHarness) -> None:
     ref, _ = await failing.submit(("look_up_order", {}))
 
     await asyncio.gather(*(failing.agents.ended(end_of(ref)) for _ in range(8)))

@@ -90,9 +90,7 @@ async def test_another_state_goes_back_to_people_who_vote_on_it_anew(
     assert given.requested == before.requested
 
 
-async def test_votes_for_a_state_do_not_count_when_it_comes_back(
-    harness: ServiceHarness,
-) -> None:
+async def test_a_returning_state_revives_no_votes(harness: ServiceHarness) -> None:
     """There and back: the action hash is the first one again, the votes are not."""
     click, claim = await asked(harness)
     await harness.reviews.decide(click, Approve(), ANA)
@@ -122,9 +120,7 @@ async def test_a_state_that_was_read_for_another_action_does_not_count(
     assert digest.action_args(reply.action)["amount"] == 1
 
 
-async def test_an_edited_call_goes_back_with_its_edit_and_can_be_edited_back(
-    harness: ServiceHarness,
-) -> None:
+async def test_an_edited_call_can_be_edited_back(harness: ServiceHarness) -> None:
     click, claim = await asked(harness)
     await harness.reviews.decide(click, Edit(args={**REFUND, "amount": 1}), ANA)
     assert isinstance(await claimed(harness, claim, CLOSED), Reopened)
@@ -142,9 +138,7 @@ async def test_an_edited_call_goes_back_with_its_edit_and_can_be_edited_back(
     assert isinstance(await claimed(harness, claim, CLOSED), Claimed)
 
 
-async def test_the_key_of_the_effect_is_the_same_in_every_state(
-    harness: ServiceHarness,
-) -> None:
+async def test_every_state_has_the_same_effect_key(harness: ServiceHarness) -> None:
     """A tool that paused after half of its work is not taken for another effect."""
     click, claim = await asked(harness)
     await harness.reviews.decide(click, Approve(), ANA)
@@ -161,9 +155,7 @@ async def test_the_key_of_the_effect_is_the_same_in_every_state(
     assert second.action_hash != first.action_hash
 
 
-async def test_a_state_that_is_too_large_to_keep_lets_nothing_run(
-    harness: ServiceHarness,
-) -> None:
+async def test_a_state_too_large_to_keep_runs_nothing(harness: ServiceHarness) -> None:
     click, claim = await asked(harness)
     await harness.reviews.decide(click, Approve(), ANA)
 

@@ -95,9 +95,7 @@ def test_each_call_gets_the_time_that_its_own_policy_gives_it(
 
 @given(st.integers(1, 250), evaluations)
 @settings(max_examples=examples(25), deadline=None)
-def test_calls_of_one_kind_share_as_few_cards_as_slack_takes(
-    count: int, evaluation: Evaluation
-) -> None:
+def test_calls_of_one_kind_share_few_cards(count: int, evaluation: Evaluation) -> None:
     found = proposed([("refund", evaluation.with_(tier=Tier.APPROVE))] * count)
 
     most = MAX_BATCH if count > MAX_ITEMS else MAX_ITEMS

@@ -64,9 +64,7 @@ ESCALATED = "process_refund: {tier: escalate}"
     "now",
     ["{tier: deny}", "{tier: approve, allow: [reject, respond]}"],
 )
-async def test_what_the_current_policy_forbids_ends_with_the_reason(
-    harness: ServiceHarness, now: str
-) -> None:
+async def test_a_newly_forbidden_call_ends(harness: ServiceHarness, now: str) -> None:
     claim = await harness.approved()
     harness.put_policy((REFUND, f"process_refund: {now}"))
 
@@ -118,9 +116,7 @@ async def test_what_needs_more_people_at_the_claim_goes_back_to_them(
     )
 
 
-async def test_what_nobody_may_approve_by_both_policies_ends(
-    harness: ServiceHarness,
-) -> None:
+async def test_a_call_nobody_may_approve_ends(harness: ServiceHarness) -> None:
     claim = await harness.approved()
     harness.put_policy((SUPPORT, "support: {users: [U0EVE]}"))
 
@@ -131,9 +127,7 @@ async def test_what_nobody_may_approve_by_both_policies_ends(
     assert (await harness.item(claim.item_id)).state is ItemState.LAPSED
 
 
-async def test_an_edited_call_that_went_back_runs_as_it_was_edited(
-    harness: ServiceHarness,
-) -> None:
+async def test_an_edited_call_runs_as_edited(harness: ServiceHarness) -> None:
     click, claim = await harness.refund()
     await harness.reviews.decide(click, Edit(args={"amount": 5}, reason="less"), ANA)
     harness.put_policy((SUPPORT, "support: {users: [U0BEN, U0DAN]}"))
@@ -150,18 +144,14 @@ async def test_an_edited_call_that_went_back_runs_as_it_was_edited(
     assert reply.edit.edited_args == {"amount": 5}
 
 
-async def test_a_looser_policy_changes_nothing_for_a_claim(
-    harness: ServiceHarness,
-) -> None:
+async def test_a_looser_policy_changes_no_claim(harness: ServiceHarness) -> None:
     claim = await harness.approved()
     harness.put_policy((REFUND, "process_refund: {tier: auto}"))
 
     assert isinstance(await harness.agents.claim(claim), Claimed)
 
 
-async def test_the_shorter_authorization_of_then_and_now_counts(
-    harness: ServiceHarness,
-) -> None:
+async def test_the_shorter_authorization_counts(harness: ServiceHarness) -> None:
     harness.put_policy((REFUND, "process_refund: {tier: approve, authorization: 15m}"))
     click, claim = await harness.refund()
     harness.put_policy((REFUND, "process_refund: {tier: approve, authorization: 2h}"))
@@ -171,9 +161,7 @@ async def test_the_shorter_authorization_of_then_and_now_counts(
     assert item.lapses_at_ms - item.changed_at_ms == 15 * 60_000
 
 
-async def test_an_authorization_older_than_the_policy_lets_it_be_ends(
-    harness: ServiceHarness,
-) -> None:
+async def test_an_authorization_that_is_too_old_ends(harness: ServiceHarness) -> None:
     claim = await harness.approved()
     await harness.authorized_ago(claim.item_id, 10 * 60_000)
     harness.put_policy((REFUND, "process_refund: {tier: approve, authorization: 5m}"))
@@ -185,9 +173,7 @@ async def test_an_authorization_older_than_the_policy_lets_it_be_ends(
     assert (await harness.item(claim.item_id)).state is ItemState.LAPSED
 
 
-async def test_a_dead_attempt_is_not_repeated_when_the_policy_forbids_it(
-    harness: ServiceHarness,
-) -> None:
+async def test_a_forbidden_call_is_not_repeated(harness: ServiceHarness) -> None:
     ref, (verdict,) = await harness.submit(("send_email", {"to": "ana@example.org"}))
     await harness.decide(verdict, Approve())
     claim = claim_of(ref, verdict)
@@ -267,9 +253,7 @@ async def test_a_claim_is_answered_with_a_receipt_that_its_tool_verifies(
     assert approver.slack_request == REQUEST
 
 
-async def test_an_edit_is_in_the_receipt_and_only_the_edited_call_runs(
-    harness: ServiceHarness,
-) -> None:
+async def test_only_the_edited_call_runs(harness: ServiceHarness) -> None:
     claim = await decided(harness, Edit(args={"amount": 60}))
 
     found = await claimed(harness, claim)
@@ -282,9 +266,7 @@ async def test_an_edit_is_in_the_receipt_and_only_the_edited_call_runs(
     assert receipt.original == found.edit.original_hash
 
 
-async def test_every_approver_is_in_the_receipt_or_that_the_policy_let_it_run(
-    harness: ServiceHarness,
-) -> None:
+async def test_a_receipt_names_every_approver(harness: ServiceHarness) -> None:
     receipt = await receipt_of(harness, await two_of_two(harness))
     assert [one.user for one in receipt.approvers] == ["U0ANA", "U0CHLOE"]
     assert receipt.tier == "escalate"
@@ -294,9 +276,7 @@ async def test_every_approver_is_in_the_receipt_or_that_the_policy_let_it_run(
     assert (receipt.decision, receipt.approvers) == (Grant.POLICY, ())
 
 
-async def test_the_policy_names_who_runs_a_tool_and_what_it_does(
-    harness: ServiceHarness,
-) -> None:
+async def test_the_policy_names_executor_and_effect(harness: ServiceHarness) -> None:
     harness.put_policy(
         (
             "process_refund: {tier: approve}",
@@ -337,9 +317,7 @@ async def test_a_claim_that_is_asked_for_again_has_no_receipt_once_it_is_frozen(
     assert await harness.agents.claim(claim) == InDoubt()
 
 
-async def test_each_decision_is_signed_and_says_what_was_seen(
-    harness: ServiceHarness,
-) -> None:
+async def test_each_decision_is_signed_as_seen(harness: ServiceHarness) -> None:
     assert harness.store.keyring
     keys = harness.store.keyring.verifying(Role.BOT)
     for decision in (Reject(reason="no"), Respond(message="ask Bob")):
@@ -383,9 +361,7 @@ async def test_a_process_that_is_no_bot_decides_nothing(
     assert (await harness.item(f"{click.approval}.0")).is_pending
 
 
-async def test_without_keys_nothing_is_signed_or_verified(
-    harness: ServiceHarness,
-) -> None:
+async def test_nothing_is_signed_without_keys(harness: ServiceHarness) -> None:
     harness.store.keyring = None
 
     found = await claimed(harness, await decided(harness))

@@ -124,9 +124,7 @@ def refused(outcome: GestureOutcome) -> GestureRefused:
     return outcome
 
 
-async def test_each_call_gets_its_decision_and_its_agent_the_answer(
-    harness: ServiceHarness,
-) -> None:
+async def test_each_call_gets_its_decision_and_answer(harness: ServiceHarness) -> None:
     asked = await refunds(harness, 4)
     clicks = await clicks_on(harness, asked)
 
@@ -244,9 +242,7 @@ async def test_of_a_batch_a_call_is_left_out_where_a_rule_asks_for_more(
     assert tuple(item.index for item in after.items if item.is_pending) == left_out
 
 
-async def test_a_call_that_was_done_elsewhere_meanwhile_is_shown_with_it_first(
-    harness: ServiceHarness,
-) -> None:
+async def test_a_call_done_elsewhere_is_shown_first(harness: ServiceHarness) -> None:
     harness.put_policy((FIRST, NAMED))
     asked = await orders(harness, "7", "8")
     clicks = await clicks_on(harness, asked)
@@ -262,9 +258,7 @@ async def test_a_call_that_was_done_elsewhere_meanwhile_is_shown_with_it_first(
     assert done(await say(harness, later, YES)).approved == (0,)
 
 
-async def test_calls_that_a_new_window_has_no_room_for_together_are_decided_apart(
-    harness: ServiceHarness,
-) -> None:
+async def test_calls_beyond_a_window_are_decided_apart(harness: ServiceHarness) -> None:
     # Opened by a policy without windows: nothing is reserved.
     asked = await ask(harness, refund(600), refund(300), refund(200), refund(50))
     clicks = await clicks_on(harness, asked)

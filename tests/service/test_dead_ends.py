@@ -27,9 +27,7 @@ async def found(harness: ServiceHarness) -> list[str]:
     ]
 
 
-async def test_a_call_is_a_dead_end_once_the_policy_lets_nobody_approve_it(
-    harness: ServiceHarness,
-) -> None:
+async def test_a_call_nobody_may_approve_is_a_dead_end(harness: ServiceHarness) -> None:
     await harness.refund()
     assert await found(harness) == []
 

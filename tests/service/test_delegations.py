@@ -23,9 +23,7 @@ def service(store: Store) -> DelegationService:
     return DelegationService(store)
 
 
-async def test_a_queue_is_given_replaced_and_taken_back(
-    service: DelegationService,
-) -> None:
+async def test_a_queue_is_given_and_taken_back(service: DelegationService) -> None:
     await service.delegate(ANA.person, "U0BEN", FOUR_HOURS)
     await service.delegate(CHLOE.person, "U0BEN", FOUR_HOURS)
     given = await service.given_to("U0BEN")

@@ -64,9 +64,7 @@ async def made(
     return (await harness.agents.edits_known(at(thread), asked)).made
 
 
-async def test_only_the_edit_that_was_made_is_confirmed_in_its_own_thread(
-    harness: ServiceHarness,
-) -> None:
+async def test_an_edit_is_confirmed_in_its_own_thread(harness: ServiceHarness) -> None:
     claim, record = await edited(harness)
     true = edit_hash(record)
     forged = edit_hash(record.with_(reason="because I say so"))
@@ -99,9 +97,7 @@ async def test_an_edit_is_confirmed_with_the_outcome_that_the_record_proves(
     assert [*(await made(harness, asked)).values()] == [result.edit_outcome]
 
 
-async def test_an_edit_whose_record_has_ended_is_confirmed_by_its_seal(
-    harness: ServiceHarness,
-) -> None:
+async def test_the_seal_confirms_an_ended_edit(harness: ServiceHarness) -> None:
     claim, _ = await edited(harness)
     granted = await claimed(harness, claim)
     await harness.agents.finish(claim.item_id, granted.fence, Result(ok=True))
@@ -242,17 +238,13 @@ async def test_a_reading_of_another_edit_or_of_the_same_arguments_is_ignored(
     assert isinstance(await told(harness, claim, reading), Claimed)
 
 
-async def test_a_call_that_nobody_edited_is_not_asked_again(
-    harness: ServiceHarness,
-) -> None:
+async def test_a_call_without_an_edit_is_asked_once(harness: ServiceHarness) -> None:
     claim = await harness.approved()
 
     assert isinstance(await told(harness, claim, Reading(args=READ)), Claimed)
 
 
-async def test_a_reading_that_is_too_large_lets_nothing_run(
-    harness: ServiceHarness,
-) -> None:
+async def test_a_reading_too_large_lets_nothing_run(harness: ServiceHarness) -> None:
     claim, _ = await edited(harness)
 
     reply = await told(harness, claim, Reading(args={"to": "x" * 70_000}))

@@ -83,9 +83,7 @@ async def left(harness: ServiceHarness, word: str = WORD) -> set[str]:
     }
 
 
-async def test_an_executed_call_is_gone_with_its_data_key(
-    harness: ServiceHarness,
-) -> None:
+async def test_an_erased_call_loses_its_data_key(harness: ServiceHarness) -> None:
     click = await executed(harness)
 
     found = await erase(harness, click.approval)
@@ -100,9 +98,7 @@ async def test_an_executed_call_is_gone_with_its_data_key(
     assert not await left(harness)
 
 
-async def test_the_erasure_is_announced_and_audited_with_who_did_it(
-    harness: ServiceHarness,
-) -> None:
+async def test_an_erasure_is_announced_and_audited(harness: ServiceHarness) -> None:
     click = await rejected(harness)
 
     await erase(harness, click.approval)
@@ -138,9 +134,7 @@ async def test_what_is_still_to_happen_is_kept(
     assert isinstance(await harness.agents.claim(claim), Claimed)
 
 
-async def test_what_an_agent_may_still_ask_for_is_kept(
-    harness: ServiceHarness,
-) -> None:
+async def test_a_call_its_agent_still_needs_is_kept(harness: ServiceHarness) -> None:
     click = await rejected(harness)
     threads, keys = harness.store.threads, harness.keys
     await threads.open_run(keys, "support", "t1", has_past=False)
@@ -151,9 +145,7 @@ async def test_what_an_agent_may_still_ask_for_is_kept(
     assert await harness.reviews.read(click.approval)
 
 
-async def test_a_person_is_erased_from_what_they_asked_for(
-    harness: ServiceHarness,
-) -> None:
+async def test_a_person_is_erased_from_their_requests(harness: ServiceHarness) -> None:
     mine = await rejected(harness)
     eve = DAN.with_(user="U0EVE", name="Eve")
     ref, verdicts = await harness.submit(("process_refund", {"amount": 7}), thread="t2")
@@ -226,9 +218,7 @@ async def test_names_and_words_leave_the_files_and_all_of_it_still_verifies(
     assert not [one for one in erased if WORD.encode() in one]
 
 
-async def test_what_was_in_no_file_yet_is_erased_by_the_same_words_later(
-    store: Store, tmp_path: Path
-) -> None:
+async def test_an_unwritten_entry_is_erased_later(store: Store, tmp_path: Path) -> None:
     house, harness = AuditHarness(store, tmp_path), ServiceHarness(store)
     store.audit_folder = store.tree_folder
     click = await rejected(harness)
@@ -244,9 +234,7 @@ async def test_what_was_in_no_file_yet_is_erased_by_the_same_words_later(
     assert not [one for one in rows if WORD in one.reason or DAN.user in one.actor]
 
 
-async def test_a_revocation_outlives_that_who_revoked_was_erased(
-    store: Store, tmp_path: Path
-) -> None:
+async def test_a_revocation_outlives_its_person(store: Store, tmp_path: Path) -> None:
     house, harness = AuditHarness(store, tmp_path), ServiceHarness(store)
     store.audit_folder = store.tree_folder
     box = Box(store)
@@ -284,9 +272,7 @@ async def rejected_of(harness: ServiceHarness, who: Person, thread: str) -> Clic
     return click
 
 
-async def test_what_was_erased_is_found_by_who_asked_for_it(
-    harness: ServiceHarness,
-) -> None:
+async def test_an_erased_request_is_found_by_requester(harness: ServiceHarness) -> None:
     mine, theirs = await rejected(harness), await rejected_of(harness, EVE, "t2")
     for one in (mine, theirs):
         await erase(harness, one.approval)
@@ -296,9 +282,7 @@ async def test_what_was_erased_is_found_by_who_asked_for_it(
     assert (await erase(harness, ANA.user)).approvals == ()
 
 
-async def test_a_person_is_found_where_they_acted_and_by_their_whole_id(
-    harness: ServiceHarness,
-) -> None:
+async def test_a_person_is_found_by_their_whole_id(harness: ServiceHarness) -> None:
     for thread in ("t1", "t2"):
         await rejected(harness, thread)
 
@@ -309,9 +293,7 @@ async def test_a_person_is_found_where_they_acted_and_by_their_whole_id(
     assert (other.approvals, other.live) == ((), 0)
 
 
-async def test_what_changed_since_it_was_read_is_not_erased(
-    harness: ServiceHarness,
-) -> None:
+async def test_a_record_changed_since_reading_is_kept(harness: ServiceHarness) -> None:
     click = await rejected(harness)
     read = await harness.reviews.read(click.approval)
     assert read

@@ -91,9 +91,7 @@ def test_an_attempt_has_a_random_name(owner: str) -> None:
 
 
 @pytest.mark.parametrize("ok", [True, False])
-async def test_another_result_of_the_same_attempt_is_not_acknowledged(
-    harness: ServiceHarness, *, ok: bool
-) -> None:
+async def test_a_second_result_is_refused(harness: ServiceHarness, *, ok: bool) -> None:
     claim = await harness.approved()
     granted = await harness.granted(claim)
     first = Result(ok=ok, summary="paid 5", payload="5")
@@ -108,9 +106,7 @@ async def test_another_result_of_the_same_attempt_is_not_acknowledged(
     assert (await harness.item(claim.item_id)).result == first
 
 
-async def test_an_idempotent_tool_is_retried_with_the_same_key(
-    harness: ServiceHarness,
-) -> None:
+async def test_an_idempotent_retry_has_the_same_key(harness: ServiceHarness) -> None:
     ref, verdicts = await harness.submit(("send_email", {"to": "a@example.org"}))
     claim = claim_of(ref, verdicts[0])
     await harness.decide(verdicts[0], Approve())
@@ -126,9 +122,7 @@ async def test_an_idempotent_tool_is_retried_with_the_same_key(
     assert not await harness.agents.finish(claim.item_id, first.fence, RAN)
 
 
-async def test_a_heartbeat_keeps_a_claim_and_a_lost_one_says_so(
-    harness: ServiceHarness,
-) -> None:
+async def test_a_heartbeat_reports_a_lost_claim(harness: ServiceHarness) -> None:
     claim = await harness.approved()
     granted = await harness.granted(claim)
 
@@ -143,9 +137,7 @@ async def test_a_heartbeat_keeps_a_claim_and_a_lost_one_says_so(
     assert not lost
 
 
-async def test_an_authorization_does_not_lapse_while_something_inside_asks(
-    harness: ServiceHarness,
-) -> None:
+async def test_an_authorization_waits_for_inner_calls(harness: ServiceHarness) -> None:
     claim = await harness.approved()
     first = await harness.granted(claim)
     await harness.lapsed(claim.item_id)
@@ -157,9 +149,7 @@ async def test_an_authorization_does_not_lapse_while_something_inside_asks(
     await harness.granted(claim.with_(owner="worker-2"))
 
 
-async def test_an_attempt_that_did_not_begin_makes_no_authorization_longer(
-    harness: ServiceHarness,
-) -> None:
+async def test_an_unstarted_attempt_extends_nothing(harness: ServiceHarness) -> None:
     """Its process got a stop signal between the claim and the tool."""
     claim = await harness.approved()
     before = (await harness.item(claim.item_id)).lapses_at_ms
@@ -299,9 +289,7 @@ async def test_the_doubt_of_an_escalated_call_takes_the_people_of_the_call(
     assert item.finding is finding
 
 
-async def test_two_who_found_different_things_reconcile_nothing(
-    harness: ServiceHarness,
-) -> None:
+async def test_two_different_findings_settle_nothing(harness: ServiceHarness) -> None:
     claim, _ = await doubtful(harness, "wire_money")
 
     await say(harness, claim, Finding.EXECUTED, ANA)
@@ -314,9 +302,7 @@ async def test_two_who_found_different_things_reconcile_nothing(
     assert (await harness.item(claim.item_id)).state is ItemState.FAILED
 
 
-async def test_what_was_seen_of_one_attempt_says_nothing_of_the_next(
-    harness: ServiceHarness,
-) -> None:
+async def test_a_finding_is_about_one_attempt(harness: ServiceHarness) -> None:
     claim, _ = await doubtful(harness)
     old = await harness.click_on(claim.item_id)
     await say(harness, claim, Finding.RERUN, BEN)
@@ -365,9 +351,7 @@ async def test_what_the_executor_reports_after_people_reconciled_is_never_droppe
     assert event.reason == ("executed" if result.ok else "failed")
 
 
-async def test_a_report_beside_a_second_run_is_kept_and_changes_nothing_of_it(
-    harness: ServiceHarness,
-) -> None:
+async def test_a_report_changes_no_second_run(harness: ServiceHarness) -> None:
     claim, fence = await doubtful(harness)
     await say(harness, claim, Finding.RERUN, ANA)
     second = await harness.granted(claim.with_(owner="w2"))
@@ -404,9 +388,7 @@ async def test_a_note_reaches_the_agent_whatever_was_found(
         assert told.by == ANA.person
 
 
-async def test_a_late_report_is_told_in_its_own_run_and_names_its_attempt(
-    harness: ServiceHarness,
-) -> None:
+async def test_a_late_report_names_its_attempt(harness: ServiceHarness) -> None:
     left, fence = await doubtful(harness)
     assert await harness.agents.late_reports(left.ref, [left.item_id]) == ()
     await say(harness, left, Finding.SKIP, ANA)

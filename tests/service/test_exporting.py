@@ -62,9 +62,7 @@ async def test_a_replay_reads_what_was_exported(harness: ServiceHarness) -> None
     assert call == {"args": {"amount": 899}, "requester": "U0DAN"}
 
 
-async def test_what_cards_hide_is_hidden_and_may_be_left_out(
-    harness: ServiceHarness,
-) -> None:
+async def test_an_export_hides_what_cards_hide(harness: ServiceHarness) -> None:
     harness.put_policy(of=HIDING)
     _, verdicts = await harness.submit(
         ("process_refund", {"amount": 1, "card": "canary-card"})

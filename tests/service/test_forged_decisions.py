@@ -201,9 +201,7 @@ async def test_an_edit_that_nobody_made_does_not_run(harness: ServiceHarness) ->
     assert isinstance(await harness.agents.claim(claim), Refused)
 
 
-async def test_a_rerun_takes_those_who_let_it_run_again(
-    harness: ServiceHarness,
-) -> None:
+async def test_a_rerun_needs_its_own_signatures(harness: ServiceHarness) -> None:
     claim = await decided(harness)
     await claimed(harness, claim)
     await harness.doubt(claim.item_id)
@@ -234,9 +232,7 @@ async def test_a_call_that_needs_people_is_not_made_one_that_the_policy_let_run(
     await harness.command("FLUSHALL")
 
 
-async def test_a_record_of_an_older_policy_does_not_make_it_one_either(
-    harness: ServiceHarness,
-) -> None:
+async def test_an_older_policy_lets_no_forgery_run(harness: ServiceHarness) -> None:
     _, claim = await harness.refund()
 
     def forged(approval: Approval, item: Item) -> tuple[Approval, Item]:
@@ -405,9 +401,7 @@ async def test_what_people_said_is_told_in_their_words(
     assert found.answer["message"] == outcome.answer.message in {"no", "ask Bob"}
 
 
-async def test_an_edit_is_told_when_the_person_signed_it(
-    harness: ServiceHarness,
-) -> None:
+async def test_an_unsigned_edit_is_not_told(harness: ServiceHarness) -> None:
     claim = await decided(harness, Edit(args={"amount": 60}, reason="too much"))
     granted = await claimed(harness, claim)
     await harness.agents.finish(claim.item_id, granted.fence, Result(ok=True))
@@ -458,9 +452,7 @@ async def test_what_people_found_out_is_told_when_they_signed_it(
     assert is_unknown(after)
 
 
-async def test_why_somebody_approved_is_told_when_they_signed_it(
-    harness: ServiceHarness,
-) -> None:
+async def test_an_unsigned_reason_is_not_told(harness: ServiceHarness) -> None:
     claim = await decided(harness, Approve(reason="a good customer"))
     before = await told(harness, claim)
     granted = await claimed(harness, claim)
@@ -502,9 +494,7 @@ NOTES: dict[str, Forgery] = {
 
 
 @pytest.mark.parametrize("name", NOTES)
-async def test_no_note_of_a_finding_is_told_that_nobody_signed(
-    harness: ServiceHarness, name: str
-) -> None:
+async def test_an_unsigned_note_is_not_told(harness: ServiceHarness, name: str) -> None:
     claim = await reconciled(harness, Finding.EXECUTED)
 
     await forge(harness, claim.item_id, NOTES[name])

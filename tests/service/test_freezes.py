@@ -76,9 +76,7 @@ async def test_what_is_frozen_is_denied_before_anybody_is_asked(
     assert not await harness.opened()
 
 
-async def test_a_frozen_tool_leaves_other_tools_and_agents_be(
-    harness: ServiceHarness,
-) -> None:
+async def test_a_freeze_leaves_other_tools_alone(harness: ServiceHarness) -> None:
     await harness.reviews.freezes.freeze(TOOL, "a", "b")
     await harness.reviews.freezes.freeze(AGENT.with_(name="other"), "a", "b")
 
@@ -138,9 +136,7 @@ async def test_nobody_approves_what_could_not_start(
     assert isinstance(later, Decided)
 
 
-async def test_what_may_have_run_is_in_doubt_when_it_is_taken_up_while_frozen(
-    harness: ServiceHarness,
-) -> None:
+async def test_a_frozen_rerun_is_in_doubt(harness: ServiceHarness) -> None:
     ref, verdicts = await harness.submit(("send_email", {"to": "a@example.org"}))
     claim = claim_of(ref, verdicts[0])
     await harness.decide(verdicts[0], Approve())
@@ -154,9 +150,7 @@ async def test_what_may_have_run_is_in_doubt_when_it_is_taken_up_while_frozen(
     assert (await harness.item(claim.item_id)).state is ItemState.IN_DOUBT
 
 
-async def test_what_ran_is_still_told_while_it_is_frozen(
-    harness: ServiceHarness,
-) -> None:
+async def test_a_frozen_call_still_reports_its_end(harness: ServiceHarness) -> None:
     claim = await harness.approved()
     granted = await harness.granted(claim)
     await harness.reviews.freezes.freeze(TENANT, "a", "b")

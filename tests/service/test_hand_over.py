@@ -129,9 +129,7 @@ async def test_each_end_is_recorded_once_and_told_to_every_later_claim(
     assert await harness.store.approvals.scheduled(harness.keys) == []
 
 
-async def test_a_call_that_another_program_runs_has_no_result_here(
-    harness: ServiceHarness,
-) -> None:
+async def test_a_handed_over_call_has_no_result_here(harness: ServiceHarness) -> None:
     claim = await approved(harness)
     granted = await harness.granted(claim)
 
@@ -172,9 +170,7 @@ async def test_a_busy_program_gets_its_decision_later(harness: ServiceHarness) -
     assert await harness.agents.hand_over(end_of(claim, second))
 
 
-async def test_one_attempt_at_a_time_hands_over_and_a_lost_reply_is_repeated(
-    harness: ServiceHarness,
-) -> None:
+async def test_one_attempt_hands_over_at_a_time(harness: ServiceHarness) -> None:
     claim = await approved(harness)
     first, again = [await harness.agents.claim(claim) for _ in range(2)]
 
@@ -187,9 +183,7 @@ async def test_one_attempt_at_a_time_hands_over_and_a_lost_reply_is_repeated(
     assert {type(one) for one in others} == {Busy}
 
 
-async def test_a_silent_connector_is_followed_by_another_and_leaves_no_doubt(
-    harness: ServiceHarness,
-) -> None:
+async def test_a_silent_connector_leaves_no_doubt(harness: ServiceHarness) -> None:
     claim = await approved(harness)
     first = await harness.granted(claim)
     await harness.owner_dies(claim.item_id)
@@ -202,9 +196,7 @@ async def test_a_silent_connector_is_followed_by_another_and_leaves_no_doubt(
     assert await harness.agents.hand_over(end_of(claim, second))
 
 
-async def test_the_end_of_a_silent_connector_counts_until_another_claims(
-    harness: ServiceHarness,
-) -> None:
+async def test_a_silent_connector_may_report_late(harness: ServiceHarness) -> None:
     """Its fence is in the mark of what it sent, so a restarted one needs no claim."""
     claim = await approved(harness)
     granted = await harness.granted(claim)
@@ -272,9 +264,7 @@ async def test_a_hand_over_that_broke_off_ends_as_unknown(
     assert not await harness.agents.hand_over(end_of(claim, granted))
 
 
-async def test_a_live_hand_over_is_neither_withdrawn_nor_lapsed(
-    harness: ServiceHarness,
-) -> None:
+async def test_a_live_hand_over_is_not_withdrawn(harness: ServiceHarness) -> None:
     claim = await approved(harness)
     granted = await harness.granted(claim)
     calls = RunCalls(harness.store, harness.agents, tenant="default")
@@ -344,9 +334,7 @@ async def test_a_restarted_connector_reads_its_calls_from_the_listing(
 
 
 @pytest.mark.parametrize(("taken", "problem"), [(True, "deleted"), (False, "")])
-def test_an_end_has_a_problem_exactly_if_it_was_not_taken(
-    problem: str, *, taken: bool
-) -> None:
+def test_only_an_end_not_taken_has_a_problem(problem: str, *, taken: bool) -> None:
     with pytest.raises(ValidationError):
         HandOverEnd.model_validate(
             {"item_id": "ap_1.0", "fence": 1, "taken": taken, "problem": problem}
@@ -370,9 +358,7 @@ async def listed(stack: ApiStack, state: str) -> list[str]:
     return [one["id"] for one in calls if one["ask_again"]]
 
 
-async def test_the_wish_is_listed_until_the_agent_asked_again(
-    harness: ServiceHarness,
-) -> None:
+async def test_a_wish_is_listed_until_asked_again(harness: ServiceHarness) -> None:
     claim, approval = await refused(harness)
     async with serving(harness) as stack, stack.gateway() as gateway:
         assert await listed(stack, "open") == []
@@ -433,9 +419,7 @@ async def test_an_agent_that_cannot_ask_again_may_be_asked_once_more(
 
 
 @pytest.mark.parametrize("by", [DAN_ASKING, EVE], ids=["requester", "stranger"])
-async def test_only_reviewers_have_an_agent_ask_again(
-    harness: ServiceHarness, by: Reviewer
-) -> None:
+async def test_only_reviewers_ask_again(harness: ServiceHarness, by: Reviewer) -> None:
     _, approval = await refused(harness)
 
     assert isinstance(
@@ -444,9 +428,7 @@ async def test_only_reviewers_have_an_agent_ask_again(
     )
 
 
-async def test_only_a_refused_answer_may_be_asked_again(
-    harness: ServiceHarness,
-) -> None:
+async def test_only_a_refused_answer_is_asked_again(harness: ServiceHarness) -> None:
     claim = await approved(harness)
     granted = await harness.granted(claim)
     await harness.agents.hand_over(end_of(claim, granted, "deleted"))

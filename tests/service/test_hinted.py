@@ -33,9 +33,7 @@ def turn_of(tool: str, hint: CallHint | None, message_id: str = "m1") -> Turn:
     return Turn(ref=ref, calls=(call,))
 
 
-async def test_a_call_raised_by_the_agent_is_decided_and_executed_once(
-    harness: ServiceHarness,
-) -> None:
+async def test_a_hinted_call_is_decided_and_runs_once(harness: ServiceHarness) -> None:
     turn = turn_of("look_up_order", CallHint(hold=True, description="Look"))
     (verdict,) = await harness.agents.submit(turn)
     item = await harness.item(verdict.item_id)
@@ -145,9 +143,7 @@ tools:
 """
 
 
-async def test_neither_the_agents_nor_the_tools_words_keep_it(
-    store: Store,
-) -> None:
+async def test_words_of_agent_and_tool_are_redacted(store: Store) -> None:
     harness = ServiceHarness(store, load_policy(PRIVATE, "policy.yml"))
     ref = TurnRef(agent="support", thread="t1", message_id="m1")
     charge = ProposedCall(
@@ -191,9 +187,7 @@ async def test_neither_the_agents_nor_the_tools_words_keep_it(
         (MANY[:-4] + "secret" * 3000, f"{MANY[:-4]}secr… (17996 more characters)"),
     ],
 )
-async def test_of_very_long_words_the_beginning_is_kept(
-    store: Store, says: str, kept: str
-) -> None:
+async def test_long_words_keep_their_start(store: Store, says: str, kept: str) -> None:
     harness = ServiceHarness(store, load_policy(PRIVATE, "policy.yml"))
     ref = TurnRef(agent="support", thread="t1", message_id="m1")
     charge = ProposedCall(tool="charge", args={"token": "tok_4711"}, tool_call_id="c0")

@@ -102,9 +102,7 @@ async def test_what_waits_inside_ends_when_the_turn_outside_does(
 
 
 @pytest.mark.parametrize("ns", ["tools:2", "tools:1|1", "tools:1|1|tools:3", ""])
-async def test_what_waits_beside_or_outside_goes_on(
-    harness: ServiceHarness, ns: str
-) -> None:
+async def test_other_calls_of_the_run_go_on(harness: ServiceHarness, ns: str) -> None:
     beside = await submit(harness, at(ns, message="m9"))
     await submit(harness, at("tools:1"))
 

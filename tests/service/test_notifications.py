@@ -64,9 +64,7 @@ async def in_doubt(harness: ServiceHarness) -> tuple[Verdict, ClaimRequest]:
     return verdict, request
 
 
-async def test_the_calls_of_a_turn_share_an_approval_in_each_channel(
-    harness: ServiceHarness,
-) -> None:
+async def test_a_turn_has_one_approval_in_each_channel(harness: ServiceHarness) -> None:
     _, (look, post, other, again, hold) = await harness.submit(
         ("look_up_order", {}),
         ("post", {"text": "a", "key": "k"}),
@@ -90,9 +88,7 @@ async def test_the_calls_of_a_turn_share_an_approval_in_each_channel(
     assert first.items[0].description == "Post a"
 
 
-async def test_it_opens_authorized_by_the_policy_with_its_reasons(
-    harness: ServiceHarness,
-) -> None:
+async def test_a_notification_opens_authorized(harness: ServiceHarness) -> None:
     verdict, _ = await submitted(harness)
 
     approval = await harness.approval(verdict.item_id)
@@ -148,9 +144,7 @@ async def test_another_call_does_not_run_by_it(
     assert (await harness.item(verdict.item_id)).state is ItemState.AUTHORIZED
 
 
-async def test_nobody_is_asked_and_it_waits_in_no_queue(
-    harness: ServiceHarness,
-) -> None:
+async def test_a_notification_waits_in_no_queue(harness: ServiceHarness) -> None:
     verdict, _ = await submitted(harness)
     keys = harness.keys
 
@@ -169,9 +163,7 @@ async def test_nobody_is_asked_and_it_waits_in_no_queue(
     assert isinstance(outcome, Stale)
 
 
-async def test_a_call_that_nobody_started_ends_when_its_thread_moves_on(
-    harness: ServiceHarness,
-) -> None:
+async def test_an_unstarted_call_ends_with_its_thread(harness: ServiceHarness) -> None:
     verdict, _ = await submitted(harness)
 
     await harness.submit(("look_up_order", {}))
@@ -179,9 +171,7 @@ async def test_a_call_that_nobody_started_ends_when_its_thread_moves_on(
     assert (await harness.item(verdict.item_id)).state is ItemState.LAPSED
 
 
-async def test_nobody_has_a_call_run_again_whose_agent_went_on(
-    harness: ServiceHarness,
-) -> None:
+async def test_a_call_of_a_gone_agent_is_not_rerun(harness: ServiceHarness) -> None:
     verdict, _ = await in_doubt(harness)
 
     outcome = await harness.decide(verdict, Reconcile(finding=Finding.RERUN))
@@ -211,9 +201,7 @@ async def test_a_stricter_policy_ends_it_and_asks_nobody(
     assert (item.state, item.revoked is not None) == (ItemState.LAPSED, True)
 
 
-async def test_what_the_policy_let_run_by_its_rules_is_not_evaluated_anew_by_it(
-    harness: ServiceHarness,
-) -> None:
+async def test_a_notification_is_not_evaluated_again(harness: ServiceHarness) -> None:
     failing = NOTIFYING.replace(
         "  tell: {tier: notify, channel: C0OTHER}",
         "  tell: {tier: notify, raise: [{to: approve, when: recent.failures_1h > 0,"

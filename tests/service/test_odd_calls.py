@@ -99,9 +99,7 @@ async def evaluated(harness: ServiceHarness, turn: Turn) -> tuple[Verdict, ...] 
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(turn=odd_turns())
-async def test_any_turn_is_evaluated_or_refused_in_a_sentence_and_so_again(
-    store: Store, turn: Turn
-) -> None:
+async def test_any_turn_is_evaluated_or_refused(store: Store, turn: Turn) -> None:
     await store.conn.command("FLUSHALL")
     harness = ServiceHarness(store, RULES)
 
@@ -114,9 +112,7 @@ async def test_any_turn_is_evaluated_or_refused_in_a_sentence_and_so_again(
     assert await evaluated(harness, turn) == found
 
 
-async def test_a_call_without_a_name_is_denied_and_its_neighbour_evaluated(
-    store: Store,
-) -> None:
+async def test_a_nameless_call_is_denied_alone(store: Store) -> None:
     harness = ServiceHarness(store)
 
     _, [nameless, known] = await harness.submit(("", {}), ("look_up_order", {}))

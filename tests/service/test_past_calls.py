@@ -59,9 +59,7 @@ async def test_the_largest_approved_amount_is_proposed(harness: ServiceHarness) 
     assert found.is_usual
 
 
-async def test_corrections_within_the_bounds_are_counted(
-    harness: ServiceHarness,
-) -> None:
+async def test_corrections_in_the_bounds_are_counted(harness: ServiceHarness) -> None:
     await decided(harness, Approve(), 30, 40)
     await decided(harness, Reject(), 35, 95)
     [edited] = (await harness.submit(refund(25, "edited"), thread="edited"))[1]
@@ -73,9 +71,7 @@ async def test_corrections_within_the_bounds_are_counted(
     assert not found.is_usual
 
 
-async def test_calls_that_nobody_decided_or_that_differ_do_not_count(
-    harness: ServiceHarness,
-) -> None:
+async def test_undecided_or_other_calls_do_not_count(harness: ServiceHarness) -> None:
     await decided(harness, Approve(), 30)
     await decided(harness, None, 31)
     await decided(harness, Approve(), 32, customer="c2")
@@ -86,9 +82,7 @@ async def test_calls_that_nobody_decided_or_that_differ_do_not_count(
     assert not found.is_usual
 
 
-async def test_calls_that_would_have_been_covered_are_covered(
-    harness: ServiceHarness,
-) -> None:
+async def test_calls_within_the_bounds_are_covered(harness: ServiceHarness) -> None:
     amounts = [5, 20, 60, 99, 100, 101, 150, 199]
     await decided(harness, Approve(), *amounts)
     found = await past(harness)
@@ -106,9 +100,7 @@ async def test_calls_that_would_have_been_covered_are_covered(
     assert (found.decided, found.within, covered) == (5, 5, 5)
 
 
-async def test_a_process_without_the_audit_folder_knows_no_past_calls(
-    harness: ServiceHarness,
-) -> None:
+async def test_no_audit_folder_means_no_past_calls(harness: ServiceHarness) -> None:
     await decided(harness, Approve(), 30, 40)
     key = harness.keys.audit_tree
     # As after a gateway moved entries into its files.

@@ -98,9 +98,7 @@ async def done(
     return verdict
 
 
-async def test_a_card_tells_who_rejected_the_same_call_and_why(
-    harness: ServiceHarness,
-) -> None:
+async def test_a_card_names_an_earlier_rejection(harness: ServiceHarness) -> None:
     first = await ask(harness, *REFUND)
     no = Reject(reason="already got a replacement")
     await harness.decide(first, no, BEN)
@@ -111,9 +109,7 @@ async def test_a_card_tells_who_rejected_the_same_call_and_why(
     assert (found.by[0].user, found.reason) == ("U0BEN", no.reason)
 
 
-async def test_other_arguments_another_tool_and_another_tenant_are_not_the_same(
-    harness: ServiceHarness,
-) -> None:
+async def test_other_arguments_tools_tenants_differ(harness: ServiceHarness) -> None:
     await done(harness, *REFUND)
 
     other = await ask(harness, "process_refund", {"amount": 898, "order": "7"})
@@ -140,9 +136,7 @@ async def test_the_policy_says_which_arguments_make_a_call_the_same(
     assert (await past(harness, nameless)).precedents == ()
 
 
-async def test_a_click_does_not_approve_what_ran_since_the_card_was_opened(
-    harness: ServiceHarness,
-) -> None:
+async def test_a_click_does_not_repeat_a_call_that_ran(harness: ServiceHarness) -> None:
     waits = await ask(harness, *REFUND)
     click = await harness.click(waits)
     before = await done(harness, *REFUND)
@@ -164,9 +158,7 @@ async def test_a_click_does_not_approve_what_ran_since_the_card_was_opened(
     )
 
 
-async def test_what_was_rejected_meanwhile_stops_no_click(
-    harness: ServiceHarness,
-) -> None:
+async def test_a_later_rejection_stops_no_click(harness: ServiceHarness) -> None:
     waits, other = await ask(harness, *REFUND), await ask(harness, *REFUND, thread="t2")
     await harness.decide(other, Reject(reason="no"))
 
@@ -175,9 +167,7 @@ async def test_what_was_rejected_meanwhile_stops_no_click(
     assert isinstance(outcome, Decided)
 
 
-async def test_a_vote_of_before_does_not_count_for_a_repeated_call(
-    harness: ServiceHarness,
-) -> None:
+async def test_an_old_vote_does_not_count_for_a_repeat(harness: ServiceHarness) -> None:
     wire: tuple[str, JsonObject] = ("wire_money", {"amount": 5})
     waits, other = await ask(harness, *wire), await ask(harness, *wire, thread="t2")
     voted = await approved(harness, waits)
@@ -209,9 +199,7 @@ async def test_an_edit_that_repeats_a_call_is_kept_and_shown_before_it_counts(
     assert isinstance(second, Decided)
 
 
-async def test_a_rule_may_ask_for_more_when_the_same_was_rejected(
-    harness: ServiceHarness,
-) -> None:
+async def test_a_rule_may_ask_more_after_a_rejection(harness: ServiceHarness) -> None:
     args: JsonObject = {"order": "7", "customer": "c1"}
     for thread in ("t1", "t2"):
         verdict = await ask(harness, "pay", args, thread=thread)
@@ -240,9 +228,7 @@ async def test_a_rule_counts_what_was_approved_while_the_call_waited(
     assert outcome.need == 2
 
 
-async def test_the_first_of_two_approved_calls_keeps_its_place(
-    harness: ServiceHarness,
-) -> None:
+async def test_the_first_of_two_approved_calls_runs(harness: ServiceHarness) -> None:
     args: JsonObject = {"order": "7", "customer": "c1"}
     ref, (first,) = await harness.submit(("pay", args))
     second = await ask(harness, "pay", args, thread="t2")
@@ -257,9 +243,7 @@ async def test_the_first_of_two_approved_calls_keeps_its_place(
     assert isinstance(claimed, Claimed)
 
 
-async def test_auto_approved_calls_count_also_within_one_turn(
-    harness: ServiceHarness,
-) -> None:
+async def test_auto_calls_count_within_one_turn(harness: ServiceHarness) -> None:
     call: tuple[str, JsonObject] = ("look_up", {"order": "7"})
     _, one_turn = await harness.submit(call, call, call)
     _, (later,) = await harness.submit(call, thread="t2")
@@ -280,9 +264,7 @@ async def test_a_notification_counts_from_its_opening(harness: ServiceHarness) -
     assert (first.tier, again.tier) == (Tier.NOTIFY, Tier.APPROVE)
 
 
-async def test_what_did_not_run_after_all_is_no_precedent(
-    harness: ServiceHarness,
-) -> None:
+async def test_a_call_that_did_not_run_is_no_precedent(harness: ServiceHarness) -> None:
     first = await ask(harness, *REFUND, thread="t9")
     await approved(harness, first)
     await harness.lapsed(first.item_id)
@@ -294,9 +276,7 @@ async def test_what_did_not_run_after_all_is_no_precedent(
     assert (await past(harness, again)).precedents == ()
 
 
-async def test_what_failed_is_no_precedent_and_what_is_in_doubt_is(
-    harness: ServiceHarness,
-) -> None:
+async def test_a_failed_call_is_no_precedent(harness: ServiceHarness) -> None:
     ref, (failed, doubtful) = await harness.submit(REFUND, ("ship", {"order": 1}))
     for verdict in (failed, doubtful):
         await approved(harness, verdict)

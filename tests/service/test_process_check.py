@@ -61,9 +61,7 @@ async def let_wait(store: Store, agent: str, calls: int) -> None:
     await store.conn.command("PEXPIRE", key, 60_000)
 
 
-async def test_a_second_gateway_with_another_database_is_refused_and_that_is_told(
-    store: Store,
-) -> None:
+async def test_a_gateway_with_another_database_is_refused(store: Store) -> None:
     keys = store.keys_of_tenant("t")
     async with registered(store, gateway("one")):
         with pytest.raises(SettingsError, match="in database one, and this one would"):
@@ -213,9 +211,7 @@ async def test_two_live_copies_of_one_file_are_refused(store: Store) -> None:
         pass  # a backup that was restored
 
 
-async def test_bots_that_refuse_each_others_clicks_do_not_run_together(
-    store: Store,
-) -> None:
+async def test_bots_with_different_keys_do_not_run_together(store: Store) -> None:
     async with registered(store, bot("new", "old")):
         for other in (bot("old"), bot("foreign"), bot("foreign", "new")):
             with pytest.raises(SettingsError, match="KEYTURN_SECRET"):
@@ -225,9 +221,7 @@ async def test_bots_that_refuse_each_others_clicks_do_not_run_together(
             pass  # one that is rotated next
 
 
-async def test_who_was_stopped_while_another_joined_says_that_it_does_not_fit(
-    store: Store,
-) -> None:
+async def test_a_stopped_gateway_sees_that_it_does_not_fit(store: Store) -> None:
     keys = store.keys_of_tenant("t")
     async with registered(store, bot("old")) as place:
         assert not place.problem

@@ -72,9 +72,7 @@ async def test_what_is_no_set_of_questions_is_refused(
     assert "no question was asked" in verdict.reason
 
 
-async def test_a_forgotten_requester_asks_for_no_second_person(
-    harness: ServiceHarness,
-) -> None:
+async def test_a_forgotten_requester_needs_no_second(harness: ServiceHarness) -> None:
     verdict = await ask(harness, facts=ThreadFacts(is_partial=True))
     click = await harness.click(verdict)
 
@@ -86,9 +84,7 @@ async def test_a_forgotten_requester_asks_for_no_second_person(
     )
 
 
-async def test_a_policy_without_people_leaves_the_answer_to_the_requester(
-    harness: ServiceHarness,
-) -> None:
+async def test_the_requester_answers_without_reviewers(harness: ServiceHarness) -> None:
     harness.put_policy(
         of="version: 1\ndefaults: {tier: deny, expires_in: 1h, channel: C0A}\n"
     )
@@ -138,9 +134,7 @@ async def card_of(
     return await harness.approval(verdicts[0].item_id)
 
 
-async def test_the_newest_answers_come_first_and_a_few_are_enough(
-    harness: ServiceHarness,
-) -> None:
+async def test_the_newest_few_answers_come_first(harness: ServiceHarness) -> None:
     for number in range(MOST_SETS + 2):
         await answered(harness, f"Question {number}?", "yes")
 
@@ -153,9 +147,7 @@ async def test_the_newest_answers_come_first_and_a_few_are_enough(
     ]
 
 
-async def test_other_threads_skipped_and_waiting_questions_are_no_evidence(
-    harness: ServiceHarness,
-) -> None:
+async def test_other_threads_answers_are_no_evidence(harness: ServiceHarness) -> None:
     await answered(harness, "Which order?", "1", thread="t2")
     skipped = await asked(harness, "Which one?")
     await harness.decide(skipped, Reject())
@@ -173,9 +165,7 @@ async def test_an_answer_of_the_day_before_is_shown_no_more(
     assert (await card_of(harness)).answered == ()
 
 
-async def test_the_record_of_a_card_keeps_the_answers_as_they_were(
-    harness: ServiceHarness,
-) -> None:
+async def test_a_card_keeps_answers_as_they_were(harness: ServiceHarness) -> None:
     await answered(harness, "Which order?", "\u202e<!channel>\nQ: Really?\nA: yes")
     before = await card_of(harness)
     dan = person(DAN.user)
@@ -237,9 +227,7 @@ async def test_another_tenant_asks_and_learns_nothing(harness: ServiceHarness) -
     assert (await harness.approval(click.approval + ".0")).rev == 1
 
 
-async def test_two_who_ask_while_a_third_decides_lose_nothing(
-    harness: ServiceHarness,
-) -> None:
+async def test_questions_during_a_decision_are_kept(harness: ServiceHarness) -> None:
     service = harness.reviews
     for n in range(ROUNDS):
         click, _ = await harness.refund(thread=f"t{n}")
@@ -262,9 +250,7 @@ async def test_two_who_ask_while_a_third_decides_lose_nothing(
         assert entries.count(EventName.ITEM_AUTHORIZED) == n + 1
 
 
-async def test_a_reply_that_comes_many_times_at_once_is_kept_once(
-    harness: ServiceHarness,
-) -> None:
+async def test_a_repeated_reply_is_kept_once(harness: ServiceHarness) -> None:
     service = harness.reviews
     click, _ = await harness.refund()
     await service.change_own(click.approval, waiting_changes.ask, None, ANA, "Why?")
@@ -296,9 +282,7 @@ async def speak(harness: ServiceHarness, by: Person, once: str = "") -> bool:
     )
 
 
-async def test_a_message_that_is_delivered_again_starts_the_agent_once(
-    harness: ServiceHarness,
-) -> None:
+async def test_a_repeated_message_starts_an_agent_once(harness: ServiceHarness) -> None:
     kept = await asyncio.gather(
         *(speak(harness, ASKERS[0], "event:1") for _ in range(4))
     )
@@ -310,9 +294,7 @@ async def test_a_message_that_is_delivered_again_starts_the_agent_once(
     assert await harness.jobs() == 2
 
 
-async def test_a_message_that_comes_again_late_does_not_change_who_asked_last(
-    harness: ServiceHarness,
-) -> None:
+async def test_a_late_message_changes_no_requester(harness: ServiceHarness) -> None:
     one, two, *_ = ASKERS
     await speak(harness, one, "event:1")
     await speak(harness, two, "event:2")

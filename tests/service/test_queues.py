@@ -62,9 +62,7 @@ async def crowd(store: Store, keys: Keys, count: int) -> None:
     await store.conn.command("ZADD", keys.expiry, *rows)
 
 
-async def test_ten_thousand_approvals_of_others_hide_none_of_mine(
-    harness: ServiceHarness,
-) -> None:
+async def test_ten_thousand_approvals_hide_none(harness: ServiceHarness) -> None:
     await harness.submit(("pay", {}), thread="theirs")
     await crowd(harness.store, harness.keys, 10_000)
     for index in range(5):
@@ -101,9 +99,7 @@ async def test_members_of_a_group_and_those_of_whom_slack_said_nothing_find_thei
     assert await threads(harness, person("U0DAN")) == ["paid"]
 
 
-async def test_who_may_decide_changes_with_an_edit_and_so_does_the_queue(
-    harness: ServiceHarness,
-) -> None:
+async def test_an_edit_moves_a_call_to_other_queues(harness: ServiceHarness) -> None:
     _, (verdict,) = await harness.submit(REFUND, thread="mine")
     assert await threads(harness, FRANK) == []
 
@@ -117,9 +113,7 @@ async def test_who_may_decide_changes_with_an_edit_and_so_does_the_queue(
     assert await threads(harness, ANA) == ["mine"]
 
 
-async def test_what_waits_on_stays_and_what_is_decided_or_over_leaves(
-    harness: ServiceHarness,
-) -> None:
+async def test_decided_and_expired_calls_leave_a_queue(harness: ServiceHarness) -> None:
     _, batch = await harness.submit(REFUND, ("pay", {}), thread="batch")
     await harness.submit(REFUND, thread="over")
 
@@ -137,9 +131,7 @@ async def test_what_waits_on_stays_and_what_is_decided_or_over_leaves(
     assert await threads(harness, ANA, person("U0DAN")) == []
 
 
-async def test_what_waits_again_is_in_the_queues_of_those_who_may_decide_it_now(
-    harness: ServiceHarness,
-) -> None:
+async def test_a_reopened_call_is_back_in_its_queues(harness: ServiceHarness) -> None:
     ref, (verdict,) = await harness.submit(REFUND, thread="mine")
     await harness.decide(verdict, Approve())
     assert await threads(harness, ANA, BEN, FRANK) == []
@@ -179,9 +171,7 @@ async def waiting(harness: ServiceHarness, limit: int = 1000) -> list[str]:
     return [one.approval.thread for one in found]
 
 
-async def test_every_agent_is_in_the_queue_and_the_soonest_due_comes_first(
-    harness: ServiceHarness,
-) -> None:
+async def test_the_soonest_call_of_any_agent_is_first(harness: ServiceHarness) -> None:
     for agent in ("b", "a", "c"):
         await harness.submit(REFUND, thread=f"of-{agent}", agent=agent)
 

@@ -64,9 +64,7 @@ async def test_an_edit_that_raises_shortens_the_wait(harness: ServiceHarness) ->
     assert float(text(due)) == float(text(full)) == after.expires_at_ms
 
 
-async def test_a_vote_under_a_stricter_policy_shortens_the_wait_once(
-    harness: ServiceHarness,
-) -> None:
+async def test_a_stricter_policy_shortens_a_wait_once(harness: ServiceHarness) -> None:
     click, claim = await harness.refund(1)
     stricter = STRICT.replace("args.amount > 500", "args.amount > 0")
     harness.put_policy(of=stricter)
@@ -90,9 +88,7 @@ async def beside(harness: ServiceHarness) -> Approval:
     return await harness.approval(verdicts[0].item_id)
 
 
-async def test_one_call_of_a_card_expires_and_the_others_wait_on(
-    harness: ServiceHarness,
-) -> None:
+async def test_one_call_of_a_card_expires_alone(harness: ServiceHarness) -> None:
     approval = await beside(harness)
     keys, conn = harness.keys, harness.store.conn
     # The clock: the raised call is over.

@@ -135,9 +135,7 @@ async def test_a_request_stays_counted_when_it(
     assert await asked(harness, "asked_sum") == 49
 
 
-async def test_the_third_request_is_refused_although_the_first_two_were_refused(
-    harness: ServiceHarness,
-) -> None:
+async def test_refused_requests_count_in_the_window(harness: ServiceHarness) -> None:
     for thread in ("t1", "t2"):
         ref, verdict = await ask(harness, thread)
         await decided(Reject(reason="no"))(harness, ref, verdict)
@@ -148,9 +146,7 @@ async def test_the_third_request_is_refused_although_the_first_two_were_refused(
     assert "the third request in an hour" in third.reason
 
 
-async def test_a_request_that_the_policy_refuses_is_a_request(
-    harness: ServiceHarness,
-) -> None:
+async def test_a_request_the_policy_refuses_counts(harness: ServiceHarness) -> None:
     for thread in ("t1", "t2", "t3", "t4"):
         await ask(harness, thread)
     await pass_by(harness, minutes=55)
@@ -158,9 +154,7 @@ async def test_a_request_that_the_policy_refuses_is_a_request(
     assert await asked(harness) == 4
 
 
-async def test_a_request_of_an_agent_that_asks_too_much_is_a_request(
-    harness: ServiceHarness,
-) -> None:
+async def test_a_request_of_a_busy_agent_counts(harness: ServiceHarness) -> None:
     one = ("process_refund", cast("JsonObject", {"amount": 1, "customer": "c7"}))
     harness.policy = harness.policy.with_(
         protect=harness.policy.protect.with_(pending_per_agent=1)
@@ -172,9 +166,7 @@ async def test_a_request_of_an_agent_that_asks_too_much_is_a_request(
     assert await asked(harness) == 2
 
 
-async def test_a_turn_that_is_submitted_again_asks_once(
-    harness: ServiceHarness,
-) -> None:
+async def test_a_repeated_turn_counts_once(harness: ServiceHarness) -> None:
     args: JsonObject = {"amount": 1, "customer": "c7"}
 
     turn = [("process_refund", args)]
@@ -192,9 +184,7 @@ async def test_two_requests_of_one_turn_see_each_other(harness: ServiceHarness) 
     assert kinds == [VerdictKind.HOLD, VerdictKind.HOLD, VerdictKind.DENY]
 
 
-async def test_an_edit_is_evaluated_by_the_place_that_its_request_has(
-    harness: ServiceHarness,
-) -> None:
+async def test_an_edit_keeps_the_place_of_its_request(harness: ServiceHarness) -> None:
     await ask(harness, "t1", amount=500)
     _, second = await ask(harness, "t2", amount=100)
     await ask(harness, "t3", amount=9000)

@@ -102,9 +102,7 @@ async def test_who_lets_it_run_again_can_be_named_by_itself(store: Store) -> Non
     assert [one.scope for one in await FreezeService(store).frozen()] == [mail, billing]
 
 
-async def test_when_nobody_is_named_only_the_machine_of_the_gateway_does_it(
-    store: Store,
-) -> None:
+async def test_only_the_gateways_host_freezes_without_roles(store: Store) -> None:
     service = stops(store, POLICY + "protect: {unfreeze: []}\n")
     await service.freeze_by(EVERYTHING, ANA, "")
     lifted = await service.unfreeze_by(EVERYTHING, CHLOE, "")
@@ -127,9 +125,7 @@ async def test_only_members_stop_things(store: Store, account: AccountKind) -> N
     assert await FreezeService(store).frozen() == ()
 
 
-def test_tools_and_agents_are_known_by_the_policy_or_by_the_settings(
-    store: Store,
-) -> None:
+def test_policy_and_settings_know_tools_and_agents(store: Store) -> None:
     policy = stops(store).policy_now
 
     def is_known(scope: FreezeScope) -> bool:
@@ -140,9 +136,7 @@ def test_tools_and_agents_are_known_by_the_policy_or_by_the_settings(
     assert [*map(is_known, map(agent, names))] == [True, True, False]
 
 
-async def test_who_stands_in_stops_for_a_member_only_and_the_log_says_for_whom(
-    store: Store,
-) -> None:
+async def test_the_log_names_whom_a_delegate_stands_in_for(store: Store) -> None:
     service = stops(store)
     mail = tool("send_email")
     gone = BEN.with_(account=AccountKind.DEACTIVATED)

@@ -76,9 +76,7 @@ async def events(harness: ServiceHarness, name: EventName) -> list[str]:
     return [one.actor for one in await harness.audited(name)]
 
 
-async def test_a_second_person_says_whether_it_was_right_and_it_is_counted(
-    harness: ServiceHarness,
-) -> None:
+async def test_a_second_persons_check_is_counted(harness: ServiceHarness) -> None:
     item = await ran(harness)
 
     assert await answer(harness, item, CHLOE.user, is_right=False) == ""
@@ -129,9 +127,7 @@ async def test_what_failed_or_is_unknown_is_not_checked(
 
 @settings(max_examples=examples(50), deadline=None)
 @given(st.integers(0, 2**52), st.integers(1, 99))
-def test_a_call_that_is_drawn_is_drawn_at_every_higher_share(
-    salt: int, percent: int
-) -> None:
+def test_a_drawn_call_is_drawn_at_any_higher_share(salt: int, percent: int) -> None:
     item = an_item({"n": salt})
 
     assert is_drawn(item, 100)
@@ -139,9 +135,7 @@ def test_a_call_that_is_drawn_is_drawn_at_every_higher_share(
     assert not is_drawn(item, percent) or is_drawn(item, percent + 1)
 
 
-async def test_people_are_asked_about_so_many_calls_a_day(
-    harness: ServiceHarness,
-) -> None:
+async def test_checks_have_a_daily_limit(harness: ServiceHarness) -> None:
     harness.put_policy(("99%", "99%, per_day: 2"), of=CHECKED)
 
     found = [await ran(harness) for _ in range(4)]
@@ -149,9 +143,7 @@ async def test_people_are_asked_about_so_many_calls_a_day(
     assert [bool(item.spot_check) for item in found] == [True, True, False, False]
 
 
-async def test_nobody_is_asked_where_nobody_could_answer(
-    harness: ServiceHarness,
-) -> None:
+async def test_no_check_without_anybody_to_ask(harness: ServiceHarness) -> None:
     harness.put_policy(
         ("%, of: [support, senior]", "%, of: [U0ANA, U0DAN]"), of=CHECKED
     )
@@ -171,9 +163,7 @@ async def looked_up(harness: ServiceHarness) -> tuple[TurnRef, Verdict]:
     raise AssertionError("20 calls in a row were not drawn")
 
 
-async def test_a_call_that_runs_by_itself_is_shown_where_it_is_drawn(
-    harness: ServiceHarness,
-) -> None:
+async def test_a_drawn_auto_call_is_shown(harness: ServiceHarness) -> None:
     ref, verdict = await looked_up(harness)
 
     item = await harness.item(verdict.item_id)
@@ -213,9 +203,7 @@ async def doubtful(harness: ServiceHarness) -> tuple[Item, int]:
     return item, granted.fence
 
 
-async def test_a_call_that_was_in_doubt_is_checked_when_its_executor_says_it_ran(
-    harness: ServiceHarness,
-) -> None:
+async def test_a_doubt_its_executor_ended_is_checked(harness: ServiceHarness) -> None:
     item, fence = await doubtful(harness)
     assert item.spot_check is None
 
@@ -224,9 +212,7 @@ async def test_a_call_that_was_in_doubt_is_checked_when_its_executor_says_it_ran
     assert await answer(harness, item, CHLOE.user) == ""
 
 
-async def test_a_call_that_people_reconciled_is_not_checked(
-    harness: ServiceHarness,
-) -> None:
+async def test_a_reconciled_call_is_not_checked(harness: ServiceHarness) -> None:
     item, fence = await doubtful(harness)
     decision = Reconcile(finding=Finding.EXECUTED, note="It is in the ledger.")
     await harness.decide(item.id, decision, BEN)

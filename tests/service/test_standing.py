@@ -109,9 +109,7 @@ async def test_a_similar_call_opens_authorized_and_runs_once(
     assert left_of(await standing_now(harness, standing)) == (9, 470 * 10**6)
 
 
-async def test_each_use_is_audited_with_who_gave_it_and_what_is_left(
-    harness: ServiceHarness,
-) -> None:
+async def test_each_use_names_its_giver_and_the_rest(harness: ServiceHarness) -> None:
     standing = await allowed(harness)
     (verdict,) = await asked(harness, refund(30, "o2"))
 
@@ -168,9 +166,7 @@ async def test_given_by_those_whom_the_strictest_call_needs_it_covers_that(
     assert await is_covered(harness, refund(150, "o3"))
 
 
-async def test_a_use_counts_also_if_its_call_never_runs(
-    harness: ServiceHarness,
-) -> None:
+async def test_a_use_that_never_runs_counts(harness: ServiceHarness) -> None:
     standing = await allowed(harness, what=chosen(uses=1))
     (verdict,) = await asked(harness, refund(1, "o1"))
 
@@ -202,9 +198,7 @@ async def test_the_same_effect_again_goes_to_people(harness: ServiceHarness) -> 
     assert not third
 
 
-async def test_calls_that_are_to_be_the_same_may_be_the_same(
-    harness: ServiceHarness,
-) -> None:
+async def test_equal_arguments_may_be_required(harness: ServiceHarness) -> None:
     call: tuple[str, JsonObject] = ("restart", {"service": "web"})
     await allowed(harness, call, chosen(uses=2, each=0, total=0))
 
@@ -219,9 +213,7 @@ async def test_calls_that_are_to_be_the_same_may_be_the_same(
     assert offer.may_repeat
 
 
-async def test_a_business_state_or_an_agent_of_another_name_is_not_covered(
-    harness: ServiceHarness,
-) -> None:
+async def test_another_agent_or_a_state_is_not_covered(harness: ServiceHarness) -> None:
     await allowed(harness)
     tool, args = refund(5, "o1")
     ref = TurnRef(agent="support", thread="s", message_id="m")
@@ -278,9 +270,7 @@ async def test_what_triage_wants_people_to_see_is_not_covered(store: Store) -> N
     assert (verdict.kind, verdict.tier) == (VerdictKind.HOLD, Tier.APPROVE)
 
 
-async def test_a_standing_approval_itself_is_never_claimed(
-    harness: ServiceHarness,
-) -> None:
+async def test_a_standing_approval_is_never_claimed(harness: ServiceHarness) -> None:
     standing = await allowed(harness)
     item = standing.items[0]
     ref = TurnRef(
@@ -351,9 +341,7 @@ async def ran(checked: ServiceHarness) -> Item:
     raise AssertionError("10 calls in a row were not drawn")
 
 
-async def test_somebody_else_than_its_givers_is_asked(
-    checked: ServiceHarness,
-) -> None:
+async def test_a_person_who_gave_it_is_not_asked(checked: ServiceHarness) -> None:
     standing = await allowed(checked)
     item = await ran(checked)
     assert item.is_to_be_checked
@@ -399,9 +387,7 @@ async def test_its_people_and_its_givers_revoke_it(harness: ServiceHarness) -> N
     assert not await is_covered(harness, refund(5, "o1"))
 
 
-async def test_what_it_opened_and_did_not_start_ends_with_a_revocation(
-    harness: ServiceHarness,
-) -> None:
+async def test_a_revocation_ends_unstarted_calls(harness: ServiceHarness) -> None:
     standing = await allowed(harness)
     ref, (verdict,) = await harness.submit(refund(5, "o1"), thread="next")
     await harness.reviews.standing.revoke(standing.id, ANA)
@@ -490,9 +476,7 @@ async def test_a_role_that_is_lost_ends_it(
         assert await end_of(harness, standing) == ROLE_LOST
 
 
-async def test_a_policy_that_was_put_back_at_once_ends_it(
-    store: Store, tmp_path: Path
-) -> None:
+async def test_a_restored_policy_ends_it(store: Store, tmp_path: Path) -> None:
     file = tmp_path / "policy.yml"
     file.write_text(ALLOWING)
     policy = PolicyFile(PolicySource(path=file))

@@ -167,9 +167,7 @@ async def test_the_numbers_of_the_export_are_the_live_ones(
     assert kept == as_json(await StatisticsService(harness.store).metrics())
 
 
-async def test_a_claim_that_is_given_back_is_no_decision_of_the_past(
-    harness: ServiceHarness,
-) -> None:
+async def test_a_returned_claim_is_no_past_decision(harness: ServiceHarness) -> None:
     await given_back(harness)
 
     past = [event async for event, _ in PastDecisions(harness.store).newest()]
@@ -177,9 +175,7 @@ async def test_a_claim_that_is_given_back_is_no_decision_of_the_past(
     assert [event.actor for event in past] == ["T0/U0ANA"]
 
 
-async def test_a_run_counts_in_the_period_in_which_it_ends(
-    harness: ServiceHarness,
-) -> None:
+async def test_a_run_counts_when_it_ends(harness: ServiceHarness) -> None:
     conn, keys = harness.store.conn, harness.keys
     now_ms = await conn.now_ms("")
     for name, at_ms in (("run.started", now_ms - 5_000), ("run.finished", now_ms)):

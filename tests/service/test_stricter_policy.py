@@ -36,9 +36,7 @@ async def has_waited(harness: ServiceHarness, item_id: str, minutes: int) -> Non
     await harness.command("HSET", head, "expires", str(ends_ms))
 
 
-async def test_a_call_older_than_the_policy_lets_it_be_is_approved_by_nobody(
-    harness: ServiceHarness,
-) -> None:
+async def test_a_call_that_is_too_old_is_not_approved(harness: ServiceHarness) -> None:
     click, claim = await harness.refund()
     await has_waited(harness, claim.item_id, 30)
     put_rule(harness, "{tier: approve, expires_in: 20m}")
@@ -72,9 +70,7 @@ async def test_time_that_people_added_counts_under_a_shorter_policy(
     assert outcome.kind == "decided"
 
 
-async def test_a_call_that_was_raised_has_the_time_of_its_tier_from_then_on(
-    harness: ServiceHarness,
-) -> None:
+async def test_a_raised_call_has_the_time_of_its_tier(harness: ServiceHarness) -> None:
     click, claim = await harness.refund()
     await has_waited(harness, claim.item_id, 30)
     put_rule(harness, "{tier: escalate, expires_in: 20m}")
@@ -85,9 +81,7 @@ async def test_a_call_that_was_raised_has_the_time_of_its_tier_from_then_on(
     assert (first.kind, second.kind) == ("voted", "decided")
 
 
-async def test_a_reason_that_the_current_policy_requires_is_asked_for(
-    harness: ServiceHarness,
-) -> None:
+async def test_a_newly_required_reason_is_asked_for(harness: ServiceHarness) -> None:
     click, _ = await harness.refund()
     put_rule(harness, "{tier: approve, requires_reason: [edit, reject]}")
 
@@ -100,9 +94,7 @@ async def test_a_reason_that_the_current_policy_requires_is_asked_for(
     assert said.kind == "decided"
 
 
-async def test_an_edit_has_to_fit_the_schema_of_now_as_well(
-    harness: ServiceHarness,
-) -> None:
+async def test_an_edit_has_to_fit_the_current_schema(harness: ServiceHarness) -> None:
     click, _ = await harness.refund()
     schema = "{properties: {amount: {type: number, maximum: 50}}}"
     put_rule(harness, f"{{tier: approve, args_schema: {schema}}}")

@@ -76,9 +76,7 @@ def sides(store: Store) -> list[TenantSide]:
     return [TenantSide(store, tenant) for tenant in TENANTS]
 
 
-async def test_each_tenant_has_the_whole_way_of_a_call(
-    sides: list[TenantSide],
-) -> None:
+async def test_each_tenant_has_all_of_a_calls_life(sides: list[TenantSide]) -> None:
     asked = await asyncio.gather(*(side.ask() for side in sides))
 
     for side, (click, claim) in zip(sides, asked, strict=True):
@@ -105,9 +103,7 @@ async def test_nobody_decides_for_another_tenant(sides: list[TenantSide]) -> Non
     assert state is ItemState.PENDING
 
 
-async def test_a_sweep_ends_what_is_overdue_of_its_tenant_alone(
-    sides: list[TenantSide],
-) -> None:
+async def test_a_sweep_ends_calls_of_its_tenant_alone(sides: list[TenantSide]) -> None:
     clicks = [(await side.ask())[0] for side in sides]
     for side, click in zip(sides, clicks, strict=True):
         await side.overdue(click.approval)

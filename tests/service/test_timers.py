@@ -54,9 +54,7 @@ async def opened(harness: ServiceHarness, tool: str = "process_refund") -> Appro
     return await harness.approval(verdict.item_id)
 
 
-async def test_the_policys_shares_of_the_time_become_timers(
-    harness: ServiceHarness,
-) -> None:
+async def test_shares_of_the_time_become_timers(harness: ServiceHarness) -> None:
     approval = await opened(harness)
 
     waiting = approval.waiting
@@ -79,9 +77,7 @@ async def test_a_call_that_may_notify_nobody_always_has_a_reminder(
     assert f"{second.id} remind" in await timers(harness)
 
 
-async def test_any_number_of_replicas_remind_and_call_once(
-    harness: ServiceHarness,
-) -> None:
+async def test_replicas_remind_and_call_once(harness: ServiceHarness) -> None:
     approvals = [
         await opened(harness, tool) for tool in ("process_refund", "wire_money")
     ]
@@ -106,9 +102,7 @@ async def test_somebody_who_is_called_later_may_decide(harness: ServiceHarness) 
     assert isinstance(outcome, Decided)
 
 
-async def test_what_is_kept_no_longer_leaves_neither_timer_nor_deadline(
-    harness: ServiceHarness,
-) -> None:
+async def test_an_ended_call_leaves_no_timer(harness: ServiceHarness) -> None:
     approval = await opened(harness)
     await due(harness, approval.id, TimerKind.REMIND, TimerKind.ESCALATE)
     await harness.overdue(approval.id)
@@ -120,9 +114,7 @@ async def test_what_is_kept_no_longer_leaves_neither_timer_nor_deadline(
     assert await harness.command("ZCARD", harness.keys.expiry) == 0
 
 
-async def test_more_time_moves_every_deadline_in_one_step(
-    harness: ServiceHarness,
-) -> None:
+async def test_more_time_moves_all_deadlines(harness: ServiceHarness) -> None:
     before = await opened(harness)
     keys = harness.keys
 
@@ -142,9 +134,7 @@ async def test_more_time_moves_every_deadline_in_one_step(
     assert event.roles == ("support",)
 
 
-async def test_people_who_extend_at_once_never_pass_the_bound(
-    harness: ServiceHarness,
-) -> None:
+async def test_extending_at_once_stays_in_the_bound(harness: ServiceHarness) -> None:
     approval = await opened(harness)
 
     results = await asyncio.gather(
@@ -175,9 +165,7 @@ async def test_an_edit_at_the_same_time_loses_neither(harness: ServiceHarness) -
     assert loaded.approval.items[0].args == {"amount": 1}
 
 
-async def test_a_decision_after_the_old_deadline_counts_when_there_is_more_time(
-    harness: ServiceHarness,
-) -> None:
+async def test_a_decision_in_the_added_time_counts(harness: ServiceHarness) -> None:
     click, _ = await harness.refund()
     await harness.reviews.change_own(click.approval, waiting_changes.extend, ANA)
     await harness.command(

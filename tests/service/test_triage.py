@@ -79,9 +79,7 @@ async def refund(harness: ServiceHarness, thread: str = "t1", **args: Any) -> Ve
     return verdict
 
 
-async def test_a_raise_by_triage_asks_for_what_the_higher_tier_asks_for(
-    store: Store,
-) -> None:
+async def test_a_raise_by_triage_asks_as_the_higher_tier(store: Store) -> None:
     harness = desk_with(store, saying("escalate", 80, "It pays a new account."))
 
     verdict = await refund(harness)
@@ -101,9 +99,7 @@ async def test_a_raise_by_triage_asks_for_what_the_higher_tier_asks_for(
     )
 
 
-async def test_a_frozen_raise_outlives_triage_and_the_policy_that_asked_for_it(
-    store: Store,
-) -> None:
+async def test_a_raise_outlives_triage_and_its_policy(store: Store) -> None:
     harness = desk_with(store, saying("escalate"))
     verdict = await refund(harness)
     harness.put_policy(of=POLICY)
@@ -142,9 +138,7 @@ async def test_anything_else_changes_nothing(store: Store, answer: object) -> No
     assert changed.triage is None or changed.triage.rationale == ""
 
 
-async def test_a_policy_that_asks_for_triage_where_there_is_none_says_so(
-    store: Store,
-) -> None:
+async def test_a_policy_without_its_triage_is_reported(store: Store) -> None:
     harness = desk_with(store, None)
 
     verdict = await refund(harness)
@@ -154,9 +148,7 @@ async def test_a_policy_that_asks_for_triage_where_there_is_none_says_so(
     assert told.reason == "not_configured"
 
 
-async def test_all_calls_of_a_turn_are_asked_about_at_the_same_time(
-    store: Store,
-) -> None:
+async def test_calls_of_a_turn_are_triaged_concurrently(store: Store) -> None:
     class Together:
         def __init__(self) -> None:
             self.all_here = asyncio.Barrier(3)
@@ -172,9 +164,7 @@ async def test_all_calls_of_a_turn_are_asked_about_at_the_same_time(
     assert [verdict.tier for verdict in verdicts] == [Tier.ESCALATE] * 3
 
 
-async def test_triage_is_asked_only_where_the_policy_switches_it_on(
-    store: Store,
-) -> None:
+async def test_triage_runs_only_where_the_policy_has_it(store: Store) -> None:
     triage = saying("escalate")
     off = desk_with(store, triage, POLICY)
     harness = desk_with(store, triage)
@@ -208,9 +198,7 @@ async def test_triage_refuses_only_where_the_policy_lets_it(
         assert "triage, a model's opinion" in verdict.reason
 
 
-async def test_the_audit_log_has_the_raise_and_no_word_of_the_rationale(
-    store: Store,
-) -> None:
+async def test_the_audit_log_has_no_word_of_the_rationale(store: Store) -> None:
     harness = desk_with(store, saying("escalate", 80, "Card no4111 is odd."))
 
     verdict = await refund(harness, card="no4111")

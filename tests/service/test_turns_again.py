@@ -43,9 +43,7 @@ async def test_a_turn_gets_its_first_answer_again(
     assert again == verdicts
 
 
-async def test_a_turn_is_answered_as_at_first_after_an_edit_raised_it(
-    harness: ServiceHarness,
-) -> None:
+async def test_a_raised_turn_has_its_first_answer(harness: ServiceHarness) -> None:
     listed = "process_refund: {tier: approve"
     harness.put_policy((listed, f"{listed}, {RULE}"))
     ref, (verdict,) = await harness.submit(REFUND)
@@ -60,9 +58,7 @@ async def test_a_turn_is_answered_as_at_first_after_an_edit_raised_it(
     assert len(await harness.opened()) == 1
 
 
-async def test_a_turn_whose_record_is_damaged_is_not_opened_again(
-    harness: ServiceHarness,
-) -> None:
+async def test_a_damaged_turn_is_not_opened_again(harness: ServiceHarness) -> None:
     ref, (verdict,) = await harness.submit(REFUND)
     approval = verdict.item_id.rpartition(".")[0]
     keys, conn = harness.keys, harness.store.conn
@@ -75,9 +71,7 @@ async def test_a_turn_whose_record_is_damaged_is_not_opened_again(
     assert len(await harness.opened()) == 1
 
 
-async def test_a_record_that_was_moved_to_another_id_is_refused(
-    harness: ServiceHarness,
-) -> None:
+async def test_a_record_under_another_id_is_refused(harness: ServiceHarness) -> None:
     _, (one,) = await harness.submit(REFUND)
     ref, (two,) = await harness.submit(REFUND)
     keys, conn = harness.keys, harness.store.conn
@@ -108,9 +102,7 @@ async def test_a_turn_without_its_verdicts_is_refused_while_a_record_of_it_is_th
     assert await harness.opened() == [verdict.item_id.rpartition(".")[0]]
 
 
-async def test_a_turn_of_which_nothing_is_left_has_the_ids_that_the_ledger_knows(
-    harness: ServiceHarness,
-) -> None:
+async def test_a_lost_turn_keeps_the_ids_of_the_ledger(harness: ServiceHarness) -> None:
     ref, verdicts = await harness.submit(REFUND, WIRE)
     await harness.command("FLUSHALL")
 

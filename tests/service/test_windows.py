@@ -44,9 +44,7 @@ def harness(store: Store) -> ServiceHarness:
     return windowed(store)
 
 
-async def test_three_small_refunds_are_caught_by_their_sum(
-    harness: ServiceHarness,
-) -> None:
+async def test_a_sum_catches_three_small_refunds(harness: ServiceHarness) -> None:
     tiers = [
         (await harness.submit(refund(400), thread=f"t{n}"))[1][0].tier for n in range(3)
     ]
@@ -57,9 +55,7 @@ async def test_three_small_refunds_are_caught_by_their_sum(
     assert [verdict.tier for verdict in turn] == [Tier.APPROVE, Tier.ESCALATE]
 
 
-async def test_customers_are_counted_apart_and_their_spellings_together(
-    harness: ServiceHarness,
-) -> None:
+async def test_spellings_of_a_customer_count_together(harness: ServiceHarness) -> None:
     await harness.submit(refund(900, "c7"))
 
     _, other = await harness.submit(refund(900, "c8"), thread="t2")
@@ -101,9 +97,7 @@ async def a_day_passes(harness: ServiceHarness) -> None:
         await harness.command("ZINCRBY", key, -25 * 3_600_000, use)
 
 
-async def test_what_ran_slides_out_and_what_may_still_run_does_not(
-    harness: ServiceHarness,
-) -> None:
+async def test_calls_that_may_still_run_stay_counted(harness: ServiceHarness) -> None:
     ref, verdicts = await harness.submit(
         refund(100, tool="small_refund"), refund(200), refund(300)
     )
@@ -128,9 +122,7 @@ async def test_what_is_auto_approved_counts(harness: ServiceHarness) -> None:
     assert large[0].tier is Tier.ESCALATE
 
 
-async def test_a_doubt_stays_counted_until_it_is_reconciled(
-    harness: ServiceHarness,
-) -> None:
+async def test_a_doubt_counts_until_it_is_reconciled(harness: ServiceHarness) -> None:
     ref, verdicts = await harness.submit(refund(900))
     click = await harness.click(verdicts[0])
     await harness.reviews.decide(click, Approve(), ANA)
@@ -143,9 +135,7 @@ async def test_a_doubt_stays_counted_until_it_is_reconciled(
     assert (in_doubt, await refunded(harness)) == (900, 900)
 
 
-async def test_an_edit_moves_what_is_reserved_to_what_would_run_and_it_runs(
-    harness: ServiceHarness,
-) -> None:
+async def test_an_edit_moves_its_reservation(harness: ServiceHarness) -> None:
     ref, (verdict,) = await harness.submit(refund(900))
     edit = Edit(args={"amount": 300, "customer": "c8"})
 
@@ -157,9 +147,7 @@ async def test_an_edit_moves_what_is_reserved_to_what_would_run_and_it_runs(
     assert (await harness.item(verdict.item_id)).state is ItemState.EXECUTED
 
 
-async def test_an_edit_is_evaluated_by_the_sum_it_would_make(
-    harness: ServiceHarness,
-) -> None:
+async def test_an_edit_is_evaluated_by_its_new_sum(harness: ServiceHarness) -> None:
     await harness.submit(refund(600), thread="t1")
     _, verdicts = await harness.submit(refund(100), thread="t2")
     outcome = await harness.decide(
@@ -172,9 +160,7 @@ async def test_an_edit_is_evaluated_by_the_sum_it_would_make(
     assert await refunded(harness) == 1100
 
 
-async def test_an_edit_that_is_refused_reserves_nothing(
-    harness: ServiceHarness,
-) -> None:
+async def test_a_refused_edit_reserves_nothing(harness: ServiceHarness) -> None:
     _, verdicts = await harness.submit(refund(600))
 
     outcome = await harness.decide(
@@ -198,9 +184,7 @@ async def test_what_was_reserved_since_raises_what_already_waits(
     assert (one.kind, two.kind) == ("voted", "decided")
 
 
-async def test_an_amount_that_is_not_known_is_for_two_people(
-    harness: ServiceHarness,
-) -> None:
+async def test_an_unknown_amount_needs_two_people(harness: ServiceHarness) -> None:
     _, verdicts = await harness.submit(
         ("process_refund", {"amount": "lots", "customer": "c7"}),
         ("process_refund", {"amount": -900, "customer": "c7"}),
@@ -278,9 +262,7 @@ async def round_trips(harness: ServiceHarness, size: int, thread: str) -> int:
     return interleaver.steps
 
 
-async def test_many_calls_are_decided_in_as_few_round_trips_as_two(
-    store: Store,
-) -> None:
+async def test_deciding_many_calls_takes_two_round_trips(store: Store) -> None:
     harness = windowed(store)
 
     few = await round_trips(harness, 2, "t1")
@@ -290,9 +272,7 @@ async def test_many_calls_are_decided_in_as_few_round_trips_as_two(
     assert (few, many) == (4, 4)
 
 
-async def test_each_call_of_a_gesture_is_evaluated_as_its_own_agents(
-    store: Store,
-) -> None:
+async def test_each_call_of_a_gesture_counts_for_its_agent(store: Store) -> None:
     harness = ServiceHarness(store)
     calls: list[WaitingCall] = []
     for agent in ("support", "billing"):
@@ -335,9 +315,7 @@ async def over(harness: ServiceHarness, item_id: str) -> None:
     assert outcome.kind == "decided"
 
 
-async def test_what_a_vote_raised_is_raised_no_longer_than_its_cause(
-    harness: ServiceHarness,
-) -> None:
+async def test_a_raise_by_a_vote_ends_with_its_cause(harness: ServiceHarness) -> None:
     first, second = await two(harness)
     voted = await harness.decide(first, Approve())
     raised = await shown(harness, first)
@@ -353,9 +331,7 @@ async def test_what_a_vote_raised_is_raised_no_longer_than_its_cause(
     assert [vote.by.user for vote in item.votes] == ["U0ANA", "U0BEN"]
 
 
-async def test_who_voted_already_is_asked_for_nobody_else_once_they_are_enough(
-    harness: ServiceHarness,
-) -> None:
+async def test_earlier_voters_are_not_asked_for_more(harness: ServiceHarness) -> None:
     first, second = await two(harness)
     click = await harness.click_on(first)
     await harness.reviews.decide(click, Approve(), ANA)
@@ -370,9 +346,7 @@ async def test_who_voted_already_is_asked_for_nobody_else_once_they_are_enough(
     assert len((await harness.item(first)).votes) == 1
 
 
-async def test_nothing_falls_below_what_a_call_was_opened_with(
-    harness: ServiceHarness,
-) -> None:
+async def test_a_call_never_falls_below_its_first_tier(harness: ServiceHarness) -> None:
     first, second = await two(harness)
     await over(harness, first)
 
@@ -467,9 +441,7 @@ async def test_what_waited_in_a_record_that_names_nobody_ends_as_well(
 @pytest.mark.parametrize(
     "uses", ["{", "[]", '[["tk:{default}:ev", "call 1", 1]]', "[[]]"]
 )
-async def test_uses_that_cannot_be_read_keep_nobody_from_going_on(
-    harness: ServiceHarness, uses: str
-) -> None:
+async def test_unreadable_uses_stop_nobody(harness: ServiceHarness, uses: str) -> None:
     _, verdicts = await harness.submit(refund(100), refund(200))
     approval = (await harness.approval(verdicts[0].item_id)).id
     keys = harness.keys

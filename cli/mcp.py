@@ -54,7 +54,7 @@ from keyturn.connect.mcp.serving import (
 from keyturn.connect.mcp.upstreams import UpstreamSpec
 from keyturn.gateway.client.http_gateway import (
     KEY_VARIABLE,
-    URL_VARIABLE,
+    address_of,
     agent_name,
 )
 from keyturn.gateway.errors import SettingsError
@@ -143,7 +143,7 @@ def mcp(  # noqa: PLR0913 - one option for each keyword
     specs = upstream_specs(command, upstream, header)
     # Standard output is the protocol: everything else is written to standard error.
     write_logs(LogSettings(), shows_errors=command.debug)
-    gate = connected_gate(command)
+    gate = HttpGate(*address_of(None, None, command.env))
     options = GateOptions(
         upstreams=specs,
         agent=agent_name(agent),
@@ -250,7 +250,7 @@ def _with_gate(
     if not command.debug:
         # The sentence of the error is enough; without a handler, Python prints all.
         logging.getLogger().addHandler(logging.NullHandler())
-    gate = connected_gate(command)
+    gate = HttpGate(*address_of(None, None, command.env))
     options = GateOptions(
         upstreams=upstream_specs(command, upstreams, headers),
         agent=agent_name(agent),
@@ -368,21 +368,6 @@ def parse_header(text: str, env: Mapping[str, str]) -> tuple[str, str, str]:
             )
         value = scheme + env[variable]
     return upstream, name, value
-
-
-def connected_gate(command: CommandContext) -> HttpGate:
-    """Return the gateway of the environment.
-
-    Raises:
-        SettingsError: URL or key is missing or cannot be used.
-    """
-    url = command.env.get(URL_VARIABLE, "")
-    if not url:
-        raise SettingsError(
-            f"No gateway is named: set {URL_VARIABLE} to its URL, https://…, and "
-            f"{KEY_VARIABLE} to a key of `keyturn api-keys create`."
-        )
-    return HttpGate(url, command.env.get(KEY_VARIABLE, ""))
 
 
 def _person(text: str) -> Person | None:

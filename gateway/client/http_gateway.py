@@ -385,31 +385,27 @@ def current_gateway() -> Gateway:
     )
 
 
-def gateway_at(
-    url: str | None, api_key: str | None, receipt_keys: Iterable[str] = ()
-) -> HttpGateway:
-    """Return the gateway at a URL; the environment may set URL and API key.
+def address_of(
+    url: str | None, api_key: str | None, env: Mapping[str, str] = os.environ
+) -> tuple[str, str]:
+    """Return the given URL and API key, or else those of the environment.
 
     Raises:
-        SettingsError: when the URL or the key is missing or cannot be used.
+        SettingsError: when there is no URL, or the key is not a text.
     """
-    return HttpGateway(*address_of(url, api_key), receipt_keys=receipt_keys)
-
-
-def address_of(url: str | None, api_key: str | None) -> tuple[str, str]:
-    """Return the given URL and API key, or else those of the environment."""
     require_secret(
         api_key is None or is_a(api_key, str),
         "api_key",
         api_key,
         f"give what `keyturn api-keys create` printed (tk_…), or set {KEY_VARIABLE}",
     )
-    found = os.environ.get(URL_VARIABLE, "") if url is None else url
+    found = env.get(URL_VARIABLE, "") if url is None else url
     if not found and url is None:
         raise SettingsError(
-            f"No gateway is named: give its URL, https://…, or set {URL_VARIABLE}."
+            f"No gateway is named: give its URL, https://…, or set {URL_VARIABLE}, and "
+            f"{KEY_VARIABLE} to a key of `keyturn api-keys create`."
         )
-    return found, secret(os.environ, KEY_VARIABLE) if api_key is None else api_key
+    return found, secret(env, KEY_VARIABLE) if api_key is None else api_key
 
 
 @cache

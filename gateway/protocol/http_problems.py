@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from http import HTTPStatus
 
 from pydantic import ConfigDict
 
@@ -32,6 +33,7 @@ from keyturn.gateway.errors import (
 )
 from keyturn.gateway.protocol.records import Record
 
+_LATER = {HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS}
 PROBLEMS = "urn:keyturn:problem:"
 PROBLEM_TYPE = "application/problem+json"
 """RFC 9457 section 3."""
@@ -56,16 +58,16 @@ class Problem(Record):
 
 @dataclass(frozen=True, slots=True)
 class ProblemKind:
-    """A kind of problem: the end of its type's URL, its title and its status.
-
-    Attributes:
-        can_pass: the same request may succeed later.
-    """
+    """A kind of problem: the end of its type's URL, its title and its status."""
 
     name: str
     title: str
     status: int
-    can_pass: bool = False
+
+    @property
+    def can_pass(self) -> bool:
+        """Return True if the same request may succeed later."""
+        return self.status >= HTTPStatus.INTERNAL_SERVER_ERROR or self.status in _LATER
 
     @property
     def type(self) -> str:
@@ -80,7 +82,7 @@ PEOPLE_DECIDE = ProblemKind("people-decide", "People decide, in Slack", 403)
 NOT_ALLOWED = ProblemKind("not-allowed", "This person may not decide that", 403)
 NOT_FOUND = ProblemKind("not-found", "Not found", 404)
 WRONG_METHOD = ProblemKind("wrong-method", "This path takes another method", 405)
-TOO_SLOW = ProblemKind("too-slow", "The request came too slowly", 408, can_pass=True)
+TOO_SLOW = ProblemKind("too-slow", "The request came too slowly", 408)
 REF_REUSED = ProblemKind("ref-reused", "The ref was used for other calls", 409)
 REFUSED = ProblemKind("refused", "The gateway refuses this", 409)
 CORRUPT_RECORD = ProblemKind("corrupt-record", "The stored record is corrupt", 409)
@@ -96,22 +98,18 @@ SETTLED = ProblemKind("settled", "The call does not wait any more", 409)
 EXPIRED = ProblemKind("expired", "The time to decide is over", 409)
 TOO_LARGE = ProblemKind("too-large", "The request is too large", 413)
 INVALID = ProblemKind("invalid", "The decision is not valid", 422)
-TOO_MANY = ProblemKind("too-many-requests", "Too many requests", 429, can_pass=True)
+TOO_MANY = ProblemKind("too-many-requests", "Too many requests", 429)
 MALFORMED = ProblemKind("malformed", "The request cannot be read", 400)
-FAILED = ProblemKind("failed", "The gateway failed", 500, can_pass=True)
-UNAVAILABLE = ProblemKind(
-    "unavailable", "The gateway cannot answer now", 503, can_pass=True
-)
+FAILED = ProblemKind("failed", "The gateway failed", 500)
+UNAVAILABLE = ProblemKind("unavailable", "The gateway cannot answer now", 503)
 NOT_CONFIRMED = ProblemKind(
-    "not-confirmed", "It is kept, and no replica has confirmed it", 503, can_pass=True
+    "not-confirmed", "It is kept, and no replica has confirmed it", 503
 )
-UNANSWERED = ProblemKind(
-    "unanswered", "It is not known whether this was kept", 503, can_pass=True
-)
+UNANSWERED = ProblemKind("unanswered", "It is not known whether this was kept", 503)
 BOT_KEY_UNKNOWN = ProblemKind(
-    "bot-key-unknown", "This key of the bot is not known here yet", 503, can_pass=True
+    "bot-key-unknown", "This key of the bot is not known here yet", 503
 )
-STOPPING = ProblemKind("stopping", "The gateway is stopping", 503, can_pass=True)
+STOPPING = ProblemKind("stopping", "The gateway is stopping", 503)
 
 KINDS_OF_ERRORS: Mapping[type[KeyturnError], ProblemKind] = {
     LeaseLost: LEASE_LOST,

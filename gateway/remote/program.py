@@ -34,7 +34,7 @@ from pydantic import ValidationError
 from typing_extensions import override
 
 from keyturn.gateway.arguments import check_agent_names, check_ungated
-from keyturn.gateway.client.http_gateway import HttpGateway, gateway_at
+from keyturn.gateway.client.http_gateway import HttpGateway, address_of
 from keyturn.gateway.dialects.asked import Question
 from keyturn.gateway.errors import (
     GraphError,
@@ -329,7 +329,8 @@ class RemoteKeyturn(Program):
         check_ungated(ungated)
         check_agent_names("own_gate", own_gate)
         self._webhooks = WebhookVerifier(webhook_secrets)
-        self.gateway = gateway_at(url, api_key, receipt_keys)
+        address = address_of(url, api_key)
+        self.gateway = HttpGateway(*address, receipt_keys=receipt_keys)
         self._asks = RemoteThreads(self.gateway)
         self._retries = retries or RetrySettings()
         self._ungated = ungated or {}

@@ -175,13 +175,6 @@ def test_each_error_of_the_services_has_a_row() -> None:
     assert known == {*map(_name, ROWS)}
 
 
-def test_each_problem_says_whether_to_ask_again() -> None:
-    # What a client in another language does follows from the status and this mark.
-    for kind in vars(http_problems).values():
-        if isinstance(kind, http_problems.ProblemKind):
-            assert kind.can_pass is (kind.status >= 500 or kind.status in {408, 429})
-
-
 @pytest.mark.parametrize("row", ROWS, ids=_name)
 async def test_it_is_raised_as_in_one_process_and_asked_again_where_that_helps(
     failing: Failing, row: Row

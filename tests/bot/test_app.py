@@ -34,9 +34,7 @@ from tests.conftest import eventually
         ({"seal_keys": (b"short",)}, "seal_keys"),
     ],
 )
-def test_a_missing_or_wrong_secret_is_named_and_not_shown(
-    given: dict[str, Any], words: str
-) -> None:
+def test_a_bad_secret_is_named_and_not_shown(given: dict[str, Any], words: str) -> None:
     good: dict[str, Any] = {
         "bot_token": "xoxb-1",
         "app_token": "xapp-1",
@@ -139,9 +137,7 @@ async def test_readiness_follows_the_store_and_the_sockets(
         monkeypatch.undo()
 
 
-async def test_a_lost_socket_is_replaced_and_the_other_serves_meanwhile(
-    stack: Stack,
-) -> None:
+async def test_a_lost_socket_is_replaced_while_another_serves(stack: Stack) -> None:
     async with stack.running(mode=SlackMode.SOCKET):
         verdict = await stack.refund()
         ts = str((await stack.card(verdict))["ts"])
@@ -153,9 +149,7 @@ async def test_a_lost_socket_is_replaced_and_the_other_serves_meanwhile(
 
 
 @pytest.mark.parametrize("mode", [SlackMode.HTTP, SlackMode.SOCKET])
-async def test_a_retry_is_not_dropped_for_being_one(
-    stack: Stack, mode: SlackMode
-) -> None:
+async def test_a_retry_is_not_dropped(stack: Stack, mode: SlackMode) -> None:
     async with stack.running(mode=mode):
         stack.sandbox.faults.plan_delivery("retry_headers")
 
@@ -195,9 +189,7 @@ async def test_whatever_breaks_in_a_listener_ends_in_a_sentence(
     assert stack.sandbox.problems == []
 
 
-async def test_what_was_promised_is_done_before_the_end(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_promised_work_ends_first(caplog: pytest.LogCaptureFixture) -> None:
     tasks, done = Tasks(), list[str]()
 
     async def first() -> None:
@@ -219,9 +211,7 @@ async def test_what_was_promised_is_done_before_the_end(
     assert "task.failed name=broken" in caplog.text
 
 
-async def test_what_never_ends_is_cancelled_in_the_end(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_endless_work_is_cancelled(caplog: pytest.LogCaptureFixture) -> None:
     tasks = Tasks()
     tasks.later(asyncio.sleep(3600), name="forever")
 

@@ -52,9 +52,7 @@ def refused_by_the_type_checkers() -> None:
     "build",
     [b.section, b.header, b.text_run, b.context, b.warning],
 )
-def test_a_plain_str_is_refused_when_it_runs_as_well(
-    build: Callable[[Any], Block],
-) -> None:
+def test_a_plain_str_is_refused_at_run_time(build: Callable[[Any], Block]) -> None:
     with pytest.raises(AttributeError):
         build("<!channel>")
 

@@ -50,9 +50,7 @@ async def test_an_event_that_the_token_is_gone_turns_readiness_off(
         assert f"bot.token_lost event={event}" in caplog.text
 
 
-async def test_a_token_that_stopped_working_is_noticed_without_any_event(
-    stack: Stack,
-) -> None:
+async def test_a_revoked_token_is_noticed_without_an_event(stack: Stack) -> None:
     stack.sandbox.workspace.events = ()
     async with stack.running():
         await stack.sandbox.control.revoke_bot_token()

@@ -100,9 +100,7 @@ async def have_own_cards(stack: Stack) -> bool:
     return sum(has_button(one, Action.APPROVE) for one in found) == 3
 
 
-async def test_a_choice_of_calls_that_moved_up_is_not_taken_for_others(
-    stack: Stack,
-) -> None:
+async def test_a_moved_up_call_is_not_taken_for_another(stack: Stack) -> None:
     async with stack.running():
         verdicts, ts = await three(stack)
         ana = stack.actor("U0ANA")
@@ -120,9 +118,7 @@ async def test_a_choice_of_calls_that_moved_up_is_not_taken_for_others(
         assert await states(stack, verdicts) == ["pending"] * 3
 
 
-async def test_calls_that_all_expire_at_once_take_the_buttons_along(
-    stack: Stack,
-) -> None:
+async def test_calls_that_expire_together_lose_their_buttons(stack: Stack) -> None:
     async with stack.running():
         verdicts, ts = await three(stack)
         for verdict in verdicts:
@@ -140,9 +136,7 @@ async def test_calls_that_all_expire_at_once_take_the_buttons_along(
         assert len(updates) <= 3
 
 
-async def test_a_corrupt_record_does_not_keep_people_from_the_others(
-    stack: Stack,
-) -> None:
+async def test_a_corrupt_record_does_not_stop_the_others(stack: Stack) -> None:
     async with stack.running():
         verdicts, ts = await three(stack)
         broken = (await stack.approval(verdicts[1])).id
@@ -176,9 +170,7 @@ async def test_a_card_that_cannot_be_displayed_offers_to_reject_each_call(
         assert await states(stack, verdicts) == ["pending", "rejected", "pending"]
 
 
-async def test_a_call_that_a_row_does_not_show_whole_has_its_own_card(
-    stack: Stack,
-) -> None:
+async def test_a_call_too_long_for_a_row_has_its_own_card(stack: Stack) -> None:
     async with stack.running():
         long = await stack.refund("t9", amount=9, note="a word " * 24)
         own = await stack.card(long)
@@ -190,9 +182,7 @@ async def test_a_call_that_a_row_does_not_show_whole_has_its_own_card(
         await have_cards(stack, verdicts)
 
 
-async def test_the_same_call_twice_has_two_cards_that_name_the_other(
-    stack: Stack,
-) -> None:
+async def test_the_same_call_twice_has_two_cards(stack: Stack) -> None:
     stack.policy = batched("within: 1s, up_to: 2")
     async with stack.running():
         same = [await stack.refund(f"t{n}", amount=9) for n in range(2)]
@@ -235,9 +225,7 @@ async def test_other_reviewers_for_all_calls_keep_the_card(stack: Stack) -> None
         assert await states(stack, verdicts) == ["authorized"] * 3
 
 
-async def test_a_call_that_was_given_more_time_is_reminded_of_again(
-    stack: Stack,
-) -> None:
+async def test_an_extended_call_is_reminded_of_again(stack: Stack) -> None:
     stack.policy = batched(
         "within: 10m, up_to: 3", tiers="  approve: {remind_at: 50%}\n"
     )

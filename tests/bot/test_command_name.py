@@ -10,9 +10,7 @@ from tests.bot.bot_stack import CHANNEL, Stack
 NAME = "/refund-approvals"
 
 
-async def test_a_bot_with_another_command_name_answers_to_it(
-    each_stack: Stack,
-) -> None:
+async def test_the_bot_answers_to_its_command_name_only(each_stack: Stack) -> None:
     stack = each_stack
     stack.sandbox.workspace.commands = (NAME,)
     ana = stack.actor("U0ANA")

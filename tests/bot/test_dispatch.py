@@ -27,9 +27,7 @@ BREAKS = [_broken, apanic]
 
 
 @pytest.mark.parametrize("mode", SlackMode)
-async def test_clicks_and_forms_count_by_http_and_through_a_socket(
-    stack: Stack, mode: SlackMode
-) -> None:
+async def test_clicks_count_over_http_and_socket(stack: Stack, mode: SlackMode) -> None:
     async with stack.running(mode=mode):
         approved, rejected = await stack.refund("t1"), await stack.refund("t2")
         cards = [str((await stack.card(v))["ts"]) for v in (approved, rejected)]

@@ -51,9 +51,7 @@ async def test_an_open_tab_shows_what_comes_and_what_goes(stack: Stack) -> None:
 
 
 @LOOKING
-async def test_an_open_tab_says_that_a_call_is_frozen_until_the_freeze_ends(
-    stack: Stack,
-) -> None:
+async def test_an_open_tab_shows_a_freeze_until_it_ends(stack: Stack) -> None:
     refunds = FreezeScope(kind=ScopeKind.TOOL, name="process_refund")
     async with stack.running():
         await waiting(stack, 1)
@@ -134,9 +132,7 @@ async def test_a_filter_holds_while_the_tab_is_kept_up_to_date(stack: Stack) -> 
 
 
 @LOOKING
-async def test_a_tab_that_another_process_published_meanwhile_is_made_again(
-    stack: Stack,
-) -> None:
+async def test_a_tab_published_by_another_is_made_again(stack: Stack) -> None:
     async with stack.running():
         ana = await home(stack, shows="Waiting for you: 0")
         tabs = stack.store.home_tabs

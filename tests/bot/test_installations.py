@@ -39,9 +39,7 @@ async def token_of(installations: Installations) -> str | None:
     return found.bot_token if found else None
 
 
-async def test_a_late_removal_leaves_a_newer_installation(
-    installations: Installations,
-) -> None:
+async def test_a_late_removal_spares_a_newer_one(installations: Installations) -> None:
     old, new = installation("xoxb-old"), installation("xoxb-new")
     await installations.async_save(old)
     await installations.async_save(new)

@@ -42,9 +42,7 @@ async def is_authorized(stack: Stack, verdict: Verdict) -> bool:
 
 
 @pytest.mark.parametrize("key", [ONE, THREE], ids=["the old key", "a foreign key"])
-async def test_a_seal_of_before_the_rotation_counts_and_a_foreign_one_does_not(
-    stack: Stack, key: bytes
-) -> None:
+async def test_only_a_seal_of_the_old_key_counts(stack: Stack, key: bytes) -> None:
     async with stack.running(seal_keys=(TWO, ONE)):
         verdict = await stack.refund()
         card, approval = await stack.card(verdict), await stack.approval(verdict)
@@ -59,9 +57,7 @@ async def test_a_seal_of_before_the_rotation_counts_and_a_foreign_one_does_not(
             assert not await is_authorized(stack, verdict)
 
 
-async def test_a_card_whose_key_was_lost_is_drawn_again_and_decided(
-    stack: Stack,
-) -> None:
+async def test_a_card_of_a_lost_key_is_redrawn_and_decided(stack: Stack) -> None:
     async with stack.running(seal_keys=(ONE,)):
         verdict = await stack.refund()
         before = await stack.card(verdict)

@@ -35,9 +35,7 @@ def opened(stack: Stack) -> int:
 
 
 @pytest.mark.parametrize("how", ["dropped", "asked"])
-async def test_an_address_that_is_too_old_is_not_tried_for_ever(
-    stack: Stack, how: str
-) -> None:
+async def test_an_old_address_is_not_tried_for_ever(stack: Stack, how: str) -> None:
     """Slack returns addresses without a server, until they have ended."""
     control = stack.sandbox.control
     async with stack.running(mode=SlackMode.SOCKET):

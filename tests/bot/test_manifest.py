@@ -166,9 +166,7 @@ def test_the_install_link_carries_the_whole_manifest() -> None:
         ),
     ],
 )
-def test_what_slack_or_the_bot_would_refuse_is_named(
-    path: str, value: object, problem: str
-) -> None:
+def test_a_refused_setting_is_named(path: str, value: object, problem: str) -> None:
     problems = check_manifest(changed(path, value))
 
     assert any(problem in found for found in problems), problems

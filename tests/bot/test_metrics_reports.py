@@ -124,9 +124,7 @@ async def test_a_week_without_calls_is_not_posted(stack: Stack) -> None:
     assert await told(stack, EventName.METRICS_DIGEST) == []
 
 
-async def test_people_hear_once_that_calls_wait_too_long_and_when_none_does(
-    stack: Stack,
-) -> None:
+async def test_slow_reviews_are_reported_once_each_way(stack: Stack) -> None:
     verdict = await stack.refund()
     settings = MetricsSettings(alert=AlertSettings(waiting=5 * MINUTE), channel=CHANNEL)
     made = reports(stack, settings)

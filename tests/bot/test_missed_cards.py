@@ -21,9 +21,7 @@ async def forget_events(stack: Stack) -> None:
     await stack.store.conn.command("XTRIM", stack.keys.outbox, "MAXLEN", 0)
 
 
-async def test_a_bot_whose_reader_was_dropped_brings_every_card_up_to_date(
-    stack: Stack,
-) -> None:
+async def test_a_dropped_reader_brings_every_card_up_to_date(stack: Stack) -> None:
     async with stack.running():
         old, same = await stack.refund("t1"), await stack.refund("t2")
         card = await stack.card(old)
@@ -44,9 +42,7 @@ async def test_a_bot_whose_reader_was_dropped_brings_every_card_up_to_date(
     assert len(await stack.cards(new)) == len(await stack.cards(same)) == 1
 
 
-async def test_a_card_does_not_go_on_asking_when_its_end_was_missed(
-    stack: Stack,
-) -> None:
+async def test_a_card_whose_end_was_missed_stops_asking(stack: Stack) -> None:
     async with stack.running():
         ended, redacted = await stack.refund("t1"), await stack.refund("t2")
         cards = [await stack.card(one) for one in (ended, redacted)]

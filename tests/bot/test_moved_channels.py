@@ -49,9 +49,7 @@ async def reject_by_words(stack: Stack, ts: str, channel: str = NEW) -> None:
     assert await ana.submit({Input.REASON: "too much"}) == {}
 
 
-async def test_words_under_another_card_there_are_found_by_what_is_known(
-    stack: Stack,
-) -> None:
+async def test_words_under_a_card_of_a_moved_channel_count(stack: Stack) -> None:
     """Its channel has been given two ids, and the policy names the first one."""
     async with stack.running():
         verdict, ts = await shared(stack)
@@ -107,9 +105,7 @@ async def was_refused(stack: Stack) -> bool:
     )
 
 
-async def test_where_a_channel_is_now_counts_only_as_a_bot_noted_it(
-    stack: Stack,
-) -> None:
+async def test_only_a_bot_notes_where_a_channel_moved(stack: Stack) -> None:
     store, keys = stack.store.moved_channels, stack.keys
     name = keys.moved_channels
     await store.note(keys, CHANNEL, NEW)

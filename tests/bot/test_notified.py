@@ -82,9 +82,7 @@ async def test_a_new_card_notifies_those_who_may_decide_it(each_stack: Stack) ->
     assert "<" not in str(post["text"]), "the notification reads as a sentence"
 
 
-async def test_an_edit_that_raises_a_call_notifies_those_who_decide_it_then(
-    stack: Stack,
-) -> None:
+async def test_an_edit_that_raises_notifies_new_reviewers(stack: Stack) -> None:
     raising(stack)
     async with stack.running():
         verdict = await stack.refund()
@@ -103,9 +101,7 @@ async def test_an_edit_that_raises_a_call_notifies_those_who_decide_it_then(
 
 
 @pytest.mark.slow
-async def test_who_is_needed_because_of_another_call_is_notified_once(
-    stack: Stack,
-) -> None:
+async def test_a_person_needed_by_another_call_is_notified(stack: Stack) -> None:
     raising(stack)
     async with stack.running():
         first = await stack.refund()
@@ -131,9 +127,7 @@ async def test_who_is_needed_because_of_another_call_is_notified_once(
     assert not await notified(stack, "U0BEN", LINE)
 
 
-async def test_an_approval_that_is_taken_back_notifies_people_again(
-    stack: Stack,
-) -> None:
+async def test_a_retracted_approval_notifies_again(stack: Stack) -> None:
     async with stack.running():
         verdict = await stack.refund(amount=950)
         await stack.card(verdict)

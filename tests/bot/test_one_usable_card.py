@@ -23,9 +23,7 @@ BOT, GENERAL = "U0KEYTURN", "C0GENERAL"
 
 
 @pytest.mark.slow
-async def test_a_copy_whose_answer_was_lost_counts_no_more_once_the_fallback_has_it(
-    stack: Stack,
-) -> None:
+async def test_an_abandoned_copy_counts_no_more(stack: Stack) -> None:
     stack.sandbox.faults.plan("lost_response", POST)
     async with stack.running(fallback_channel=GENERAL):
         verdict = await stack.refund()
@@ -126,9 +124,7 @@ async def test_a_card_works_in_a_channel_that_has_another_id_now(stack: Stack) -
         assert len(await stack.cards(verdict, "C0SHARED")) == 1
 
 
-async def test_a_click_in_another_channel_counts_once_slack_says_that_the_card_is_there(
-    stack: Stack,
-) -> None:
+async def test_a_moved_cards_click_counts_once_slack_confirms(stack: Stack) -> None:
     async with stack.running():
         verdict = await stack.refund()
         card = await stack.card(verdict)

@@ -76,9 +76,7 @@ async def expired(stack: Stack, verdict: Verdict) -> None:
 
 
 @pytest.mark.slow
-async def test_a_later_call_raises_an_earlier_card_before_any_click(
-    stack: Stack,
-) -> None:
+async def test_a_later_call_raises_an_earlier_card(stack: Stack) -> None:
     async with stack.running():
         first = await stack.refund(amount=700)
         assert needs_one(await stack.card(first))
@@ -112,9 +110,7 @@ async def test_the_card_falls_back_when_the_later_call_is_over(
 
 
 @pytest.mark.slow
-async def test_a_bot_that_was_away_finds_the_cards_that_are_evaluated_otherwise(
-    stack: Stack,
-) -> None:
+async def test_a_returning_bot_finds_cards_to_redraw(stack: Stack) -> None:
     async with stack.running():
         first = await stack.refund(amount=700)
         await stack.card(first)

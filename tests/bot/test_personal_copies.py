@@ -173,9 +173,7 @@ async def asked_for(stack: Stack, method: str) -> bool:
     return any(call.method == method for call in stack.sandbox.calls)
 
 
-async def test_somebody_without_direct_messages_is_mentioned_and_it_is_said(
-    direct: Stack,
-) -> None:
+async def test_a_person_without_direct_messages_is_mentioned(direct: Stack) -> None:
     direct.sandbox.faults.plan("refuse", "conversations.open", calls=2)
     async with direct.running():
         verdict = await direct.refund()
@@ -197,9 +195,7 @@ async def test_somebody_without_direct_messages_is_mentioned_and_it_is_said(
         assert "Sent directly" not in str(await direct.card(verdict))
 
 
-async def test_a_copy_that_cannot_change_any_more_says_so_and_takes_no_click(
-    direct: Stack,
-) -> None:
+async def test_a_stuck_copy_says_so_and_takes_no_click(direct: Stack) -> None:
     async with direct.running():
         verdict = await direct.refund()
         card = await direct.card(verdict, says("Sent directly to"))
@@ -222,9 +218,7 @@ async def test_a_copy_that_cannot_change_any_more_says_so_and_takes_no_click(
         assert len((await direct.approval(verdict)).items[0].votes) == 1
 
 
-async def test_a_click_on_a_copy_counts_for_its_person_and_never_makes_it_the_card(
-    direct: Stack,
-) -> None:
+async def test_a_clicked_copy_never_becomes_the_card(direct: Stack) -> None:
     async with direct.running():
         verdict = await direct.refund()
         bens = await copy_of(direct, verdict, "U0BEN")

@@ -93,9 +93,7 @@ async def test_what_happens_is_scraped(stack: Stack) -> None:
     assert samples(whole_text())[of("keyturn_outbox_held_up")] == 1
 
 
-async def test_neither_a_name_that_an_agent_made_up_nor_an_argument_is_a_label(
-    stack: Stack,
-) -> None:
+async def test_invented_names_and_arguments_are_no_labels(stack: Stack) -> None:
     async with stack.running():
         await stack.submit((CANARY, {"key": CANARY}), thread="t1")
         (verdict,) = await stack.submit((f"x{CANARY}", {"key": CANARY}), thread="t2")

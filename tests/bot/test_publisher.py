@@ -47,9 +47,7 @@ async def nothing_is_left(stack: Stack) -> None:
     await eventually(is_done)
 
 
-async def test_a_card_waits_through_a_restart_and_its_button_works(
-    each_stack: Stack,
-) -> None:
+async def test_a_button_works_after_a_restart(each_stack: Stack) -> None:
     stack = each_stack
     async with stack.running():
         verdict = await stack.refund()
@@ -62,9 +60,7 @@ async def test_a_card_waits_through_a_restart_and_its_button_works(
         assert len(await stack.cards(verdict)) == 1
 
 
-async def test_an_event_that_a_dead_publisher_took_is_said_by_the_next(
-    stack: Stack,
-) -> None:
+async def test_a_dead_publishers_event_is_sent_by_the_next(stack: Stack) -> None:
     verdict = await stack.refund()
     outbox = stack.store.outbox(stack.keys, reader="slack:default")
     await outbox.prepare()
@@ -76,9 +72,7 @@ async def test_an_event_that_a_dead_publisher_took_is_said_by_the_next(
 
 
 @pytest.mark.slow
-async def test_a_click_on_a_card_whose_answer_was_lost_makes_it_the_card(
-    stack: Stack,
-) -> None:
+async def test_a_click_on_an_unanswered_card_registers_it(stack: Stack) -> None:
     stack.sandbox.faults.plan("lost_response", POST)
     async with stack.running():
         verdict = await stack.refund()
@@ -217,9 +211,7 @@ async def put(stack: Stack, name: EventName, **data: object) -> None:
     await stack.store.outbox(stack.keys, reader="").put(event)
 
 
-async def test_an_agents_last_words_stand_as_plain_text_where_it_was_asked(
-    stack: Stack,
-) -> None:
+async def test_an_agents_last_words_are_plain_text(stack: Stack) -> None:
     async with stack.running():
         ts = await stack.actor("U0DAN").say("#general", "@keyturn refund")
 

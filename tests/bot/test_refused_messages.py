@@ -31,9 +31,7 @@ async def asked(stack: Stack) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("error", sorted(ABOUT_THE_BLOCKS))
-async def test_an_answer_that_slack_does_not_show_is_told_of(
-    stack: Stack, error: str
-) -> None:
+async def test_a_refused_answer_is_reported(stack: Stack, error: str) -> None:
     async with stack.running():
         place = await asked(stack)
         refuse(stack, error)
@@ -70,9 +68,7 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("soon")
 @pytest.mark.parametrize("error", sorted(WORKSPACE_ERRORS))
-async def test_an_answer_waits_until_its_workspace_takes_messages_again(
-    stack: Stack, error: str
-) -> None:
+async def test_an_answer_waits_for_its_workspace(stack: Stack, error: str) -> None:
     async with stack.running():
         place = await asked(stack)
         refuse(stack, error, calls=2)

@@ -17,9 +17,7 @@ def is_settled(card: JsonObject) -> bool:
     return not has_button(card, Action.APPROVE)
 
 
-async def test_a_deleted_card_with_replies_that_needs_people_is_posted_anew(
-    stack: Stack,
-) -> None:
+async def test_a_deleted_card_with_replies_is_posted_anew(stack: Stack) -> None:
     async with stack.running():
         (verdict,) = await stack.submit(("wire_money", {}))
         card = await stack.card(verdict)

@@ -69,9 +69,7 @@ async def test_each_flag_alone_is_enough_to_be_no_member(
         assert reviewer.account is account
 
 
-async def test_an_account_of_another_workspace_is_a_stranger_whatever_slack_says() -> (
-    None
-):
+async def test_an_account_of_another_workspace_is_always_a_stranger() -> None:
     async with opened() as ctx:
         elsewhere = await ctx.reviewers.resolve("U0ANA", user_team="T0OTHER")
         nobody = await ctx.reviewers.resolve("U0NOBODY", user_team=TEAM)
@@ -122,9 +120,7 @@ async def test_a_fresh_answer_is_at_most_a_few_seconds_old() -> None:
 
 
 @pytest.mark.parametrize(("groups", "a_minute"), [(1, 12), (6, 12), (12, 12), (30, 14)])
-async def test_lookups_of_groups_stay_below_slacks_limit(
-    groups: int, a_minute: int
-) -> None:
+async def test_group_lookups_stay_below_the_limit(groups: int, a_minute: int) -> None:
     async with opened() as ctx:
         before = 0
         for second in range(300):

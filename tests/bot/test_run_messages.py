@@ -175,9 +175,7 @@ async def test_a_reviewer_tries_again_and_nobody_else_does(run: Run) -> None:
         assert await run.tries() == [f"{TEAM}/U0ANA"]
 
 
-async def test_of_many_clicks_one_tries_again_and_late_ones_are_told_so(
-    run: Run,
-) -> None:
+async def test_one_of_many_clicks_tries_again(run: Run) -> None:
     async with run.stack.running():
         await run.asked()
         await run.fails(KeyError())

@@ -104,9 +104,7 @@ async def test_600_topics_that_are_due_are_all_worked_on(stand: Stand) -> None:
     assert stand.scheduler.stalled_s() == 0
 
 
-async def test_what_needs_another_call_is_not_behind_those_that_wait_for_a_limit(
-    stand: Stand,
-) -> None:
+async def test_a_free_method_waits_for_no_limited_one(stand: Stand) -> None:
     """After an outage some hundred cards wait for the limit of updates."""
     stand.calls = {f"ap_{number}": Call(UPDATE) for number in range(300)}
     for key in stand.calls:
@@ -125,9 +123,7 @@ async def test_what_needs_another_call_is_not_behind_those_that_wait_for_a_limit
     assert sorted(stand.asked) == sorted([*stand.calls, "ap_7"]), "each asked once"
 
 
-async def test_the_next_token_is_for_the_most_urgent_of_those_that_wait(
-    stand: Stand,
-) -> None:
+async def test_the_next_token_is_for_the_most_urgent(stand: Stand) -> None:
     keys = ["a", "b", "c"]
     stand.calls = dict.fromkeys(keys, Call(UPDATE))
     for key in keys:
@@ -192,9 +188,7 @@ async def everything_else(stand: Stand) -> None:
         await turns()
 
 
-async def test_a_new_card_takes_the_token_that_many_words_wait_for(
-    stand: Stand,
-) -> None:
+async def test_a_new_card_takes_the_token_before_words(stand: Stand) -> None:
     stand.calls = {"card": Call(POST, "C1"), "next": Call(POST, "C1")}
     for number in range(40):
         stand.add(WORDS, f"t{number}")
@@ -233,9 +227,7 @@ async def test_words_leave_a_place_at_work_to_a_new_card(stand: Stand) -> None:
     await stand.scheduler.finish(1.0)
 
 
-async def test_people_who_are_called_come_before_words_and_words_before_history(
-    stand: Stand,
-) -> None:
+async def test_people_come_before_words_and_history(stand: Stand) -> None:
     for name, key in ((HISTORY, "h"), (WORDS, "w"), (VOTE, "v"), (CARD, "c")):
         stand.add(name, key)
 

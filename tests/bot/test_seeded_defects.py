@@ -93,9 +93,7 @@ async def test_its_card_looks_like_that_of_a_real_call(stack: Stack) -> None:
     assert has_button(message, Action.REJECT)
 
 
-async def test_who_approves_it_is_told_at_once_and_it_counts_as_rubber_stamped(
-    stack: Stack,
-) -> None:
+async def test_approving_it_counts_as_rubber_stamping(stack: Stack) -> None:
     # Before the bot runs, which looks by itself.
     _, message = await shown(stack)
     async with stack.running():
@@ -117,9 +115,7 @@ async def test_who_approves_it_is_told_at_once_and_it_counts_as_rubber_stamped(
 
 
 @pytest.mark.parametrize("action", [Action.REJECT, Action.EDIT, Action.RESPOND])
-async def test_who_does_not_approve_it_has_noticed_it(
-    stack: Stack, action: Action
-) -> None:
+async def test_not_approving_it_is_noticing_it(stack: Stack, action: Action) -> None:
     # Before the bot runs, which looks by itself.
     _, message = await shown(stack)
     async with stack.running():

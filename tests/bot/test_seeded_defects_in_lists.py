@@ -87,9 +87,7 @@ async def test_who_may_not_decide_it_sees_it_nowhere(stack: Stack) -> None:
             assert "no such approval" in await listed(stack, "U0EVE", f"show {name}")
 
 
-async def test_approved_in_its_row_it_counts_and_leaves_the_lists(
-    stack: Stack,
-) -> None:
+async def test_approving_its_row_counts_and_removes_it(stack: Stack) -> None:
     seeded, _ = await shown(stack)
     async with stack.running():
         short = short_id(seeded.id)
@@ -140,9 +138,7 @@ async def test_all_of_it_is_shown_and_approved_there(stack: Stack) -> None:
     assert await rubber_stamped(stack) == (1, 1)
 
 
-async def test_reviewed_together_with_others_it_counts_among_them(
-    stack: Stack,
-) -> None:
+async def test_reviewing_it_with_others_counts(stack: Stack) -> None:
     seeded, _ = await shown(stack)
     async with stack.running():
         real = await stack.refund(amount=890, order_id="78292")

@@ -21,9 +21,7 @@ async def stack(stack: Stack) -> AsyncGenerator[Stack]:
     await stack.store.conn.command("CONFIG SET", "maxmemory", "0")
 
 
-async def test_a_full_store_is_told_by_clicks_and_readyz_until_it_has_room(
-    stack: Stack,
-) -> None:
+async def test_clicks_and_readyz_report_a_full_store(stack: Stack) -> None:
     async with stack.running() as bot, aiohttp.ClientSession() as session:
         url = bot.url.replace("/slack/events", "/readyz")
 

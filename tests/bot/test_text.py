@@ -63,9 +63,7 @@ ORDINARY = (
 
 @pytest.mark.parametrize("form", ["NFC", "NFD"])
 @pytest.mark.parametrize("text", ORDINARY)
-def test_ordinary_text_of_many_languages_is_shown_as_it_is(
-    text: str, form: Form
-) -> None:
+def test_text_of_many_languages_is_shown_as_it_is(text: str, form: Form) -> None:
     text = unicodedata.normalize(form, text)
 
     assert reveal(text) == text
@@ -121,9 +119,7 @@ def test_nothing_is_cut_inside_a_word_or_a_number(words: list[str], gap: str) ->
 
 @settings(deadline=None)  # the machine may be busy
 @given(HOSTILE, st.integers(80, 200))
-def test_an_excerpt_keeps_its_limit_and_counts_what_it_left_out(
-    text: str, limit: int
-) -> None:
+def test_an_excerpt_counts_what_it_left_out(text: str, limit: int) -> None:
     seen = excerpt(text, limit)
 
     assert len(seen) <= limit
@@ -164,9 +160,7 @@ def test_an_endless_letter_is_cut_all_the_same() -> None:
         ("12345678e\u0301x", "12345678…"),
     ],
 )
-def test_a_label_is_one_line_with_an_ellipsis_where_it_was_cut(
-    text: str, shown: str
-) -> None:
+def test_a_cut_label_ends_with_an_ellipsis(text: str, shown: str) -> None:
     assert fit(text, 10) == shown
 
 

@@ -71,9 +71,7 @@ async def is_missed(stack: Stack, verdict: Verdict) -> bool:
 
 
 @pytest.mark.slow
-async def test_the_card_appears_when_the_bot_is_invited_without_a_restart(
-    stack: Stack,
-) -> None:
+async def test_an_invited_bot_posts_the_card(stack: Stack) -> None:
     stack.sandbox.control.leave(CHANNEL, BOT)
     async with stack.running():
         verdict, ts = await asked_in_general(stack)
@@ -97,9 +95,7 @@ async def test_the_card_appears_when_the_bot_is_invited_without_a_restart(
         assert await stack.store.cards.trouble(stack.keys, approval.id) is None
 
 
-async def test_report_text_at_the_end_is_what_became_of_the_call(
-    stack: Stack,
-) -> None:
+async def test_the_report_at_the_end_is_how_the_call_ended(stack: Stack) -> None:
     stack.sandbox.control.leave(CHANNEL, BOT)
     async with stack.running():
         verdict, _ = await asked_in_general(stack)
@@ -120,9 +116,7 @@ async def test_report_text_at_the_end_is_what_became_of_the_call(
     assert everything.count("done 20") <= 2, "text and blocks of one"
 
 
-async def test_a_card_that_a_person_deleted_is_posted_again_while_it_is_needed(
-    stack: Stack,
-) -> None:
+async def test_a_needed_card_is_posted_again_after_deletion(stack: Stack) -> None:
     async with stack.running():
         (verdict,) = await stack.submit(("wire_money", {}))
         card = await stack.card(verdict)
@@ -172,9 +166,7 @@ async def test_a_card_whose_channel_is_closed_moves_to_the_fallback(
         assert (await stack.approval(verdict)).items[0].state is ItemState.AUTHORIZED
 
 
-async def test_without_a_fallback_the_card_is_brought_up_to_date_when_it_can_be(
-    stack: Stack,
-) -> None:
+async def test_an_unarchived_channels_card_is_updated(stack: Stack) -> None:
     async with stack.running():
         (verdict,) = await stack.submit(("wire_money", {}))
         card = await stack.card(verdict)
@@ -214,9 +206,7 @@ async def vote(stack: Stack, verdict: Verdict) -> None:
         ("#a b", False),
     ],
 )
-def test_the_fallback_channel_of_the_settings_is_an_id_or_a_name(
-    given: str, *, is_fine: bool
-) -> None:
+def test_a_fallback_channel_is_an_id_or_a_name(given: str, *, is_fine: bool) -> None:
     env = {
         "SLACK_BOT_TOKEN": "xoxb-1",
         "SLACK_APP_TOKEN": "xapp-1",
@@ -233,9 +223,7 @@ def test_the_fallback_channel_of_the_settings_is_an_id_or_a_name(
     assert (config.fallback_channel, config.team) == (given, "T0SANDBOX")
 
 
-async def test_a_stop_is_told_in_the_fallback_when_its_channel_refuses(
-    stack: Stack,
-) -> None:
+async def test_the_fallback_channel_reports_a_freeze(stack: Stack) -> None:
     stack.sandbox.control.leave(CHANNEL, BOT)
     async with stack.running(fallback_channel=GENERAL):
         stop = Event(

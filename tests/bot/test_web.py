@@ -137,9 +137,7 @@ async def test_no_answer_in_time_is_silence(monkeypatch: pytest.MonkeyPatch) -> 
         ("<html>Please sign in.</html>", SlackNoResponse),
     ],
 )
-async def test_what_is_no_consent_of_slack_is_none(
-    told: str, kind: type[SlackError]
-) -> None:
+async def test_a_strangers_200_is_no_consent(told: str, kind: type[SlackError]) -> None:
     async with slack_that(answering_text(told, 200, "text/html")) as (slack, url):
         with pytest.raises(kind):
             await slack.respond(url, {"text": "x"})

@@ -37,9 +37,7 @@ def test_the_parts_give_both_texts_back(before: str, after: str) -> None:
 
 
 @given(_texts, _texts)
-def test_only_what_changed_is_marked_and_nothing_is_hidden(
-    before: str, after: str
-) -> None:
+def test_only_changes_are_marked_and_nothing_hidden(before: str, after: str) -> None:
     text = told(before, after)
 
     assert reveal(text) == text
@@ -59,9 +57,7 @@ def test_only_what_changed_is_marked_and_nothing_is_hidden(
         ("a b", "a ⟦+c⟧", "a ⟦-b⟧⟦+⟦U+27E6⟧+c⟧⟧"),
     ],
 )
-def test_changed_words_are_marked_in_their_sentence(
-    before: str, after: str, shown: str
-) -> None:
+def test_changed_words_are_marked_in_place(before: str, after: str, shown: str) -> None:
     assert told(before, after) == shown
 
 

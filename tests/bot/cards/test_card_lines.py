@@ -115,9 +115,7 @@ def test_a_call_that_ended_takes_two_lines(state: ItemState) -> None:
 
 
 @pytest.mark.parametrize(("room", "asked"), [(50, 2), (4, 1), (2, 0), (-3, 0)])
-def test_a_card_asks_about_as_many_calls_as_it_has_blocks_for(
-    room: int, asked: int
-) -> None:
+def test_a_card_asks_about_as_many_calls_as_fit(room: int, asked: int) -> None:
     check = SpotCheck(asked_at_ms=1)
     ran = [in_state(a_refund(index=n, spot_check=check), S.EXECUTED) for n in range(3)]
 

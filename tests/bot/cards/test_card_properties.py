@@ -51,9 +51,7 @@ def test_every_card_is_accepted_by_slack_and_interprets_no_strangers_text(
 
 @_quick
 @given(approvals(), moments)
-def test_approve_stands_on_a_card_only_beside_the_whole_call(
-    approval: Approval, now_ms: int
-) -> None:
+def test_only_a_whole_call_has_approve(approval: Approval, now_ms: int) -> None:
     message = card(frame(approval, now_ms=now_ms))
 
     for each in objects(list(message.blocks)):

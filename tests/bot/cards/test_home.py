@@ -243,9 +243,7 @@ def test_a_flood_of_one_tool_pushes_no_more_urgent_call_off_the_first_page() -> 
 
 
 @pytest.mark.parametrize("sign", "·∙⋅•‧・･◦")
-def test_a_value_that_may_look_like_another_argument_is_not_put_on_one_line(
-    sign: str,
-) -> None:
+def test_a_value_that_imitates_an_argument_has_its_own_line(sign: str) -> None:
     assert whole_line(an_item({"amount": 5, "to": "bob, 12.50 (März)"}))
     assert not whole_line(an_item({"amount": 9000, "to": f"bob {sign} amount 5"}))
 

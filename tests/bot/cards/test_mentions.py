@@ -125,9 +125,7 @@ def test_who_is_called_later_is_left_alone_as_long_as_others_are_enough() -> Non
     ],
     ids=["named", "too few others", "the other one asked"],
 )
-def test_who_is_called_later_and_needed_anyway_is_mentioned_at_once(
-    requirement: Requirement,
-) -> None:
+def test_a_needed_later_role_is_mentioned_at_once(requirement: Requirement) -> None:
     approval = an_approval(asking(requirement), waiting=Waiting(roles=(SENIOR,)))
 
     assert "<@U0BEN>" in mentions_for(approval).named.text

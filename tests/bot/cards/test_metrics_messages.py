@@ -153,9 +153,7 @@ def any_week(draw: st.DrawFn) -> Metrics:
 @pytest.mark.parametrize("has_chart", [True, False])
 @settings(deadline=None, max_examples=examples(200))
 @given(metrics=any_week())
-def test_slack_takes_the_digest_of_any_week(
-    metrics: Metrics, *, has_chart: bool
-) -> None:
+def test_slack_accepts_any_weeks_digest(metrics: Metrics, *, has_chart: bool) -> None:
     digest = digest_of(metrics, Metrics())
 
     message = message_of(digest, has_chart=has_chart)
@@ -179,9 +177,7 @@ def test_slack_takes_the_digest_of_any_week(
     ("limit_ms", "said"),
     [(3_000, "3 s"), (90_000, "90 s"), (300_000, "5 min")],
 )
-def test_a_limit_of_waiting_is_told_in_a_unit_that_fits(
-    limit_ms: int, said: str
-) -> None:
+def test_a_limit_is_shown_in_a_fitting_unit(limit_ms: int, said: str) -> None:
     data = {"count": "1", "limit_ms": str(limit_ms), "since": "1"}
     name = EventName.METRICS_ALERT
     event = Event(name=name, tenant="acme", reason="waiting", data=data)

@@ -22,9 +22,7 @@ def _needing(approvals: int) -> Item:
 @pytest.mark.parametrize(
     ("approvals", "said"), [(1, "*Needs one person*"), (12, "*Needs 12 people*")]
 )
-def test_how_many_people_are_needed_follows_from_the_requirement(
-    approvals: int, said: str
-) -> None:
+def test_the_requirement_says_how_many_are_needed(approvals: int, said: str) -> None:
     assert needs(_needing(approvals)).text == said
 
 
@@ -40,9 +38,7 @@ def test_how_many_people_are_needed_follows_from_the_requirement(
         ),
     ],
 )
-def test_a_reason_stands_without_the_tier_that_it_raised_a_call_to(
-    changes: dict[str, object], said: str
-) -> None:
+def test_a_reason_omits_its_tier(changes: dict[str, object], said: str) -> None:
     rule = FiredRule(to=Tier.ESCALATE, because="over 1000", when="true")
 
     assert without_tier(rule.with_(**changes).reason) == said

@@ -114,9 +114,7 @@ def test_a_card_is_drawn_again_when_the_same_was_done_elsewhere() -> None:
 
 @pytest.mark.parametrize("count", [2, MAX_ITEMS, MAX_ITEMS + 1, 56])
 @pytest.mark.parametrize("is_same", [True, False])
-def test_calls_that_are_doubled_are_marked_wherever_they_are_shown(
-    count: int, *, is_same: bool
-) -> None:
+def test_doubled_calls_are_marked_everywhere(count: int, *, is_same: bool) -> None:
     calls = [_effect_of(n, f"{78000 + n % (count - 1)}", 1) for n in range(count - 1)]
     last = _effect_of(count - 1, "78000", 1 if is_same else 2)
     approval = an_approval(*calls, last)

@@ -23,9 +23,7 @@ WIDER = ALLOWING.replace(
 )
 
 
-async def test_a_policy_that_changes_behind_the_form_widens_nothing(
-    allowing: Stack,
-) -> None:
+async def test_a_policy_changed_behind_the_form_widens_nothing(allowing: Stack) -> None:
     assert WIDER != ALLOWING
     stack = allowing
     async with stack.running():

@@ -43,9 +43,7 @@ async def said(stack: Stack, verdict: Verdict) -> list[tuple[str, str]]:
     return [(one.by.user, one.text) for one in kept]
 
 
-async def test_the_requester_is_asked_in_the_thread_and_replies_there(
-    each_stack: Stack,
-) -> None:
+async def test_a_requester_is_asked_and_replies_there(each_stack: Stack) -> None:
     stack = each_stack
     async with stack.running():
         verdict = await stack.refund()
@@ -110,9 +108,7 @@ async def test_nobody_is_offered_to_ask_somebody_who_is_not_in_slack(
         assert not has_button(card, Action.ASK_REQUESTER)
 
 
-async def test_a_question_that_is_not_posted_before_the_decision_mentions_nobody(
-    stack: Stack,
-) -> None:
+async def test_a_question_posted_too_late_mentions_nobody(stack: Stack) -> None:
     async with stack.running():
         verdict = await stack.refund()
         card = await stack.card(verdict)

@@ -20,9 +20,7 @@ async def next_job(stack: Stack) -> Job:
     return delivery.job.with_(input=input_of(stack.store.sealing, delivery.job))
 
 
-async def test_a_mention_starts_the_default_agent_in_its_thread(
-    each_stack: Stack,
-) -> None:
+async def test_a_mention_starts_the_default_agent(each_stack: Stack) -> None:
     stack = each_stack
     async with stack.running():
         ts = await stack.actor("U0DAN").say("#general", "@keyturn refund 78291 & tell")
@@ -41,9 +39,7 @@ async def test_a_mention_starts_the_default_agent_in_its_thread(
         assert (facts.origin.channel, facts.origin.thread_ts) == ("C0GENERAL", ts)
 
 
-async def test_a_message_whose_author_slack_did_not_name_is_asked_when_it_comes_again(
-    stack: Stack,
-) -> None:
+async def test_a_message_without_author_is_asked_when_repeated(stack: Stack) -> None:
     for method, calls in (("users.info", 1), ("chat.postEphemeral", 9)):
         stack.sandbox.faults.plan("http_500", method, calls=calls)
     async with stack.running():

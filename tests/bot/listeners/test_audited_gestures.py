@@ -31,9 +31,7 @@ async def test_a_button_and_a_form_are_told_apart(stack: Stack) -> None:
     assert await gestures(stack, EventName.ITEM_REJECTED) == [Gesture.MODAL]
 
 
-async def test_each_page_of_a_call_that_somebody_was_shown_is_an_entry(
-    stack: Stack,
-) -> None:
+async def test_each_page_that_was_shown_is_an_entry(stack: Stack) -> None:
     async with stack.running():
         verdict = await stack.refund(note="long " * 2000)
         card = await stack.card(verdict, lambda m: has_button(m, Action.VIEW_ALL))

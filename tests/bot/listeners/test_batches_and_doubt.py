@@ -53,9 +53,7 @@ async def test_one_call_of_a_batch_is_decided_alone(stack: Stack) -> None:
         assert states == [ItemState.PENDING, ItemState.AUTHORIZED]
 
 
-async def test_a_call_in_doubt_is_run_again_if_a_person_found_that_it_did_not_run(
-    stack: Stack,
-) -> None:
+async def test_a_call_found_not_to_have_run_runs_again(stack: Stack) -> None:
     action = Action.RECONCILE_RERUN
     async with stack.running():
         verdict = await stack.refund()

@@ -34,9 +34,7 @@ async def test_a_channel_that_was_told_is_named_as_told(stack: Stack) -> None:
         assert not says("Could not notify")(note)
 
 
-async def test_for_a_channel_that_refuses_who_may_decide_is_called_in_the_thread(
-    stack: Stack,
-) -> None:
+async def test_reviewers_are_called_in_the_thread_instead(stack: Stack) -> None:
     stack.policy = PATIENT
     stack.sandbox.control.leave(GENERAL, BOT)
     async with stack.running():

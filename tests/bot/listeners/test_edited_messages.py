@@ -18,9 +18,7 @@ async def depth(stack: Stack) -> int:
     return await stack.store.queue(stack.keys).depth()
 
 
-async def test_an_edit_of_what_was_asked_asks_nothing_and_is_answered_in_private(
-    each_stack: Stack,
-) -> None:
+async def test_an_edited_question_is_answered_in_private(each_stack: Stack) -> None:
     stack = each_stack
     async with stack.running():
         dan = stack.actor("U0DAN")
@@ -51,9 +49,7 @@ async def test_an_edit_that_adds_the_mention_or_the_words_asks_for_the_first_tim
         assert await depth(stack) == 1
 
 
-async def test_an_edit_that_comes_before_the_message_itself_asks_once(
-    stack: Stack,
-) -> None:
+async def test_an_edit_that_overtakes_its_message_asks_once(stack: Stack) -> None:
     async with stack.running():
         dan = stack.actor("U0DAN")
         stack.sandbox.workspace.events = ()
@@ -68,9 +64,7 @@ async def test_an_edit_that_comes_before_the_message_itself_asks_once(
         assert await depth(stack) == 1
 
 
-async def test_slack_may_repeat_a_mention_as_another_event_without_an_edit(
-    stack: Stack,
-) -> None:
+async def test_a_mention_repeated_as_another_event_asks_once(stack: Stack) -> None:
     async with stack.running():
         ts = await stack.actor("U0DAN").say("#general", "@keyturn refund 1")
 
@@ -80,9 +74,7 @@ async def test_slack_may_repeat_a_mention_as_another_event_without_an_edit(
         assert not await stack.actor("U0DAN").ephemerals("#general")
 
 
-async def test_a_message_too_old_to_be_known_does_not_ask_when_it_is_edited(
-    stack: Stack,
-) -> None:
+async def test_an_edit_of_a_forgotten_message_asks_nothing(stack: Stack) -> None:
     async with stack.running():
         now_s = stack.sandbox.clock.now()
         ts = f"{now_s - MESSAGE_LIFETIME.total_seconds():.6f}"
@@ -94,9 +86,7 @@ async def test_a_message_too_old_to_be_known_does_not_ask_when_it_is_edited(
         assert await depth(stack) == 0
 
 
-async def test_a_line_in_the_bots_own_chat_asks_and_is_answered_in_its_thread(
-    each_stack: Stack,
-) -> None:
+async def test_a_line_in_the_bots_chat_asks_an_agent(each_stack: Stack) -> None:
     stack = each_stack
     async with stack.running():
         ts = await stack.actor("U0DAN").say(DIRECT, "refund 78291")

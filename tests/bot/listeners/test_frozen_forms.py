@@ -61,9 +61,7 @@ async def test_full_details_say_what_the_policy_asks_for_by_now(stack: Stack) ->
         assert "Needs 2 people" in said(page)
 
 
-async def test_the_form_with_a_box_for_each_call_says_that_they_are_frozen(
-    stack: Stack,
-) -> None:
+async def test_the_form_for_many_calls_shows_a_freeze(stack: Stack) -> None:
     async with stack.running():
         _, _, ts = await opened(stack)
         before = said(await (await choose(stack, "U0ANA", ts)).view() or {})

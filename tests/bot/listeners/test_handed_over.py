@@ -57,9 +57,7 @@ async def told(stack: Stack, card: JsonObject, words: str) -> None:
     )
 
 
-async def test_the_card_says_who_runs_it_and_what_that_program_reports(
-    stack: Stack,
-) -> None:
+async def test_the_card_names_the_program_and_its_report(stack: Stack) -> None:
     async with stack.running():
         verdict = await approved(stack)
         await handed(stack, verdict)
@@ -74,9 +72,7 @@ async def test_the_card_says_who_runs_it_and_what_that_program_reports(
     assert stack.sandbox.problems == []
 
 
-async def test_a_reviewer_has_an_agent_ask_again_that_refused_the_answer(
-    stack: Stack,
-) -> None:
+async def test_an_agent_that_refused_the_answer_asks_again(stack: Stack) -> None:
     async with stack.running():
         verdict = await approved(stack)
         await handed(stack, verdict, "refused", "KeyError: <!channel> *type*")

@@ -40,9 +40,7 @@ async def state_of(stack: Stack, verdict: Verdict) -> ItemState:
     return (await stack.approval(verdict)).items[0].state
 
 
-async def test_an_edit_of_a_frozen_call_can_be_sent_once_the_freeze_ends(
-    stack: Stack,
-) -> None:
+async def test_an_edit_can_be_sent_once_the_freeze_ends(stack: Stack) -> None:
     async with stack.running():
         verdict = await stack.refund()
         ana = await opened(stack, verdict, Action.EDIT)

@@ -72,9 +72,7 @@ def without(*numbers: int) -> dict[str, object]:
     }
 
 
-async def test_what_the_policy_escalates_meanwhile_is_left_out_and_said(
-    stack: Stack,
-) -> None:
+async def test_a_call_escalated_meanwhile_is_left_out(stack: Stack) -> None:
     async with stack.running():
         first, _, ts = await opened(stack)
         raised = POLICY.replace(

@@ -23,9 +23,7 @@ def menu_of(card: JsonObject) -> tuple[str, list[str]]:
     return placed.block_id, [str(one["value"]) for one in options]
 
 
-async def test_a_card_has_one_row_and_its_menu_does_what_buttons_did(
-    stack: Stack,
-) -> None:
+async def test_a_cards_menu_acts_as_its_buttons_did(stack: Stack) -> None:
     async with stack.running():
         verdict = await stack.refund()
         card, ana = await stack.card(verdict), stack.actor("U0ANA")

@@ -34,9 +34,7 @@ def block_of(view: JsonObject, name: str) -> str:
     raise AssertionError(f"no input {name!r} in {view!r}")
 
 
-async def test_an_edit_shows_what_does_not_fit_and_then_counts(
-    each_stack: Stack,
-) -> None:
+async def test_a_corrected_edit_counts(each_stack: Stack) -> None:
     stack = each_stack
     async with stack.running():
         verdict = await stack.refund()
@@ -73,9 +71,7 @@ async def test_a_form_that_is_too_late_says_so_inside(stack: Stack) -> None:
 
 
 @pytest.mark.slow
-async def test_a_call_longer_than_its_card_is_approved_after_every_page(
-    stack: Stack,
-) -> None:
+async def test_a_long_call_is_approved_after_every_page(stack: Stack) -> None:
     async with stack.running():
         verdict = await stack.refund(note=LONG)
         ana = await opened(stack, verdict, Action.VIEW_ALL)
@@ -115,9 +111,7 @@ async def test_the_last_page_alone_does_not_approve(stack: Stack) -> None:
         assert last["callback_id"] == View.DETAILS
 
 
-async def test_edit_of_a_long_call_opens_what_has_to_be_read_first(
-    stack: Stack,
-) -> None:
+async def test_edit_of_a_long_call_opens_its_pages_first(stack: Stack) -> None:
     async with stack.running():
         verdict = await stack.refund(note="words " * 1_500 + "end")
         ana = await opened(stack, verdict, Action.EDIT)
@@ -173,9 +167,7 @@ async def turn_to_the_end(person: Actor) -> None:
         await turn(person)
 
 
-async def test_an_edit_without_a_change_is_none_where_approve_is_not_allowed(
-    stack: Stack,
-) -> None:
+async def test_an_unchanged_edit_does_not_replace_approve(stack: Stack) -> None:
     rules = stack.policy.tools["process_refund"]
     limited = rules.with_(allow=(Verb.EDIT, Verb.REJECT))
     tools = {**stack.policy.tools, "process_refund": limited}

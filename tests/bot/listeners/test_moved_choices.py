@@ -37,9 +37,7 @@ async def last_page(person: Actor, words: str) -> str:
     return str(page["blocks"])
 
 
-async def test_the_last_page_names_the_call_that_somebody_decided_and_keeps_the_rest(
-    stack: Stack,
-) -> None:
+async def test_the_last_page_names_the_call_decided_meanwhile(stack: Stack) -> None:
     async with stack.running():
         first, _, ts = await opened(stack)
         ana = await choose(stack, "U0ANA", ts)
@@ -73,9 +71,7 @@ async def test_the_last_page_names_the_call_that_somebody_decided_and_keeps_the_
         await stack.card(first, says("55 approved, 1 rejected"))
 
 
-async def test_a_call_that_somebody_else_edited_is_left_out_of_the_choice(
-    stack: Stack,
-) -> None:
+async def test_a_call_edited_meanwhile_is_left_out(stack: Stack) -> None:
     stack.policy = load_policy(TWO, "policy.yml")
     async with stack.running():
         first, _, ts = await opened(stack)

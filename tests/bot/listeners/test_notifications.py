@@ -69,9 +69,7 @@ async def reported(stack: Stack, user: str, words: str = "") -> dict[str, object
     return dict(await stack.actor(user).submit(form))
 
 
-async def test_a_message_says_what_runs_and_then_how_it_ended(
-    stack: Stack,
-) -> None:
+async def test_a_message_shows_a_running_call_and_its_end(stack: Stack) -> None:
     async with stack.running():
         (verdict,) = await stack.submit(POST_NOTICE)
         first = await message_of(stack, verdict)
@@ -121,9 +119,7 @@ async def test_a_reviewer_freezes_the_tool_and_everybody_is_told(stack: Stack) -
         await stack.told("U0ANA", "frozen already")
 
 
-async def test_a_report_stands_on_the_message_in_its_thread_and_in_the_audit_log(
-    stack: Stack,
-) -> None:
+async def test_a_report_is_on_message_thread_and_audit_log(stack: Stack) -> None:
     async with stack.running():
         (verdict,) = await stack.submit(POST_NOTICE)
         message = await message_of(stack, verdict)
@@ -152,9 +148,7 @@ async def test_a_report_stands_on_the_message_in_its_thread_and_in_the_audit_log
         await stack.told("U0EVE", "You reported this already")
 
 
-async def test_hostile_arguments_are_shown_redacted_and_never_read(
-    stack: Stack,
-) -> None:
+async def test_hostile_arguments_are_shown_as_text(stack: Stack) -> None:
     hostile = f"<!channel> *b* {CANARY} \u202e"
     redacting = POLICY.replace("{tier: notify}", "{tier: notify, redact: [args.key]}")
     stack.policy = load_policy(redacting, "policy.yml")
@@ -173,9 +167,7 @@ async def test_hostile_arguments_are_shown_redacted_and_never_read(
 
 
 @pytest.mark.slow
-async def test_a_flood_of_notifications_is_one_message_and_keeps_no_card_waiting(
-    stack: Stack,
-) -> None:
+async def test_a_flood_of_notifications_is_one_message(stack: Stack) -> None:
     for number in range(60):
         await stack.submit(POST_NOTICE, POST_NOTICE, thread=f"n{number}")
     verdict = await stack.refund(thread="t2")
@@ -191,9 +183,7 @@ async def test_a_flood_of_notifications_is_one_message_and_keeps_no_card_waiting
         assert len(calls(stack, POST)) == 7
 
 
-async def test_a_cut_off_call_asks_what_became_of_it_and_not_to_run_it_again(
-    stack: Stack,
-) -> None:
+async def test_a_cut_off_call_is_asked_about_and_not_rerun(stack: Stack) -> None:
     async with stack.running():
         (verdict,) = await stack.submit(POST_NOTICE)
         await message_of(stack, verdict)
@@ -213,9 +203,7 @@ async def test_a_cut_off_call_asks_what_became_of_it_and_not_to_run_it_again(
 
 
 @pytest.mark.slow
-async def test_a_folded_call_in_doubt_gets_a_message_of_its_own(
-    stack: Stack,
-) -> None:
+async def test_a_folded_call_in_doubt_has_its_own_message(stack: Stack) -> None:
     verdicts = [
         (await stack.submit(POST_NOTICE, thread=thread))[0]
         for thread in ("n0", "n1", "n2", "n3", "n4", "n5", "t1")

@@ -55,9 +55,7 @@ async def test_mine_lists_what_a_person_decided_and_nobody_elses(stack: Stack) -
     assert "No decision was found that you may read" in by_ben
 
 
-async def test_who_may_not_read_an_approval_finds_no_decision_on_it(
-    stack: Stack,
-) -> None:
+async def test_an_unreadable_approval_has_no_history(stack: Stack) -> None:
     async with stack.running():
         await approved(stack, 1)
         chloe = await home(stack, "U0CHLOE", shows="Waiting for you: 0")
@@ -69,9 +67,7 @@ async def test_who_may_not_read_an_approval_finds_no_decision_on_it(
         assert "78200" not in view
 
 
-async def test_the_home_tab_opens_what_a_person_decided_and_searches_it(
-    stack: Stack,
-) -> None:
+async def test_the_home_tab_searches_a_persons_decisions(stack: Stack) -> None:
     async with stack.running():
         await approved(stack, 2)
         ana = await home(stack, shows="Waiting for you: 0")

@@ -74,9 +74,7 @@ async def test_an_answer_that_the_store_did_not_take_is_delivered_again(
         assert len(tries) == 2
 
 
-async def test_a_reply_that_is_delivered_twice_counts_and_is_told_once(
-    stack: Stack,
-) -> None:
+async def test_a_reply_delivered_twice_counts_once(stack: Stack) -> None:
     async with stack.running():
         verdict = await asked(stack, NAME)
         await stack.card(verdict)

@@ -90,9 +90,7 @@ async def test_one_form_answers_all_questions_in_one_step(each_stack: Stack) -> 
     assert stack.sandbox.problems == []
 
 
-async def test_a_reply_in_the_thread_answers_a_single_question(
-    each_stack: Stack,
-) -> None:
+async def test_a_thread_reply_answers_a_single_question(each_stack: Stack) -> None:
     stack = each_stack
     async with stack.running():
         verdict = await asked(stack, NAME)

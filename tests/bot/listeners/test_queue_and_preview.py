@@ -14,9 +14,7 @@ def home_of(state: JsonObject | None) -> str:
     return json.dumps((state or {}).get("home"), ensure_ascii=False)
 
 
-async def test_home_lists_what_waits_for_this_person_and_nobody_elses(
-    stack: Stack,
-) -> None:
+async def test_home_lists_only_what_waits_for_this_person(stack: Stack) -> None:
     async with stack.running():
         verdict = await stack.refund()
         approval_id = (await stack.approval(verdict)).id
@@ -54,9 +52,7 @@ async def test_who_has_more_than_one_look_reads_is_told_so(
     assert "only the 2 approvals that expire first were checked" in home_of(state)
 
 
-async def test_a_command_that_is_unknown_is_answered_with_those_that_are(
-    stack: Stack,
-) -> None:
+async def test_an_unknown_command_is_answered_with_the_known(stack: Stack) -> None:
     async with stack.running():
         ana = stack.actor("U0ANA")
 

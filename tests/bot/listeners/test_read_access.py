@@ -73,9 +73,7 @@ async def test_a_member_learns_nothing_of_a_private_channel(stack: Stack) -> Non
         assert "no such approval" in shown
 
 
-async def test_who_is_in_the_channel_of_a_card_reads_there_what_waits(
-    stack: Stack,
-) -> None:
+async def test_a_member_of_a_channel_reads_its_cards(stack: Stack) -> None:
     async with stack.running():
         approval = (await stack.approval(await private_call(stack))).id
 

@@ -87,9 +87,7 @@ async def test_a_note_may_be_left_out_and_a_choice_may_not(stack: Stack) -> None
         assert [one.note for one in after.items[0].observations] == [""]
 
 
-async def test_a_form_that_was_overtaken_changes_nothing_and_says_so(
-    stack: Stack,
-) -> None:
+async def test_an_overtaken_form_changes_nothing(stack: Stack) -> None:
     async with stack.running():
         verdict, ts = await doubtful(stack)
         ana = await opened(stack, ts)

@@ -17,9 +17,7 @@ def block_of(card: JsonObject, action: Action) -> str:
     return placed.block_id
 
 
-async def test_an_approval_counts_although_somebody_voted_before_it_was_confirmed(
-    stack: Stack,
-) -> None:
+async def test_a_vote_before_the_confirmation_voids_nothing(stack: Stack) -> None:
     async with stack.running():
         (verdict,) = await stack.submit(("wire_money", {"amount": 1}))
         card = await stack.card(verdict, lambda m: has_button(m, Action.APPROVE))
@@ -35,9 +33,7 @@ async def test_an_approval_counts_although_somebody_voted_before_it_was_confirme
         assert [vote.by.user for vote in item.votes] == ["U0ANA", "U0CHLOE"]
 
 
-async def test_an_approval_of_what_was_edited_before_it_was_confirmed_is_refused(
-    stack: Stack,
-) -> None:
+async def test_an_edit_before_the_confirmation_voids_it(stack: Stack) -> None:
     async with stack.running():
         verdict = await stack.refund()
         card = await stack.card(verdict, lambda m: has_button(m, Action.APPROVE))

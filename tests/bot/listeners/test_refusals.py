@@ -59,9 +59,7 @@ async def test_a_late_click_is_told_that_nothing_ran(stack: Stack) -> None:
         await stack.card(verdict, lambda m: not has_button(m, Action.APPROVE))
 
 
-async def test_the_value_of_another_approval_is_refused_on_this_card(
-    stack: Stack,
-) -> None:
+async def test_another_approvals_value_is_refused_on_this_card(stack: Stack) -> None:
     async with stack.running():
         mine, other = await stack.refund(), await stack.refund(thread="t2")
         card = await stack.card(mine)
@@ -78,9 +76,7 @@ async def test_the_value_of_another_approval_is_refused_on_this_card(
 
 
 @pytest.mark.parametrize("spoil", ["purpose", "bit", "junk", "empty", "team"])
-async def test_a_value_that_we_did_not_seal_is_refused(
-    stack: Stack, spoil: str
-) -> None:
+async def test_an_unsealed_value_is_refused(stack: Stack, spoil: str) -> None:
     async with stack.running():
         verdict = await stack.refund()
         card = await stack.card(verdict)
@@ -104,9 +100,7 @@ async def test_a_value_that_we_did_not_seal_is_refused(
         assert await is_untouched(stack, verdict)
 
 
-async def test_a_copy_of_a_card_in_another_channel_decides_nothing(
-    stack: Stack,
-) -> None:
+async def test_a_copied_card_in_another_channel_is_refused(stack: Stack) -> None:
     async with stack.running():
         verdict = await stack.refund()
         card = await stack.card(verdict)

@@ -53,9 +53,7 @@ async def state(stack: Stack, verdict: Verdict) -> ItemState:
     return (await stack.approval(verdict)).items[0].state
 
 
-async def test_what_is_missing_is_told_and_shown_after_the_first_vote(
-    shop: Stack,
-) -> None:
+async def test_a_first_vote_shows_what_is_missing(shop: Stack) -> None:
     async with shop.running():
         (verdict,) = await shop.submit(("pay", {"amount": 1}))
 
@@ -65,9 +63,7 @@ async def test_what_is_missing_is_told_and_shown_after_the_first_vote(
         await shop.card(verdict, says("still needs 1 from `finance`"))
 
 
-async def test_who_asked_takes_the_call_back_with_the_form_for_rejections(
-    shop: Stack,
-) -> None:
+async def test_a_requester_withdraws_by_the_form_to_reject(shop: Stack) -> None:
     async with shop.running():
         (verdict,) = await shop.submit(("pay", {"amount": 1}))
         dan = shop.actor("U0DAN")

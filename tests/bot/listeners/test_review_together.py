@@ -94,9 +94,7 @@ async def states(stack: Stack, verdicts: list[Verdict]) -> list[ItemState]:
     return [(await stack.approval(one)).items[0].state for one in verdicts]
 
 
-async def test_20_threads_with_one_call_each_are_reviewed_in_one_modal(
-    stack: Stack,
-) -> None:
+async def test_20_threads_are_reviewed_in_one_modal(stack: Stack) -> None:
     async with stack.running():
         verdicts = await waiting(stack)
         ana = await reviewing(stack)
@@ -119,9 +117,7 @@ async def test_20_threads_with_one_call_each_are_reviewed_in_one_modal(
         await ana.wait_for(lambda s: "Waiting for you: 0" in home_of(s) or None)
 
 
-async def test_each_call_is_approved_rejected_or_left_as_its_box_says(
-    stack: Stack,
-) -> None:
+async def test_each_box_approves_rejects_or_leaves_its_call(stack: Stack) -> None:
     async with stack.running():
         verdicts = await waiting(stack)
         ana = await reviewing(stack)
@@ -139,9 +135,7 @@ async def test_each_call_is_approved_rejected_or_left_as_its_box_says(
         )
 
 
-async def test_what_ends_while_the_form_is_open_is_named_and_left_out(
-    stack: Stack,
-) -> None:
+async def test_a_call_that_ended_meanwhile_is_left_out(stack: Stack) -> None:
     async with stack.running():
         verdicts = await waiting(stack)
         ana = await reviewing(stack)
@@ -233,9 +227,7 @@ async def test_a_row_approves_its_call_in_one_click(stack: Stack) -> None:
         assert event.data["gesture"] == "app_home"
 
 
-async def test_a_row_of_a_call_about_which_there_is_more_to_see_decides_nothing(
-    stack: Stack,
-) -> None:
+async def test_a_row_that_hides_something_decides_nothing(stack: Stack) -> None:
     async with stack.running():
         verdicts = await waiting(stack, 1)
         ana = await home(stack, shows="Waiting for you: 1")

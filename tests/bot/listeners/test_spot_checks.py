@@ -28,9 +28,7 @@ async def drawn(stack: Stack) -> Verdict:
     raise AssertionError("20 calls in a row were not drawn")
 
 
-async def test_a_colleague_answers_on_the_card_and_who_approved_it_cannot(
-    stack: Stack,
-) -> None:
+async def test_only_a_colleague_answers_a_spot_check(stack: Stack) -> None:
     async with stack.running():
         verdict = await drawn(stack)
         ts = str((await stack.card(verdict))["ts"])

@@ -61,9 +61,7 @@ async def standing_of(stack: Stack) -> Approval:
     return loaded.approval
 
 
-async def test_a_form_approves_the_call_and_allows_similar_ones(
-    allowing: Stack,
-) -> None:
+async def test_a_form_approves_and_allows_similar_calls(allowing: Stack) -> None:
     stack = allowing
     async with stack.running():
         verdict = await allowed(stack, uses="3")
@@ -79,9 +77,7 @@ async def test_a_form_approves_the_call_and_allows_similar_ones(
         assert "<@U0ANA>" in json.dumps(card["blocks"])
 
 
-async def test_amounts_are_written_as_in_the_description_of_the_call(
-    allowing: Stack,
-) -> None:
+async def test_amounts_are_written_as_in_the_description(allowing: Stack) -> None:
     stack = allowing
     text = ALLOWING.replace("Refund {args.amount}", "Refund {args.amount|eur}")
     stack.policy = load_policy(text, "policy.yml")
@@ -98,9 +94,7 @@ async def test_amounts_are_written_as_in_the_description_of_the_call(
     assert limits in json.dumps(card["blocks"], ensure_ascii=False)
 
 
-async def test_a_covered_call_has_no_card_until_people_are_needed(
-    allowing: Stack,
-) -> None:
+async def test_a_covered_call_has_no_card(allowing: Stack) -> None:
     stack = allowing
     async with stack.running():
         await allowed(stack)
@@ -192,9 +186,7 @@ def is_shown_as_button(card: JsonObject) -> bool:
     return bool(find(as_objects(card["blocks"]), Action.ALLOW_SIMILAR, None))
 
 
-async def test_the_third_call_of_a_kind_offers_to_allow_similar_ones(
-    allowing: Stack,
-) -> None:
+async def test_the_third_call_offers_to_allow_similar_ones(allowing: Stack) -> None:
     stack = allowing
     async with stack.running():
         ana = stack.actor("U0ANA")

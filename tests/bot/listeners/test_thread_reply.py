@@ -102,9 +102,7 @@ async def test_each_waiting_call_of_a_batch_has_its_own_buttons(stack: Stack) ->
         assert set(states) - {states[1]} == {ItemState.PENDING}
 
 
-async def test_words_for_a_card_that_changed_meanwhile_open_no_form(
-    stack: Stack,
-) -> None:
+async def test_words_for_a_changed_card_open_no_form(stack: Stack) -> None:
     async with stack.running():
         verdict = await stack.refund()
         offer = await said_under(stack, verdict, "@keyturn no", "U0ANA")

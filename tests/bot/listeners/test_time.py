@@ -49,9 +49,7 @@ async def test_people_who_may_decide_are_reminded_under_the_card(stack: Stack) -
         assert len(await stack.cards(verdict)) == 1
 
 
-async def test_a_role_that_is_called_is_named_on_the_card_and_under_it(
-    stack: Stack,
-) -> None:
+async def test_a_called_role_is_named_on_card_and_in_thread(stack: Stack) -> None:
     stack.policy = PATIENT
     async with stack.running():
         verdict = await stack.refund()

@@ -81,9 +81,7 @@ async def test_a_window_that_does_not_open_says_why(
         await stack.told("U0ANA", f"Slack says `{error}`")
 
 
-async def test_a_window_that_was_overtaken_says_what_became_of_it(
-    stack: Stack,
-) -> None:
+async def test_a_late_window_says_how_the_call_ended(stack: Stack) -> None:
     async with stack.running():
         verdict = await stack.refund(note=LONG)
         card = await stack.card(verdict)
@@ -98,9 +96,7 @@ async def test_a_window_that_was_overtaken_says_what_became_of_it(
         await ana.wait_for_view(says("nothing was recorded"))
 
 
-async def test_an_escalated_call_wants_a_tick_before_its_last_page_counts(
-    stack: Stack,
-) -> None:
+async def test_an_escalated_call_wants_a_tick_at_the_end(stack: Stack) -> None:
     async with stack.running():
         (verdict,) = await stack.submit(("wire_money", {"n": 1}))
         card, ana = await stack.card(verdict), stack.actor("U0ANA")
@@ -136,9 +132,7 @@ def submission(view: JsonObject, purpose: str) -> dict[str, Any]:
     }
 
 
-async def test_a_verb_that_the_policy_does_not_allow_opens_no_form(
-    stack: Stack,
-) -> None:
+async def test_a_verb_that_is_not_allowed_opens_no_form(stack: Stack) -> None:
     async with stack.running():
         (verdict,) = await stack.submit(("no_edits", {"n": 1}))
         card = await stack.card(verdict)
@@ -149,9 +143,7 @@ async def test_a_verb_that_the_policy_does_not_allow_opens_no_form(
         await stack.told("U0ANA", "does not allow this")
 
 
-async def test_from_the_home_tab_a_call_can_be_read_and_not_decided(
-    stack: Stack,
-) -> None:
+async def test_the_home_tab_shows_a_call_without_deciding(stack: Stack) -> None:
     async with stack.running():
         verdict = await stack.refund()
         approval = await stack.approval(verdict)

@@ -135,9 +135,7 @@ def test_an_untouched_form_keeps_every_argument_as_it_is(case: Any) -> None:
 
 @_quick
 @given(_cases(), st.data())
-def test_whatever_is_typed_the_form_answers_and_never_fails(
-    case: Any, data: st.DataObject
-) -> None:
+def test_the_form_answers_any_input(case: Any, data: st.DataObject) -> None:
     schema, args = case
     item = an_item(args, args_schema=schema)
     state = untouched(build_form(item).blocks)

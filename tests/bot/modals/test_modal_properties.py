@@ -54,9 +54,7 @@ def test_the_form_for_many_calls_is_accepted_and_tame(values: list[Any]) -> None
 
 @_quick
 @given(approvals(most=3), moments)
-def test_every_page_is_accepted_and_only_the_last_can_approve(
-    approval: Approval, now_ms: int
-) -> None:
+def test_only_the_last_page_can_approve(approval: Approval, now_ms: int) -> None:
     item = approval.items[0]
     count = details.page_count(approval, 0)
 

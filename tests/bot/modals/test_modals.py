@@ -139,9 +139,7 @@ def test_a_modal_reads_as_written_down(name: str) -> None:
         ("details", View.DETAILS),
     ],
 )
-def test_a_modal_is_sealed_for_what_its_submission_does(
-    name: str, purpose: View
-) -> None:
+def test_a_modal_is_sealed_for_its_purpose(name: str, purpose: View) -> None:
     view = VIEWS[name]
     sealed = unseal(view["private_metadata"])
 

@@ -1,9 +1,9 @@
 """HTTP connection to a gateway: sending requests, and the meaning of errors.
 
-Every request may be repeated: the gateway answers equal writes equally. After a broken
-connection it is unknown whether the gateway has acted. Broken connections and requested
-pauses are retried here, within the time for one request. Longer failures are an outage,
-which the caller retries.
+Every request may be repeated: a write takes effect once, by the names in its body.
+After a broken connection it is unknown whether the gateway has acted. Broken
+connections and requested pauses are retried here, within the time for one request.
+Longer failures are an outage, which the caller retries.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ _NOT_NOW = (*_NOT_SENT, aiohttp.ServerTimeoutError)
 """Errors after a long wait, or without a listener: the caller retries later.
 
 After others, such as a kept connection that the gateway closed, it is unknown whether
-the gateway has acted; the next attempt has the same key.
+the gateway has acted; the next attempt is the same request.
 """
 
 Q = TypeVar("Q")

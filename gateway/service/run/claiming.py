@@ -383,7 +383,7 @@ class ClaimService(PolicyService):
         """Decide how a call that was started before continues."""
         loaded, item, request, standing = of
         approval, now_ms = loaded.approval, loaded.now_ms
-        # The same request with the same key: a repeated claim.
+        # A repeated claim of the same attempt.
         if item.owner == request.owner:
             stopped = await self._why_stopped(of)
             if stopped is None:

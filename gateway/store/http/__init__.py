@@ -1,1 +1,1 @@
-"""State of the HTTP API: keys, kept answers, webhook receivers."""
+"""State of the HTTP API: keys, webhook receivers."""

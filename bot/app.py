@@ -18,7 +18,6 @@ from slack_bolt.response import BoltResponse
 
 from keyturn.bot.config import BotConfig
 from keyturn.bot.delivery.publisher import Publisher
-from keyturn.bot.identity import BotToken, Identity, ask_until_answered, identify
 from keyturn.bot.ids import key_id
 from keyturn.bot.ingress import (
     HTTP_PORT,
@@ -38,7 +37,14 @@ from keyturn.bot.listeners.home_tab import follow
 from keyturn.bot.listeners.router import DELIVERY, Bolt
 from keyturn.bot.listeners.standing import check_givers
 from keyturn.bot.reviewers import Reviewers
-from keyturn.bot.web import Slack, SlackRefused
+from keyturn.bot.web import (
+    BotToken,
+    Identity,
+    Slack,
+    SlackRefused,
+    ask_until_answered,
+    identify,
+)
 from keyturn.gateway.approvals.events import SecurityEvent, SecurityKind
 from keyturn.gateway.client.outgoing import outgoing
 from keyturn.gateway.clock import now_s

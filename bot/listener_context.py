@@ -17,12 +17,11 @@ from typing import LiteralString
 from keyturn.bot.blocks import Block, notice
 from keyturn.bot.cards.frame import Frame
 from keyturn.bot.config import BotConfig
-from keyturn.bot.identity import BotToken
 from keyturn.bot.limits import HomeUpdates
 from keyturn.bot.payload import Clicked, Command
 from keyturn.bot.reviewers import Reviewers
 from keyturn.bot.text import Label, Template, escape_mrkdwn, label, template
-from keyturn.bot.web import Slack, SlackError
+from keyturn.bot.web import BotToken, Slack, SlackError
 from keyturn.gateway.approvals.decisions import AccountKind, Reviewer
 from keyturn.gateway.approvals.quorum import click_again
 from keyturn.gateway.approvals.record import Approval, Item

@@ -16,9 +16,15 @@ import typer
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver, empty_checkpoint
 
-from keyturn.bot.identity import check_one_workspace
 from keyturn.bot.manifest import DIRECT_MESSAGES, SCOPES
-from keyturn.bot.web import Slack, SlackBody, SlackError, SlackRefused, text_at
+from keyturn.bot.web import (
+    Slack,
+    SlackBody,
+    SlackError,
+    SlackRefused,
+    check_one_workspace,
+    text_at,
+)
 from keyturn.cli import console
 from keyturn.cli.command_context import CommandContext, command_context
 from keyturn.cli.keys import check_keys

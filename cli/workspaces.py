@@ -11,10 +11,9 @@ from pathlib import Path
 from slack_sdk.oauth.installation_store import Installation
 
 from keyturn.bot.app import WorkspaceBot
-from keyturn.bot.installations import Installations
 from keyturn.bot.manifest import INSTALL_PATH
 from keyturn.bot.web import SlackRefused
-from keyturn.bot.workspaces import Workspace, Workspaces
+from keyturn.bot.workspaces import Installations, Workspace, Workspaces
 from keyturn.cli.reviewer_checks import Check, State
 from keyturn.cli.stack import config_of, reviewing
 from keyturn.cli.store_access import open_configured

@@ -40,7 +40,6 @@ from keyturn.bot.delivery.outbox_queue import (
     QueueEntry,
     Urgency,
 )
-from keyturn.bot.identity import Identity
 from keyturn.bot.ids import CARD_EVENT, key_id
 from keyturn.bot.limits import HISTORY, OPEN_DM, POST, UPDATE, Call, Limits
 from keyturn.bot.reviewers import NoAnswer, Reviewers
@@ -49,6 +48,7 @@ from keyturn.bot.web import (
     ABOUT_THE_BLOCKS,
     TOKEN_ERRORS,
     WORKSPACE_ERRORS,
+    Identity,
     MovedChannels,
     RateLimited,
     Slack,

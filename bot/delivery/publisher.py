@@ -56,10 +56,9 @@ from keyturn.bot.delivery.outbox_queue import (
 from keyturn.bot.delivery.queue_sender import QueueSender
 from keyturn.bot.delivery.redacting import Redactor
 from keyturn.bot.delivery.seeded_defects import SeededDefects
-from keyturn.bot.identity import Identity
 from keyturn.bot.limits import Call, HomeUpdates, Limits
 from keyturn.bot.reviewers import Reviewers
-from keyturn.bot.web import Slack
+from keyturn.bot.web import Identity, Slack
 from keyturn.gateway.approvals.events import Event, EventName
 from keyturn.gateway.errors import LeaseLost, StoreUnavailable, ThreadUnavailable
 from keyturn.gateway.failures import any_failure, log_failure

@@ -11,8 +11,8 @@ from typing import Any, cast
 
 from keyturn.bot.app import SlackBot
 from keyturn.bot.config import BotConfig
-from keyturn.bot.identity import Identity
 from keyturn.bot.ids import Action, chosen
+from keyturn.bot.web import Identity
 from keyturn.gateway.approvals.record import Approval, Origin, approval_of
 from keyturn.gateway.config import SlackMode
 from keyturn.gateway.policy.load import load_policy

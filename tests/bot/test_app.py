@@ -11,7 +11,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from keyturn.bot import identity
+from keyturn.bot import web
 from keyturn.bot.config import BotConfig
 from keyturn.bot.ids import Action
 from keyturn.bot.listener_context import Tasks
@@ -81,7 +81,7 @@ async def test_a_start_that_cannot_work_says_what_to_do(
     changes: dict[str, Any],
     words: str,
 ) -> None:
-    monkeypatch.setattr(identity, "START_WITHIN_S", 0.0)
+    monkeypatch.setattr(web, "START_WITHIN_S", 0.0)
     if harm is not None:
         await harm(stack)
 
@@ -106,7 +106,7 @@ async def test_a_slack_that_is_away_while_the_bot_starts_is_asked_again(
     caplog: pytest.LogCaptureFixture,
     method: str,
 ) -> None:
-    monkeypatch.setattr(identity, "_FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr(web, "_FIRST_PAUSE_S", 0.01)
     for fault in ("http_500", "rate_limit", "http_500"):
         stack.sandbox.faults.plan(fault, method)
     stack.sandbox.faults.plan("refuse", "auth.test", error="team_added_to_org")

@@ -7,8 +7,8 @@ import logging
 import aiohttp
 import pytest
 
-from keyturn.bot.identity import CHECKED_S, REJECTED_S
 from keyturn.bot.ids import Action
+from keyturn.bot.web import CHECKED_S, REJECTED_S
 from keyturn.gateway.config import SlackMode
 from keyturn.gateway.protocol.records import ItemState
 from tests.bot.bot_stack import CHANNEL, Stack

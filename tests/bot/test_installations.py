@@ -9,8 +9,8 @@ import pytest
 from slack_sdk.oauth.installation_store import Installation
 from slack_sdk.oauth.token_rotation.async_rotator import AsyncTokenRotator
 
-from keyturn.bot.installations import Installations
 from keyturn.bot.manifest import SCOPES
+from keyturn.bot.workspaces import Installations
 from keyturn.gateway.client.outgoing import outgoing
 from keyturn.gateway.store.store import Store
 from tests.workspaces_world import world

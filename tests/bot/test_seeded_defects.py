@@ -12,10 +12,9 @@ import pytest
 from keyturn.bot.delivery import publisher
 from keyturn.bot.delivery.card_publisher import CardPublisher
 from keyturn.bot.delivery.seeded_defects import SeededDefects
-from keyturn.bot.identity import Identity
 from keyturn.bot.ids import Action
 from keyturn.bot.limits import Limits
-from keyturn.bot.web import Slack
+from keyturn.bot.web import Identity, Slack
 from keyturn.gateway.approvals.decisions import AccountKind, Approve, Click, Reviewer
 from keyturn.gateway.approvals.decisions import Unknown as UnknownApproval
 from keyturn.gateway.approvals.events import EventName

@@ -12,13 +12,13 @@ from aiohttp import web
 
 from keyturn.bot import web as bot_web
 from keyturn.bot.config import BotConfig
-from keyturn.bot.identity import identify
 from keyturn.bot.web import (
     RateLimited,
     Slack,
     SlackError,
     SlackNoResponse,
     SlackRefused,
+    identify,
 )
 from keyturn.gateway.errors import SettingsError
 

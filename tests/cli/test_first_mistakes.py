@@ -15,7 +15,7 @@ import pytest
 
 from keyturn.bot.app import bolt_app
 from keyturn.bot.config import BotConfig
-from keyturn.bot.identity import Identity
+from keyturn.bot.web import Identity
 from keyturn.cli import main
 from keyturn.cli.main import UNEXPECTED, run
 from keyturn.gateway.store.connection import usable

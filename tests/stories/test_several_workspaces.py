@@ -239,9 +239,8 @@ async def test_two_processes_renew_a_token_once(
         await installed(two, a.team)
         await two.serves("A")
         assert refreshes(two) == 0
-    for place in ("workspaces", "installations"):
-        # More than the twelve hours of a token: both renew it at their first look.
-        monkeypatch.setattr(f"keyturn.bot.{place}.RENEWED_BEFORE_MIN", 13 * 60)
+    # More than the twelve hours of a token: both renew it at their first look.
+    monkeypatch.setattr("keyturn.bot.workspaces.RENEWED_BEFORE_MIN", 13 * 60)
     async with AsyncExitStack() as bots:
         ports = (two.port, free_port())
         for bot in (two.running(port) for port in ports):

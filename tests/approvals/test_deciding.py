@@ -88,9 +88,7 @@ def test_unchanged_arguments_are_an_approve_and_not_an_edit() -> None:
         ({**HALF, "smuggled": 1}, ""),
     ],
 )
-def test_an_edit_outside_the_schema_is_refused_at_its_place(
-    args: JsonObject, pointer: str
-) -> None:
+def test_an_edit_outside_the_schema_is_refused(args: JsonObject, pointer: str) -> None:
     result = say(an_approval(), Edit(args=args))
     assert isinstance(result, Invalid)
     assert list(result.errors) == [pointer]
@@ -113,9 +111,7 @@ def test_reject_and_respond_end_the_item_with_their_text() -> None:
 
 @pytest.mark.parametrize("reason", ["", "x" * 3001])
 @pytest.mark.parametrize("refund", ["899", "450"])
-def test_what_is_wrong_with_the_reason_of_an_edit_is_not_told_of_an_argument(
-    refund: str, reason: str
-) -> None:
+def test_a_bad_reason_is_no_problem_of_an_argument(refund: str, reason: str) -> None:
     args: JsonObject = {"refund": "899", "reason": "damaged"}
     item = an_item(args=args, schema=None, requires_reason=(Verb.APPROVE,))
 
@@ -334,9 +330,7 @@ def test_who_changed_a_call_may_still_reject_it_and_not_approve_it(
 
 @pytest.mark.parametrize("state", ItemState)
 @pytest.mark.parametrize("is_late", [False, True])
-def test_an_old_click_is_told_what_a_decision_would_be(
-    state: ItemState, *, is_late: bool
-) -> None:
+def test_an_old_click_gets_its_outcome(state: ItemState, *, is_late: bool) -> None:
     item = an_item().with_(state=state, changed_at_ms=NOW_MS)
     approval = an_approval(item).with_(version=2)
     now_ms = approval.expires_at_ms if is_late else NOW_MS

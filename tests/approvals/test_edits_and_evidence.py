@@ -82,9 +82,7 @@ def test_other_words_in_a_tools_output_stay_as_they_are() -> None:
 
 
 @given(ARGS, ARGS)
-def test_the_patch_turns_requested_into_executed(
-    before: JsonObject, after: JsonObject
-) -> None:
+def test_the_patch_makes_the_executed(before: JsonObject, after: JsonObject) -> None:
     patch = editing.json_patch(before, after)
 
     assert jsonpatch.apply_patch(before, list(patch)) == after
@@ -176,9 +174,7 @@ def test_a_change_of_type_is_a_visible_difference() -> None:
 
 
 @given(ARGS, ARGS)
-def test_every_difference_is_shown_and_nothing_else(
-    before: JsonObject, after: JsonObject
-) -> None:
+def test_every_difference_is_shown(before: JsonObject, after: JsonObject) -> None:
     shown = {name for name, _, _ in evidence.differences(before, after)}
     different = {
         name

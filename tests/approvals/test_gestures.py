@@ -182,9 +182,7 @@ def test_a_manipulated_batch_is_refused_as_a_whole(
 
 
 @pytest.mark.parametrize("partition", [{}, {0: YES}, {0: YES, 9: NO}])
-def test_a_partition_of_other_calls_than_those_that_wait_is_refused(
-    partition: Partition,
-) -> None:
+def test_a_partition_of_other_calls_is_refused(partition: Partition) -> None:
     assert isinstance(decide_batch(a_batch(3), partition), Changed)
 
 

@@ -161,9 +161,7 @@ def test_what_is_kept_is_bounded() -> None:
 
 
 @given(st.lists(st.booleans(), max_size=MOST_QUESTIONS))
-def test_each_question_is_answered_by_the_first_reply_after_it(
-    replies: list[bool],
-) -> None:
+def test_the_first_reply_after_a_question_answers_it(replies: list[bool]) -> None:
     approval = an_approval()
     for n, is_reply in enumerate(replies):
         was, text, ts = approval, f"{n}", f"17.{n}"

@@ -167,9 +167,7 @@ def of_state(state: ItemState, **more: object) -> Approval:
         (ItemState.AUTHORIZED, ItemState.LAPSED),
     ],
 )
-def test_a_call_that_did_not_begin_ends_with_its_thread(
-    before: ItemState, after: ItemState
-) -> None:
+def test_an_unstarted_call_ends_early(before: ItemState, after: ItemState) -> None:
     approval = of_state(before)
     item = left(end_with_thread(approval, approval.items[0], NOW_MS))
     assert (item.state, item.changed_at_ms) == (after, NOW_MS)

@@ -73,9 +73,7 @@ def test_no_vote_is_recorded_while_one_of_its_roles_is_open(decision: Decision) 
     assert left(say(two_people(), decision, other)).votes
 
 
-def test_somebody_who_hands_over_a_queue_unknown_to_slack_leaves_their_roles_open() -> (
-    None
-):
+def test_a_delegator_unknown_to_slack_leaves_their_roles_open() -> None:
     ana = person(ANA, stands_in_for=(person(CHLOE, account=AccountKind.UNKNOWN),))
     assert "who is in senior" in forbidden(say(two_people(), Approve(), ana))
 
@@ -87,9 +85,7 @@ def test_somebody_who_hands_over_a_queue_unknown_to_slack_leaves_their_roles_ope
         person(BEN, unknown="S0SUPPORT", retry_in_s=7),
     ],
 )
-def test_the_last_vote_waits_until_slack_knows_the_earlier_ones(
-    again: Reviewer,
-) -> None:
+def test_the_last_vote_waits_for_slack_to_know_the_others(again: Reviewer) -> None:
     before = person(again.person, "S0SUPPORT")
     first = changed(say(two_people(), Approve(), before)).approval
     chloe = person(CHLOE, "S0SENIOR")
@@ -316,9 +312,7 @@ def test_a_spot_check_is_answered_by_who_holds_the_role_as_far_as_slack_knows() 
 
 
 @pytest.mark.parametrize("is_at_claim", [True, False])
-def test_nobody_stands_in_for_who_changed_the_call_and_may_not_approve_it(
-    *, is_at_claim: bool
-) -> None:
+def test_nobody_stands_in_for_somebody_who_may_not_vote(*, is_at_claim: bool) -> None:
     seniors = builders.SENIOR.with_(users=("U0CHLOE", "U0EVE"))
     one = Requirement(approvals=1, of=(seniors,))
     loose = Requirement(approvals=2, of=(builders.SUPPORT, seniors), also=(one,))

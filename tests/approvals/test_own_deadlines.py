@@ -154,9 +154,7 @@ def test_an_edit_that_raises_one_call_leaves_the_others_their_hour() -> None:
 
 @given(steps, st.integers(1, 6))
 @settings(max_examples=examples(50))
-def test_more_time_is_the_same_for_each_call_up_to_its_own_bound(
-    taken: list[Step], times: int
-) -> None:
+def test_more_time_stops_at_each_calls_bound(taken: list[Step], times: int) -> None:
     approval, now_ms = a_card(), NOW_MS
     for step in taken:
         now_ms += step.after_ms

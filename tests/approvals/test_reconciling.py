@@ -81,9 +81,7 @@ def test_a_note_longer_than_slack_takes_is_refused() -> None:
         reviewer(ANA).with_(unknown_groups=frozenset({"S0SUPPORT"})),
     ],
 )
-def test_the_last_word_waits_until_slack_knows_who_spoke_before(
-    again: Reviewer,
-) -> None:
+def test_the_last_finding_waits_for_slack_to_know_the_others(again: Reviewer) -> None:
     first = changed(found(doubtful(TWO), IN_SUPPORT)).approval
     reason = forbidden(found(first, reviewer(CHLOE), again))
     assert reason.startswith("Slack did not say who is in support, so nothing")

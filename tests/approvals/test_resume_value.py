@@ -70,9 +70,7 @@ def test_there_is_no_answer_while_people_are_asked() -> None:
         ItemState.IN_DOUBT,
     ],
 )
-def test_an_approved_call_is_answered_as_approved_however_far_it_is(
-    state: ItemState,
-) -> None:
+def test_an_approved_call_is_answered_as_approved(state: ItemState) -> None:
     item = in_state(state)
     vote = Vote(by=CHLOE, roles=(), action_hash=item.action_hash, at_ms=1, reason="ok")
     old = vote.with_(action_hash="another", reason="no longer")

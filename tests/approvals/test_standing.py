@@ -121,9 +121,7 @@ def amount(call: Wanted, by: Approval | None = None, now_ms: int = NOW) -> int |
         decision(requirement=OF_GIVERS.with_(also=(ONE_SENIOR,))),
     ],
 )
-def test_what_its_givers_could_not_have_approved_is_not_covered(
-    evaluation: PolicyDecision,
-) -> None:
+def test_givers_cover_only_what_they_could_approve(evaluation: PolicyDecision) -> None:
     assert amount(wanted(evaluation=evaluation)) is None
 
 
@@ -224,9 +222,7 @@ def test_only_an_end_for_a_cause_takes_back_what_it_opened() -> None:
         (MEMBER.with_(account=AccountKind.UNKNOWN), None),
     ],
 )
-def test_it_stands_while_its_givers_hold_their_roles(
-    ana: Reviewer, *, is_given: bool | None
-) -> None:
+def test_it_lasts_as_long_as_its_roles(ana: Reviewer, *, is_given: bool | None) -> None:
     assert still_given(standing(), [ana]) is is_given
 
 

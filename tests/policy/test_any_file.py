@@ -174,9 +174,7 @@ def test_any_tree_is_a_policy_or_its_mistake_has_a_line(text: str) -> None:
 
 @settings(max_examples=examples(150), deadline=None, suppress_health_check=SLOW)
 @given(st.just(EXAMPLE) | trees(), st.lists(CHANGES, min_size=1, max_size=3))
-def test_any_bytes_are_a_policy_or_their_mistake_has_a_line(
-    text: str, changes: list[Change]
-) -> None:
+def test_any_bytes_load_or_have_a_mistake(text: str, changes: list[Change]) -> None:
     found = text.encode("utf-8", "surrogatepass")
     for change in changes:
         found = change(found)
@@ -197,9 +195,7 @@ def test_any_bytes_are_a_policy_or_their_mistake_has_a_line(
         (b"version: 1\n\x07\n", ":2: This is not YAML: unacceptable character"),
     ],
 )
-def test_what_no_editor_shows_is_named_with_its_line_too(
-    found: bytes, said: str
-) -> None:
+def test_a_hidden_mistake_is_named_with_its_line(found: bytes, said: str) -> None:
     answer = opened(found)
 
     assert isinstance(answer, str)

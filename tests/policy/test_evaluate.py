@@ -70,9 +70,7 @@ def names(evaluation: Evaluation) -> list[str]:
         ("unheard_of", Tier.APPROVE),
     ],
 )
-def test_a_listed_tool_gets_its_tier_and_any_other_the_default(
-    tool: str, tier: Tier
-) -> None:
+def test_an_unlisted_tool_has_the_default_tier(tool: str, tier: Tier) -> None:
     assert evaluation_of(tool).tier is tier
 
 
@@ -158,9 +156,7 @@ def test_nothing_below_a_redacted_value_is_shown() -> None:
 
 
 @pytest.mark.parametrize("needs", [("ghost",), ("ghost", "phantom")])
-def test_an_empty_or_unknown_reviewer_list_lets_nobody_approve(
-    needs: tuple[str, ...],
-) -> None:
+def test_an_empty_list_of_reviewers_approves_nothing(needs: tuple[str, ...]) -> None:
     policy = Policy(version=1, tools={"t": ToolRule(needs=needs)})
     anyone = Reviewer(
         team="T1", user="U1", usergroups=frozenset({"S1"}), account=AccountKind.MEMBER

@@ -181,9 +181,7 @@ def test_each_part_can_be_an_argument_of_another_name() -> None:
         ("sql", r"'tools\.mail\.preview' names 'args\.statement', but 'mail'"),
     ],
 )
-def test_a_preview_that_shows_something_else_is_refused(
-    preview: str, problem: str
-) -> None:
+def test_a_wrong_preview_is_refused(preview: str, problem: str) -> None:
     with pytest.raises(PolicyError, match=rf"yml:5: .*{problem}"):
         preview_of(preview, "to", "subject", "body")
 

@@ -81,9 +81,7 @@ def problems(text: str) -> list[str]:
         ("  senior:", "  reviewers: {users: [U0A]}\n  senior:", "'reviewers' is taken"),
     ],
 )
-def test_a_mistake_is_named_with_its_line_and_what_to_write(
-    old: str, new: str, problem: str
-) -> None:
+def test_a_mistake_is_named_with_its_line(old: str, new: str, problem: str) -> None:
     assert old in GOOD
 
     found = problems(GOOD.replace(old, new, 1))
@@ -237,9 +235,7 @@ def test_a_policy_with_every_kind_of_rule_loads() -> None:
         ("pending_per_agent: 5", "pending_per_agent: 0", "'protect.pending_per_agent'"),
     ],
 )
-def test_a_mistake_in_a_rule_is_named_with_its_line_and_what_to_write(
-    old: str, new: str, problem: str
-) -> None:
+def test_a_mistake_in_a_rule_has_its_line(old: str, new: str, problem: str) -> None:
     assert old in RULES
 
     found = problems(RULES.replace(old, new, 1))
@@ -273,9 +269,7 @@ def test_a_rule_of_one_agent_is_checked_against_the_tools_schema() -> None:
         ),
     ],
 )
-def test_a_rule_that_would_take_long_to_try_loads_untried(
-    tried: str, not_tried: str
-) -> None:
+def test_a_slow_rule_loads_untried(tried: str, not_tried: str) -> None:
     text = "version: 1\ntools: {t: {raise: [{to: deny, because: x, when: 'RULE'}]}}"
 
     assert "mixes types" in problems(text.replace("RULE", tried))[0]

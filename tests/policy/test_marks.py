@@ -210,9 +210,7 @@ def test_only_waiting_calls_are_marked_and_an_edit_counts_as_it_would_run() -> N
         max_size=9,
     )
 )
-def test_no_argument_breaks_a_mark_or_adds_text_to_it(
-    rows: list[dict[str, Any]],
-) -> None:
+def test_no_argument_breaks_or_enters_a_mark(rows: list[dict[str, Any]]) -> None:
     approval = refunds(*({"amount": n, **row} for n, row in enumerate(rows)))
 
     for line in mark_lines(approval):

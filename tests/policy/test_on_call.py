@@ -97,9 +97,7 @@ def test_every_moment_lies_in_one_turn(
         ("on_call: seniors", ROTATION.replace("7d", "5m"), "at least an hour"),
     ],
 )
-def test_a_rotation_that_reaches_nobody_is_refused(
-    role: str, rotation: str, said: str
-) -> None:
+def test_an_empty_rotation_is_refused(role: str, rotation: str, said: str) -> None:
     text = f"""\
 version: 1
 defaults: {{needs: senior}}
@@ -269,9 +267,7 @@ def test_a_holiday_is_a_day_of_the_zone() -> None:
     st.integers(0, 23),
     st.integers(0, 23),
 )
-def test_every_weekday_minute_is_in_one_span_or_the_other(
-    now: datetime, start: int, end: int
-) -> None:
+def test_each_minute_is_in_one_span_only(now: datetime, start: int, end: int) -> None:
     if start >= end:
         return
     inside, outside = f"{start:02}:00-{end:02}:00", f"{end:02}:00-{start:02}:00"

@@ -145,9 +145,7 @@ def test_without_facts_only_the_rules_that_need_them_escalate() -> None:
 
 
 @pytest.mark.parametrize("args", [{"id": "1"}, {"id": 1, "extra": 2}])
-def test_arguments_that_do_not_fit_the_policys_schema_escalate(
-    args: JsonObject,
-) -> None:
+def test_arguments_outside_the_schema_escalate(args: JsonObject) -> None:
     assert evaluation_of("typed", id=1).tier is Tier.AUTO
 
     evaluation = evaluate(POLICY, agent="a", tool="typed", args=args, facts=FACTS)

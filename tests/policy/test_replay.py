@@ -270,9 +270,7 @@ tools:
         (["item.rejected"], Tier.APPROVE),
     ],
 )
-def test_what_became_of_the_same_call_is_taken_from_the_log(
-    ends: list[str], tier: Tier
-) -> None:
+def test_the_log_says_how_the_same_call_ended(ends: list[str], tier: Tier) -> None:
     rows = [opened(0, "ap_1.0", 10)]
     rows += [row(end, 1, "ap_1.0") for end in ends]
     rows += [opened(2, "ap_2.0", 20), opened(24 * 60 + 2, "ap_3.0", 30)]

@@ -94,9 +94,7 @@ HELD = st.dictionaries(
 
 
 @given(HELD)
-def test_all_needs_people_of_its_own_for_each_part(
-    held: Mapping[str, set[str]],
-) -> None:
+def test_all_needs_other_people_for_each_part(held: Mapping[str, set[str]]) -> None:
 
     is_met = counted(required(POLICY, ("three",)), held).is_met
 
@@ -236,9 +234,7 @@ def test_explain_says_in_words_who_has_to_agree() -> None:
         ("agents: {a: {tools: {t: {tier: auto}}}}", "8: 'agents.a.tools.t.tier' is"),
     ],
 )
-def test_a_requirement_that_leads_nowhere_is_refused_with_its_line(
-    text: str, said: str
-) -> None:
+def test_a_requirement_that_leads_nowhere_is_refused(text: str, said: str) -> None:
     assert any(said in one for one in problems(HEAD + text)), problems(HEAD + text)
 
 
@@ -349,9 +345,7 @@ def test_a_tier_silences_every_part_of_a_requirement() -> None:
 
 
 @pytest.mark.parametrize("pair", [*product(Notify, repeat=2)])
-def test_of_two_demands_the_one_that_reaches_people_best_wins(
-    pair: tuple[Notify, Notify],
-) -> None:
+def test_the_demand_that_reaches_people_wins(pair: tuple[Notify, Notify]) -> None:
     first, second = (
         Requirement(
             approvals=1, of=(Role(name="support", users=("U0ANA",), notify=one),)
@@ -378,9 +372,7 @@ def test_of_two_demands_the_one_that_reaches_people_best_wins(
     ],
     ids=["unknown", "reminded"],
 )
-def test_what_contradicts_it_is_refused_with_what_to_do(
-    old: str, new: str, said: str
-) -> None:
+def test_a_contradiction_is_refused_with_advice(old: str, new: str, said: str) -> None:
     assert old in BY_WAYS
 
     with pytest.raises(BadPolicy) as found:

@@ -49,9 +49,7 @@ def policy_of(rule: str, more: str = "", key: str = "allow_similar") -> str:
         ),
     ],
 )
-def test_what_could_never_be_shared_is_refused(
-    rule: str, more: str, words: str
-) -> None:
+def test_an_impossible_rule_is_refused(rule: str, more: str, words: str) -> None:
     with pytest.raises(BadPolicy, match=re.escape(words)):
         load_policy(policy_of(rule, more, "batch"), "policy.yml")
 
@@ -124,9 +122,7 @@ def bounds(**changes: object) -> Bounds:
         ({"tool": "other"}, Tier.DENY),
     ],
 )
-def test_nobody_gives_more_than_the_policy_says(
-    changes: dict[str, object], tier: Tier
-) -> None:
+def test_nobody_exceeds_the_policy(changes: dict[str, object], tier: Tier) -> None:
     policy = load_policy(policy_of(GOOD), "policy.yml")
 
     found = evaluate_standing(
@@ -163,9 +159,7 @@ def test_a_proposal_of_another_policy_is_denied() -> None:
     ("same_by", "are_meant"),
     [("", False), ("args.customer", True), ("args.order", False)],
 )
-def test_a_repetition_is_meant_only_where_all_calls_are_the_same(
-    same_by: str, *, are_meant: bool
-) -> None:
+def test_a_repetition_needs_equal_calls(same_by: str, *, are_meant: bool) -> None:
     more = f"    same_by: {same_by}\n" if same_by else ""
     policy = load_policy(policy_of(GOOD, more), "policy.yml")
 
@@ -192,9 +186,7 @@ def test_a_repetition_is_meant_only_where_all_calls_are_the_same(
         (1e300, None),
     ],
 )
-def test_an_amount_is_read_exactly_or_not_at_all(
-    value: JsonValue, micro: int | None
-) -> None:
+def test_an_amount_is_exact_or_unread(value: JsonValue, micro: int | None) -> None:
     assert exact_micro(value) == micro
 
 

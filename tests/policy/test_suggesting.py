@@ -130,9 +130,7 @@ def test_the_command_says_what_to_write(
         max_size=40,
     )
 )
-def test_the_rule_lets_run_what_was_approved_and_nothing_else(
-    calls: list[tuple[str, float]],
-) -> None:
+def test_the_rule_covers_what_was_approved_only(calls: list[tuple[str, float]]) -> None:
     lines = [row(n, name, {"kg": kg}) for n, (name, kg) in enumerate(calls)]
     rows = rows_of(*lines)
 

@@ -180,9 +180,7 @@ def test_values_read_as_people_write_them(
         ("2026-11-03 or later", "date"),
     ],
 )
-def test_a_value_that_does_not_fit_its_format_is_left_as_it_is(
-    value: JsonValue, name: str
-) -> None:
+def test_a_value_that_fits_no_format_is_unchanged(value: JsonValue, name: str) -> None:
     assert formatted(value, name) is None
 
 

@@ -66,9 +66,7 @@ def test_triage_is_asked_about_the_tier_that_a_call_has() -> None:
         ("agents: {night: {tools: {pay: {tier: approve}}}}", False),
     ],
 )
-def test_a_policy_knows_whether_triage_is_asked_of_any_call(
-    rest: str, *, is_asked: bool
-) -> None:
+def test_a_policy_knows_whether_it_uses_triage(rest: str, *, is_asked: bool) -> None:
     assert load_policy(f"version: 1\n{rest}\n", "p.yml").asks_triage is is_asked
 
 

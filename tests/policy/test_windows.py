@@ -111,9 +111,7 @@ def test_nobody_who_asked_is_a_problem_of_a_window_by_requester() -> None:
         ("\uff17", 7),
     ],
 )
-def test_spellings_of_one_resource_share_a_total(
-    one: JsonValue, other: JsonValue
-) -> None:
+def test_spellings_of_a_resource_share_totals(one: JsonValue, other: JsonValue) -> None:
     assert window_key(one) == window_key(other)
 
 
@@ -125,9 +123,7 @@ def test_other_resources_do_not(one: JsonValue, other: JsonValue) -> None:
 
 
 @given(st.decimals(0, 9_000_000_000, places=9), st.booleans())
-def test_every_amount_is_its_nearest_millionth(
-    amount: Decimal, as_text: object
-) -> None:
+def test_amounts_are_nearest_millionths(amount: Decimal, as_text: object) -> None:
     value: JsonValue = f"{amount:f}" if as_text else float(amount)
 
     found = micro(value)
@@ -148,9 +144,7 @@ JSON = st.recursive(
 
 
 @given(st.dictionaries(st.sampled_from(["customer", "money", "x"]), JSON))
-def test_whatever_the_arguments_every_window_counts_or_says_why(
-    args: dict[str, JsonValue],
-) -> None:
+def test_every_window_counts_or_says_why_not(args: dict[str, JsonValue]) -> None:
     found = window_uses(POLICY, agent="a", tool="refund", args=args, requester="U1")
 
     assert len(found.uses) + len(found.problems) == 4
@@ -207,9 +201,7 @@ def test_what_a_tool_reads_as_one_integer_has_one_key(text: str) -> None:
     st.characters(categories=["Cf"]) | st.sampled_from("\u115f\u3164\ufe0f\x07"),
     st.integers(0, 8),
 )
-def test_no_invisible_character_makes_another_resource(
-    text: str, invisible: str, place: int
-) -> None:
+def test_no_hidden_character_splits_them(text: str, invisible: str, place: int) -> None:
     split = text[:place] + invisible + text[place:]
 
     assert key_of(split) == key_of(text)

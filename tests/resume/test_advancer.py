@@ -117,9 +117,7 @@ def asking(verdicts: Sequence[Verdict]) -> ThreadState:
     return ThreadState(exists=True, pending=tuple(pending), has_tasks=True)
 
 
-async def test_a_thread_that_does_not_exist_is_never_resumed(
-    advancer: Advancer, at: RunRef
-) -> None:
+async def test_a_missing_thread_is_not_resumed(advancer: Advancer, at: RunRef) -> None:
     runner = Scripted(ThreadState(exists=False))
 
     await advancer.forward(at, runner)
@@ -256,9 +254,7 @@ async def test_a_stuck_thread_still_takes_a_new_message(
     assert runner.asked == ["nudge", "start"]
 
 
-async def test_last_words_are_told_once_a_checkpoint_and_never_cut_silently(
-    store: Store, at: RunRef
-) -> None:
+async def test_last_words_are_posted_once_and_whole(store: Store, at: RunRef) -> None:
     assert await announce_end(store, KEYS, at, "c1", "x" * (MAX_CHARS + 5))
     assert not await announce_end(store, KEYS, at, "c1", "again")
     assert await announce_end(store, KEYS, at, "c2", "more")
@@ -304,9 +300,7 @@ async def test_a_thread_goes_on_without_a_record_that_is_damaged_while_it_waits(
     assert (state, runner.asked) == (FINISHED, ["resume 1"])
 
 
-async def test_who_lost_the_lease_tells_no_end_over_what_came_after(
-    stack: Stack, at: RunRef
-) -> None:
+async def test_a_lost_lease_ends_no_later_run(stack: Stack, at: RunRef) -> None:
     async def late() -> None:
         await stack.store.conn.command("DEL", KEYS.lease(at.agent, at.thread))
         await under_lease(stack.store, KEYS, at, newer)
@@ -341,9 +335,7 @@ async def test_a_run_that_begins_right_after_the_end_was_told_keeps_its_people(
     assert await stack.store.conn.command("PTTL", facts) == -1, "it is kept for the run"
 
 
-async def test_the_people_of_a_run_that_ended_are_kept_for_a_time(
-    stack: Stack, at: RunRef
-) -> None:
+async def test_an_ended_run_keeps_its_people_a_while(stack: Stack, at: RunRef) -> None:
     threads = stack.store.threads
     where = (KEYS, at.agent, at.thread)
     await threads.open_run(*where, has_past=False)

@@ -60,9 +60,7 @@ async def test_a_decided_item_answers_the_question_about_it(stack: Stack) -> Non
     assert answers.without(set(answers.fingerprint.values())).ready == {}
 
 
-async def test_questions_that_are_not_about_this_call_get_no_answer(
-    stack: Stack,
-) -> None:
+async def test_another_calls_questions_get_no_answer(stack: Stack) -> None:
     item, question = await decided(stack)
     asked = cast("dict[str, object]", question.value)
 
@@ -97,9 +95,7 @@ async def test_a_question_about_what_nobody_knows_ends_and_nothing_runs_by_it(
     assert "has no record of this call" in str(answer["message"])
 
 
-async def test_a_doubt_that_nobody_knows_ends_without_a_word_of_people(
-    stack: Stack,
-) -> None:
+async def test_an_unknown_doubt_ends_without_words_of_people(stack: Stack) -> None:
     item, _ = await decided(stack)
     await lose_records(stack.store.conn)
     value = {
@@ -119,9 +115,7 @@ async def test_a_doubt_that_nobody_knows_ends_without_a_word_of_people(
     assert "reviewer" not in told
 
 
-async def test_a_thread_whose_approval_the_store_lost_ends_with_the_next_message(
-    stack: Stack,
-) -> None:
+async def test_a_thread_of_a_lost_approval_ends_at_a_message(stack: Stack) -> None:
     async with stack.working():
         await stack.ask(REFUND)
         await stack.asked()
@@ -138,9 +132,7 @@ async def test_a_thread_whose_approval_the_store_lost_ends_with_the_next_message
         await stack.idle()
 
 
-async def test_an_answer_that_the_agent_would_refuse_is_never_sent(
-    stack: Stack,
-) -> None:
+async def test_an_answer_the_agent_would_refuse_is_not_sent(stack: Stack) -> None:
     item, question = await decided(stack)
     narrow: JsonObject = {"type": "object", "required": ["more"]}
     broken: JsonObject = {"type": 7}

@@ -149,9 +149,7 @@ async def _opened(store: Store, place: Path) -> AsyncGenerator[Stage]:
         yield Stage(store, saver, gateway)
 
 
-async def test_a_call_is_not_repeated_by_who_takes_over_from_a_paused_process(
-    stage: Stage,
-) -> None:
+async def test_a_paused_processs_call_is_not_repeated(stage: Stage) -> None:
     second = await stage.start("count")
 
     await stage.under(lambda: second.nudge("t1", key="k"))
@@ -163,9 +161,7 @@ async def test_a_call_is_not_repeated_by_who_takes_over_from_a_paused_process(
     assert await stage.words() == texts.CUT_OFF
 
 
-async def test_a_call_that_may_be_repeated_runs_again_under_the_same_key(
-    stage: Stage,
-) -> None:
+async def test_a_repeatable_call_has_the_same_key(stage: Stage) -> None:
     second = await stage.start("poll")
     stage.has_begun.clear()
 
@@ -212,9 +208,7 @@ async def test_a_notified_call_is_not_repeated_when_its_owner_was_killed(
         assert await stage.words() == texts.CUT_OFF
 
 
-async def test_an_agent_inside_a_call_goes_on_that_was_cut_off_after_a_pause(
-    stage: Stage,
-) -> None:
+async def test_an_inner_agent_goes_on_after_a_pause(stage: Stage) -> None:
     one = stage.runner()
     await stage.under(lambda: one.start("t1", '[["consult", {}]]', key="k"))
     [question] = (await one.probe("t1")).pending

@@ -29,9 +29,7 @@ from tests.conftest import eventually
 from tests.resume.postgres_server import fresh_database
 
 
-async def test_sqlite_is_made_ready_for_several_processes_of_one_user(
-    tmp_path: Path,
-) -> None:
+async def test_sqlite_serves_several_processes_of_one_user(tmp_path: Path) -> None:
     place = tmp_path / "deep" / "checkpoints.db"
 
     async with open_checkpoints(str(place)):
@@ -71,9 +69,7 @@ async def test_a_file_that_another_process_keeps_locked_is_not_to_be_replaced(
                 pass
 
 
-async def test_postgres_without_its_packages_names_the_extra(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(name: str) -> None:
         raise ImportError(name)
 
@@ -86,9 +82,7 @@ async def test_postgres_without_its_packages_names_the_extra(
             pass
 
 
-async def test_gateways_that_start_together_on_a_fresh_postgres_all_start(
-    postgres: str,
-) -> None:
+async def test_gateways_share_a_fresh_postgres_at_start(postgres: str) -> None:
     fresh = fresh_database(postgres)
 
     async def start() -> None:
@@ -119,9 +113,7 @@ async def test_a_user_that_may_create_no_tables_is_told_so(postgres: str) -> Non
             pass
 
 
-async def test_a_password_that_postgres_refuses_is_reported_at_once_and_hidden() -> (
-    None
-):
+async def test_a_refused_password_is_reported_and_hidden() -> None:
     async def refuse(
         reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:

@@ -108,9 +108,7 @@ async def stack(store: Store, tmp_path: Path) -> AsyncGenerator[Nested]:
         yield Nested(store, Runner(attached(graph, saver)))
 
 
-async def test_an_agent_of_another_name_inside_a_tool_is_answered(
-    stack: Nested,
-) -> None:
+async def test_an_inner_agent_of_another_name_is_answered(stack: Nested) -> None:
     async with stack.working():
         item = await stack.delegated()
 
@@ -125,9 +123,7 @@ async def test_an_agent_of_another_name_inside_a_tool_is_answered(
     assert approval.origin is not None
 
 
-async def test_a_second_agent_in_one_tool_is_not_ended_by_the_first(
-    stack: Nested,
-) -> None:
+async def test_two_agents_in_one_tool_end_separately(stack: Nested) -> None:
     stack.with_graph(sample_tools.graph(delegate_twice))
     async with stack.working():
         await stack.ask(("delegate", {"task": ONE}))
@@ -181,9 +177,7 @@ async def states(tk: Keyturn) -> list[ItemState]:
     return [item.state for item in await items_of(tk)]
 
 
-async def test_what_waits_in_a_deleted_thread_is_superseded_and_a_late_click_refused(
-    tk: Keyturn,
-) -> None:
+async def test_a_deleted_threads_calls_are_superseded(tk: Keyturn) -> None:
     run, item = await waiting(tk)
 
     await tk.delete(GRAPH, **AT)

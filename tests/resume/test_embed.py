@@ -51,9 +51,7 @@ from tests.store_secrets import SECRETS
 CALL = json.dumps([("refund", {"order": "78291", "amount": 1})])
 
 
-async def test_a_run_waits_for_the_approval_and_returns_the_final_state(
-    opened: Open,
-) -> None:
+async def test_a_run_waits_and_returns_the_final_state(opened: Open) -> None:
     async with opened() as tk:
         run = begin(tk, sample_tools.graph, refund())
         item = await asked(tk)
@@ -68,9 +66,7 @@ async def test_a_run_waits_for_the_approval_and_returns_the_final_state(
 
 
 @pytest.mark.slow
-async def test_a_program_that_died_goes_on_waiting_with_the_same_call(
-    opened: Open,
-) -> None:
+async def test_a_restarted_program_waits_for_the_same_call(opened: Open) -> None:
     async with opened() as tk:
         run = begin(tk, sample_tools.graph, refund())
         item = await asked(tk)
@@ -99,9 +95,7 @@ async def test_another_input_supersedes_what_waits(opened: Open) -> None:
         assert sample_tools.ledger() == []
 
 
-async def test_the_same_input_is_one_turn_unless_its_message_has_another_id(
-    opened: Open,
-) -> None:
+async def test_the_same_input_is_one_turn(opened: Open) -> None:
     def hello(**more: str) -> dict[str, Any]:
         return {"messages": [{"role": "user", "content": "hello", **more}]}
 
@@ -157,9 +151,7 @@ async def test_an_agent_that_calls_itself_otherwise_is_named(opened: Open) -> No
             assert await tk.pending(thread_id="t1", agent=name) == ()
 
 
-async def test_without_thread_and_input_there_is_nothing_to_wait_for(
-    opened: Open,
-) -> None:
+async def test_a_run_needs_a_thread_or_an_input(opened: Open) -> None:
     async with opened() as tk:
         with pytest.raises(ThreadUnavailable, match="no thread 'new'"):
             await tk.run(sample_tools.graph, thread_id="new", agent="shop")
@@ -169,9 +161,7 @@ def ask(_: MessagesState) -> dict[str, Any]:
     return {"messages": [("user", interrupt("your name?"))]}
 
 
-async def test_a_question_that_is_not_ours_is_handed_to_the_caller(
-    opened: Open,
-) -> None:
+async def test_a_foreign_question_goes_to_the_caller(opened: Open) -> None:
     builder: Any = StateGraph(MessagesState)
     builder.add_node("ask", ask)
     builder.set_entry_point("ask")
@@ -182,9 +172,7 @@ async def test_a_question_that_is_not_ours_is_handed_to_the_caller(
 
 
 @pytest.mark.slow
-async def test_settings_bring_their_policy_and_their_agents(
-    store: Store, tmp_path: Path
-) -> None:
+async def test_settings_have_policy_and_agents(store: Store, tmp_path: Path) -> None:
     (tmp_path / "agent.py").write_text(
         "from tests.resume.sample_tools import graph\n", encoding="utf-8"
     )

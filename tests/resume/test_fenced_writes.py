@@ -107,9 +107,7 @@ async def both(*work: Awaitable[None]) -> list[BaseException | None]:
     return await asyncio.gather(*work, return_exceptions=True)
 
 
-async def test_a_lost_lease_keeps_nothing_and_takes_no_other_along(
-    database: Database,
-) -> None:
+async def test_a_lost_lease_writes_nothing_and_fails_alone(database: Database) -> None:
     late, newer, other = lease_of("t1"), lease_of("t1", 3), lease_of("t2")
     await database.known(late, newer, other)
 
@@ -156,9 +154,7 @@ async def test_a_write_that_fails_leaves_nothing_and_takes_no_other_along(
 
 
 @pytest.mark.parametrize("database", ["sqlite"], indirect=True)
-async def test_a_write_to_sqlite_ends_without_the_caller_that_was_cancelled(
-    database: Database,
-) -> None:
+async def test_a_cancelled_caller_does_not_cancel_sqlite(database: Database) -> None:
     lease, saver = lease_of("t1"), database.saver
     await database.known(lease)
     async with saver.lock:  # type: ignore[attr-defined]
@@ -174,9 +170,7 @@ async def test_a_write_to_sqlite_ends_without_the_caller_that_was_cancelled(
 
 
 @pytest.mark.parametrize("database", ["postgres"], indirect=True)
-async def test_a_write_to_postgres_that_is_cancelled_halfway_leaves_nothing(
-    database: Database,
-) -> None:
+async def test_a_cancelled_postgres_write_leaves_nothing(database: Database) -> None:
     inside, saver, fence = asyncio.Event(), database.saver, PostgresFence()
 
     class Stuck(Put[None]):

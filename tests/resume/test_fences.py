@@ -166,9 +166,7 @@ async def test_nothing_is_deleted_by_a_holder_that_lost_the_lease(
     assert (await other.probe("t1")).final_message == "You said again"
 
 
-async def test_under_a_lost_lease_nothing_is_asked_claimed_or_ended(
-    stack: Stack,
-) -> None:
+async def test_a_lost_lease_asks_claims_and_ends_nothing(stack: Stack) -> None:
     async with stack.working() as gateway:
         await stack.ask(("refund", {"order": "1", "amount": 5.0}))
         [item] = await stack.asked()
@@ -192,9 +190,7 @@ async def test_under_a_lost_lease_nothing_is_asked_claimed_or_ended(
     assert await stack.states() == [ItemState.PENDING]
 
 
-async def test_a_holder_that_is_cut_off_from_the_store_stops_by_its_own_clock(
-    store: Store,
-) -> None:
+async def test_a_holder_without_the_store_stops_by_its_clock(store: Store) -> None:
     async with Proxy(store.conn.url) as cut:
         away = Store(cut.url, secrets=SECRETS, lease_ms=400)
         ended = asyncio.Event()

@@ -172,9 +172,7 @@ UNGATED: dict[str, tuple[Callable[[], Any], str]] = {
 
 
 @pytest.mark.parametrize("shape", UNGATED)
-async def test_a_graph_with_an_ungated_tool_is_refused_with_its_place(
-    shape: str,
-) -> None:
+async def test_an_ungated_tool_is_refused_with_its_place(shape: str) -> None:
     make, place = UNGATED[shape]
 
     with pytest.raises(GraphError, match="can start tools that no gate clears") as told:
@@ -259,9 +257,7 @@ async def test_a_graph_on_another_server_loads_and_is_named(part: object) -> Non
 
 
 @pytest.mark.parametrize("library", ["swarm", "supervisor"])
-async def test_tools_that_only_hand_over_to_another_agent_need_no_gate(
-    library: str,
-) -> None:
+async def test_a_tool_that_hands_over_needs_no_gate(library: str) -> None:
     if library == "swarm":
         to_b = cast("Any", create_handoff_tool)(agent_name="b")
         graph: Any = cast("Any", create_swarm)(

@@ -109,9 +109,7 @@ async def test_a_graph_that_cannot_be_used_is_one_sentence(
 
 
 @pytest.mark.parametrize("body", ["import nothing_here", "raise SystemExit(2)", "("])
-async def test_a_file_that_does_not_import_says_why_and_can_be_mended(
-    tmp_path: Path, body: str
-) -> None:
+async def test_a_file_that_fails_to_import_says_why(tmp_path: Path, body: str) -> None:
     # A module is known by its path, and pytest may use the one of a test before again.
     folder = Path(mkdtemp(dir=tmp_path))
     file = folder / "agent.py"

@@ -84,9 +84,7 @@ def agent(*middleware: Any, model: Any = None, **options: Any) -> Graph:
         agent(interrupt_before=["tools"]),
     ],
 )
-async def test_a_breakpoint_that_can_be_seen_is_refused_before_anything_runs(
-    tk: Keyturn, node: Graph
-) -> None:
+async def test_a_visible_breakpoint_is_refused(tk: Keyturn, node: Graph) -> None:
     with pytest.raises(GraphError, match=r"graph at .inside.*interrupt_before"):
         await tk.run(outer(node), refund(), **AT)
 
@@ -94,9 +92,7 @@ async def test_a_breakpoint_that_can_be_seen_is_refused_before_anything_runs(
     assert await items_of(tk) == []
 
 
-async def test_a_breakpoint_that_cannot_be_seen_holds_all_the_same(
-    tk: Keyturn,
-) -> None:
+async def test_a_hidden_breakpoint_still_holds(tk: Keyturn) -> None:
     HIDDEN["graph"] = stopping(interrupt_before=["danger"])
     graph = outer(hidden)
 
@@ -119,9 +115,7 @@ def beside(node: Any, branch: Any) -> Graph:
     return cast("Graph", builder.compile())
 
 
-async def test_an_answer_for_one_branch_runs_no_other_through_its_breakpoint(
-    tk: Keyturn,
-) -> None:
+async def test_an_answer_runs_its_branch_only(tk: Keyturn) -> None:
     HIDDEN["graph"] = stopping(interrupt_before=["danger"])
     graph = beside(agent(), hidden)
 
@@ -148,9 +142,7 @@ def restless() -> ScriptedModel:
 
 
 @pytest.mark.parametrize("limit", ["recursion", "model calls"])
-async def test_a_limit_that_is_reached_after_an_approval_is_reached_once(
-    tk: Keyturn, limit: str
-) -> None:
+async def test_a_limit_is_reached_once_after_approval(tk: Keyturn, limit: str) -> None:
     model = restless()
     middleware = (
         [ModelCallLimitMiddleware(run_limit=4, exit_behavior="error")]

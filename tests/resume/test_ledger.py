@@ -125,9 +125,7 @@ async def test_a_repeat_that_is_allowed_gets_an_attempt_of_its_own(
 
 
 @pytest.mark.parametrize("outcome", ["written", "moved", "away", "lease lost"])
-async def test_an_attempt_is_free_again_unless_it_was_written(
-    place: Place, outcome: str
-) -> None:
+async def test_an_unwritten_attempt_is_free_again(place: Place, outcome: str) -> None:
     async def write() -> bool:
         if outcome == "away":
             raise StoreUnavailable
@@ -144,9 +142,7 @@ async def test_an_attempt_is_free_again_unless_it_was_written(
         assert await is_free(store, FIRST) is (outcome != "written")
 
 
-async def test_a_caller_that_is_cancelled_leaves_nothing_in_between(
-    place: Place,
-) -> None:
+async def test_a_cancelled_caller_leaves_nothing_in_between(place: Place) -> None:
     began, goes_on = asyncio.Event(), asyncio.Event()
 
     async def write() -> bool:
@@ -181,9 +177,7 @@ async def test_a_claim_that_is_granted_again_is_not_given_back(place: Place) -> 
         assert not await is_free(store, FIRST)
 
 
-async def test_a_process_that_dies_in_between_leaves_a_call_in_doubt(
-    place: Place,
-) -> None:
+async def test_a_process_that_dies_leaves_a_doubt(place: Place) -> None:
     """Nothing is lost and nothing runs twice: people decide whether it runs again."""
     async with place.started(SHORT_MS) as store:
         life = Life(ServiceHarness(store))
@@ -310,9 +304,7 @@ async def test_a_store_whose_clock_is_far_ahead_has_nothing_forgotten(
         assert place.rows("SELECT item FROM keyturn_attempts") == [(0,)]
 
 
-async def test_an_unused_attempt_is_given_back_once_the_ledger_answers(
-    place: Place,
-) -> None:
+async def test_an_unused_attempt_is_given_back(place: Place) -> None:
     async with place.started() as store:
         await ledger_of(store).spend([FIRST], now_ms=1)
         place.rows("ALTER TABLE keyturn_attempts RENAME TO gone")

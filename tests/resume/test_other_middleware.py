@@ -41,9 +41,7 @@ SLOW = [("slow", {"order": "1", "seconds": 0})]
 REFUNDS = [("refund", {"order": order, "amount": 5}) for order in ("1", "2")]
 
 
-async def test_the_error_of_a_limit_withdraws_the_cards_of_its_turn(
-    tk: Keyturn,
-) -> None:
+async def test_a_limits_error_withdraws_its_cards(tk: Keyturn) -> None:
     graph = agent(ToolCallLimitMiddleware(run_limit=1, exit_behavior="error"))
 
     with pytest.raises(Exception, match="limit"):
@@ -64,9 +62,7 @@ class Invoking(AgentMiddleware[Any, Any, Any]):
         return await request.tool.ainvoke(request.tool_call)
 
 
-async def test_a_plain_tool_that_another_middleware_runs_itself_does_not_run(
-    tk: Keyturn,
-) -> None:
+async def test_a_tool_run_by_another_middleware_does_not_run(tk: Keyturn) -> None:
     make = cast("Callable[..., Any]", create_agent)
     graph = make(
         sample_tools.obedient(),
@@ -138,9 +134,7 @@ async def test_a_call_that_is_tried_again_is_asked_about_once_and_runs_once(
     assert bank.reads == fails + 2
 
 
-async def test_a_tool_is_in_doubt_after_an_outage_of_an_agent_inside_it(
-    tk: Keyturn,
-) -> None:
+async def test_an_outage_of_an_inner_agent_leaves_a_doubt(tk: Keyturn) -> None:
     """It has begun, and only people can determine its result."""
     inner = paying(Bank(1), Twice(), None)
 

@@ -51,9 +51,7 @@ def stock(**options: Any) -> tuple[Agent, Any]:
 
 
 @pytest.mark.parametrize("mode", ["batched", "per_call"])
-async def test_a_run_waits_for_people_and_hands_their_decision_over(
-    tk: Keyturn, mode: str
-) -> None:
+async def test_a_run_hands_peoples_decision_over(tk: Keyturn, mode: str) -> None:
     agent, graph = stock(mode=mode)
     call = {"name": "pay", "args": {"order": "7", "amount": 7.0}}
     run = begin(tk, graph, agent.given([call]))
@@ -99,9 +97,7 @@ async def test_a_plain_question_that_nobody_answers_is_left_to_the_program(
             await begin(tk, plain(), {"said": []})
 
 
-async def test_without_the_setting_a_program_gets_the_question_itself(
-    store: Store, tmp_path: Path
-) -> None:
+async def test_a_program_may_get_the_question(store: Store, tmp_path: Path) -> None:
     options = {"ungated": {"shop": ["pay", "look"]}}
     agent, graph = stock()
     async with in_process(store, tmp_path, policy=RULES, **options) as tk:

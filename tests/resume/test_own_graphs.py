@@ -104,9 +104,7 @@ async def test_a_graph_built_for_a_request_serves_no_other_thread(
 
 
 @pytest.mark.slow
-async def test_config_and_context_of_a_run_reach_a_tool_after_the_wait(
-    opened: Open,
-) -> None:
+async def test_config_and_context_reach_a_tool_after_the_wait(opened: Open) -> None:
     class Seen(BaseCallbackHandler):
         def __init__(self) -> None:
             self.tags: list[str] = []

@@ -131,9 +131,7 @@ async def _never(_lease: Lease, _above: int) -> int:
 
 
 @pytest.mark.parametrize("mode", ["session", "transaction"])
-async def test_runs_work_side_by_side_behind_a_pooler(
-    pooled: Pooled, mode: str
-) -> None:
+async def test_runs_work_concurrently_behind_poolers(pooled: Pooled, mode: str) -> None:
     url = pooled(mode)
 
     await asyncio.gather(*(_run_beside_others(url, number) for number in range(3)))
@@ -142,9 +140,7 @@ async def test_runs_work_side_by_side_behind_a_pooler(
     assert found == "AsyncPostgresSaver behind a pooler"
 
 
-async def test_a_pooler_of_statements_is_refused_with_what_to_change(
-    pooled: Pooled,
-) -> None:
+async def test_a_statement_pooler_is_refused_with_advice(pooled: Pooled) -> None:
     with pytest.raises(SettingsError, match="pool sessions or transactions"):
         async with open_checkpoints(pooled("statement")):
             pass

@@ -81,9 +81,7 @@ async def test_the_requesters_answers_are_the_result_of_the_call(shop: Stack) ->
 
 
 @pytest.mark.parametrize("by", [REQUESTER, ANA])
-async def test_a_skipped_question_does_not_hold_up_the_agent(
-    shop: Stack, by: Reviewer
-) -> None:
+async def test_a_skipped_question_holds_nothing_up(shop: Stack, by: Reviewer) -> None:
     async with shop.working():
         await shop.ask(asking(NAME))
         [item] = await shop.asked()

@@ -49,9 +49,7 @@ async def all_ended(stack: Stack) -> bool:
 
 
 @pytest.mark.slow
-async def test_a_thread_whose_record_is_lost_is_told_so_and_ends(
-    stack: Stack,
-) -> None:
+async def test_a_thread_of_a_lost_record_is_told_and_ends(stack: Stack) -> None:
     await waits(stack)
     await stack.store.conn.command("FLUSHALL")
 
@@ -132,9 +130,7 @@ async def test_a_thread_that_was_cut_off_is_queued_while_no_process_runs_it(
     assert (taken.job.kind, taken.job.thread) == (JobKind.RESUME, "t1")
 
 
-async def test_a_thread_that_another_gateways_checkpoints_may_have_is_not_ended(
-    stack: Stack,
-) -> None:
+async def test_a_thread_another_gateway_may_have_goes_on(stack: Stack) -> None:
     await waits(stack)
     await stack.runner.delete("t1")
 
@@ -181,9 +177,7 @@ async def test_an_error_about_one_thread_keeps_no_other_from_being_found(
     assert [gap.thread for gap in gaps] == ["t2"]
 
 
-async def test_threads_of_agents_that_run_elsewhere_are_counted_and_left(
-    stack: Stack,
-) -> None:
+async def test_threads_of_other_programs_are_counted_and_left(stack: Stack) -> None:
     await waits(stack)
     await stack.store.conn.command("FLUSHALL")
     stack.runners = {"other": stack.runner}

@@ -65,9 +65,7 @@ class Cut:
         return reply
 
 
-async def test_two_workers_with_the_same_checkpoints_run_a_thread_once(
-    store: Store, tmp_path: Path
-) -> None:
+async def test_two_workers_run_a_thread_once(store: Store, tmp_path: Path) -> None:
     async with AsyncExitStack() as stack:
         workers = [
             await stack.enter_async_context(
@@ -111,9 +109,7 @@ async def test_a_thread_outlives_a_gateway_that_is_away(
     assert len(sample_tools.ledger()) == 1
 
 
-async def test_a_refused_key_ends_the_run_at_once_and_another_goes_on(
-    store: Store, tmp_path: Path
-) -> None:
+async def test_a_refused_key_ends_its_run_alone(store: Store, tmp_path: Path) -> None:
     async with remote_program(store, RULES, tmp_path, retries=AT_ONCE) as tk:
         run = begin(tk, sample_tools.graph, refund())
         item = await asked(tk)

@@ -88,9 +88,7 @@ async def until(stack: Stack, states: list[ItemState]) -> None:
 
 
 @pytest.mark.slow
-async def test_an_older_store_says_of_a_call_that_ran_that_nobody_knows(
-    tmp_path: Path,
-) -> None:
+async def test_an_older_store_doubts_a_call_that_ran(tmp_path: Path) -> None:
     async with on_disk(tmp_path) as stack:
         await waits(stack)
     copied(tmp_path, "valkey")
@@ -173,9 +171,7 @@ async def test_the_side_that_went_back_is_named(
             assert await consistency_of(stack) is Consistency.SAME
 
 
-async def test_two_stores_share_checkpoints_without_doubting_each_other(
-    tmp_path: Path, store: Store
-) -> None:
+async def test_stores_may_share_checkpoints(tmp_path: Path, store: Store) -> None:
     async with (
         EmbeddedEngine(tmp_path / "valkey") as engine,
         open_checkpoints(str(tmp_path / "checkpoints.sqlite")) as saver,

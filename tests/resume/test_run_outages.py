@@ -363,9 +363,7 @@ async def test_a_parked_run_is_forgotten_when_its_approvals_are(stack: Stack) ->
 
 
 @pytest.mark.parametrize("state", ["pending", "in_doubt"])
-async def test_a_run_is_kept_while_people_have_to_say_something(
-    stack: Stack, state: str
-) -> None:
+async def test_a_run_that_people_owe_a_word_is_kept(stack: Stack, state: str) -> None:
     async with stack.working():
         await stack.ask(REFUND)
         [item] = await stack.asked()

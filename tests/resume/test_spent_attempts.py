@@ -332,9 +332,7 @@ async def test_no_older_record_runs_a_call_again(
             assert not (is_handed and isinstance(reply, InDoubt)), f"copy {index}"
 
 
-async def test_a_hand_over_whose_process_died_in_the_claim_is_made_by_the_next(
-    started: Started,
-) -> None:
+async def test_the_next_process_finishes_a_dead_hand_over(started: Started) -> None:
     """Its ledger has the claim, and its record does not, as after a kill in between."""
     async with started() as store:
         lived = Life(ServiceHarness(store))
@@ -352,9 +350,7 @@ async def test_a_hand_over_whose_process_died_in_the_claim_is_made_by_the_next(
         assert await harness.agents.hand_over(end)
 
 
-async def test_a_turn_submitted_again_to_an_empty_store_runs_nothing_twice(
-    started: Started,
-) -> None:
+async def test_an_empty_store_runs_no_turn_twice(started: Started) -> None:
     """After a restore from before the turn, or long after everything was forgotten."""
     async with started() as store:
         lived = Life(ServiceHarness(store))
@@ -371,9 +367,7 @@ async def test_a_turn_submitted_again_to_an_empty_store_runs_nothing_twice(
         assert not isinstance(reply, Claimed)
 
 
-async def test_a_newer_approval_of_an_older_record_asks_whether_it_ran(
-    started: Started,
-) -> None:
+async def test_an_older_record_asks_whether_it_ran(started: Started) -> None:
     async with started() as store:
         lived = Life(ServiceHarness(store))
         await lived.asks()
@@ -460,9 +454,7 @@ async def test_a_standing_approval_that_ended_covers_no_call_again(
         assert (await harness.item(verdict.item_id)).state is not ItemState.AUTHORIZED
 
 
-async def test_an_older_standing_approval_covers_no_further_call(
-    started: Started,
-) -> None:
+async def test_an_older_standing_approval_covers_no_more(started: Started) -> None:
     """Its record had uses left; the ledger has the calls that used them."""
     async with started() as store:
         harness = allowing(store)

@@ -63,9 +63,7 @@ async def threads_in(file: Path) -> int:
     return int(count)
 
 
-async def test_two_openings_and_another_process_beside_them_keep_every_thread(
-    file: Path,
-) -> None:
+async def test_concurrent_openings_keep_every_thread(file: Path) -> None:
     async with open_checkpoints(str(file)) as saver:
         await keep_step(saver, "first")
         await keep_steps(str(file), "second")
@@ -207,9 +205,7 @@ class _Synchronous(BaseCheckpointSaver[str]):
     """A checkpointer of a program's own, without asynchronous methods."""
 
 
-async def test_a_synchronous_checkpointer_is_refused_in_a_clear_sentence(
-    store: Store, tmp_path: Path
-) -> None:
+async def test_a_sync_checkpointer_is_refused(store: Store, tmp_path: Path) -> None:
     asked: Any = {"messages": [{"role": "user", "content": "hello"}]}
     with SyncSqliteSaver.from_conn_string(str(tmp_path / "own.sqlite")) as own:
         for saver in (own, _Synchronous()):

@@ -102,9 +102,7 @@ async def pending(stack: Stack) -> list[Item]:
     return [item for item in await stack.items() if item.is_pending]
 
 
-async def test_an_approved_call_is_handed_over_and_runs_once(
-    stack: Stack, agent: Agent
-) -> None:
+async def test_an_approved_call_runs_once(stack: Stack, agent: Agent) -> None:
     async with stack.working():
         await stack.say(calls_of(agent, PAY))
         [item] = await waits(stack)
@@ -141,9 +139,7 @@ async def test_every_other_decision_reaches_the_agent_in_its_own_words(
     assert not agent.effects or json.dumps(agent.effects[0][1]["amount"]) == "7.0"
 
 
-async def test_an_expired_call_is_refused_and_the_agent_goes_on(
-    stack: Stack, agent: Agent
-) -> None:
+async def test_an_expired_call_is_refused(stack: Stack, agent: Agent) -> None:
     stack.policy = SHORT
     async with stack.working():
         await stack.say(calls_of(agent, PAY))
@@ -153,9 +149,7 @@ async def test_an_expired_call_is_refused_and_the_agent_goes_on(
     assert await stack.states() == [ItemState.EXPIRED]
 
 
-async def test_a_call_that_the_policy_lets_run_asks_nobody(
-    stack: Stack, agent: Agent
-) -> None:
+async def test_an_auto_call_asks_nobody(stack: Stack, agent: Agent) -> None:
     async with stack.working():
         await stack.say(calls_of(agent, {**PAY, "name": "mail"}))
         await ended(stack)
@@ -164,9 +158,7 @@ async def test_a_call_that_the_policy_lets_run_asks_nobody(
     assert await stack.items() == []
 
 
-async def test_two_calls_are_decided_in_any_order_and_both_run_once(
-    stack: Stack, agent: Agent
-) -> None:
+async def test_two_calls_run_once_in_any_order(stack: Stack, agent: Agent) -> None:
     async with stack.working():
         second: Call = {"name": "pay", "args": {"order": "9", "amount": 1.0}}
         await stack.say(calls_of(agent, PAY, second))
@@ -179,9 +171,7 @@ async def test_two_calls_are_decided_in_any_order_and_both_run_once(
     assert await stack.states() == [ItemState.HANDED_OVER] * 2
 
 
-async def test_a_new_message_ends_the_cards_of_the_question_it_drops(
-    stack: Stack, agent: Agent
-) -> None:
+async def test_a_new_message_ends_open_cards(stack: Stack, agent: Agent) -> None:
     async with stack.working():
         await stack.say(calls_of(agent, PAY))
         [item] = await waits(stack)
@@ -211,9 +201,7 @@ async def test_a_decision_is_handed_over_after_a_restart(
 
 
 @pytest.mark.slow
-async def test_a_decision_whose_job_is_gone_is_handed_over(
-    stack: Stack, agent: Agent
-) -> None:
+async def test_a_decision_without_a_job_arrives(stack: Stack, agent: Agent) -> None:
     async with stack.working():
         await stack.say(calls_of(agent, PAY))
         [item] = await waits(stack)
@@ -230,9 +218,7 @@ async def test_a_decision_whose_job_is_gone_is_handed_over(
 
 
 @pytest.mark.slow
-async def test_a_call_whose_record_is_lost_is_refused_and_the_agent_goes_on(
-    stack: Stack, agent: Agent
-) -> None:
+async def test_a_lost_record_refuses_the_call(stack: Stack, agent: Agent) -> None:
     async with stack.working():
         await stack.say(calls_of(agent, PAY))
         await waits(stack)
@@ -257,9 +243,7 @@ async def tried_again(stack: Stack) -> None:
     await eventually(is_parked)
 
 
-async def test_an_agent_that_fails_inside_a_decision_gets_it_once(
-    stack: Stack, agent: Agent
-) -> None:
+async def test_an_agent_that_fails_gets_it_once(stack: Stack, agent: Agent) -> None:
     async with stack.working(retries=GIVING_UP):
         await stack.say(calls_of(agent, {"name": "pay", "args": {"order": FAILS}}))
         [item] = await waits(stack)

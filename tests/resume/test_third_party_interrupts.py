@@ -109,9 +109,7 @@ async def question(stack: Stack) -> Item:
     return next(item for item in await stack.items() if item.is_question)
 
 
-async def test_a_person_answers_a_question_inside_an_approved_tool(
-    stack: Stack,
-) -> None:
+async def test_a_person_answers_inside_an_approved_tool(stack: Stack) -> None:
     async with stack.working():
         await wired(stack)
         item = await question(stack)
@@ -124,9 +122,7 @@ async def test_a_person_answers_a_question_inside_an_approved_tool(
 
 
 @pytest.mark.slow
-async def test_nobodys_words_are_never_its_answer_and_the_run_ends_visibly(
-    stack: Stack,
-) -> None:
+async def test_a_question_without_answer_ends_its_run_visibly(stack: Stack) -> None:
     async with stack.working():
         await wired(stack)
         await told(stack, EventName.RUN_UNANSWERED)
@@ -141,9 +137,7 @@ async def test_nobodys_words_are_never_its_answer_and_the_run_ends_visibly(
 
 
 @pytest.mark.slow
-async def test_somebody_who_runs_the_agent_may_answer_it_by_themselves(
-    stack: Stack,
-) -> None:
+async def test_the_programs_owner_may_answer_it(stack: Stack) -> None:
     async with stack.working():
         await wired(stack)
         await question(stack)
@@ -162,9 +156,7 @@ async def test_somebody_who_runs_the_agent_may_answer_it_by_themselves(
 
 
 @pytest.mark.slow
-async def test_a_question_that_nobody_knows_is_shown_as_data_and_ends_its_run(
-    stack: Stack,
-) -> None:
+async def test_an_unknown_question_is_shown_as_data(stack: Stack) -> None:
     stack.policy = load_policy(
         (POLICY + "  odd: {tier: auto}\n").replace("expires_in: 1h", "expires_in: 2s"),
         "policy.yml",
@@ -185,9 +177,7 @@ async def test_a_question_that_nobody_knows_is_shown_as_data_and_ends_its_run(
     assert sample_tools.ledger() == []
 
 
-async def test_data_of_unknown_form_is_hidden_where_the_policy_hides_arguments(
-    stack: Stack,
-) -> None:
+async def test_unknown_data_is_hidden_as_the_policy_says(stack: Stack) -> None:
     async with stack.working():
         await stack.ask(("odd", {"order": "7"}))
         [item] = await stack.asked()

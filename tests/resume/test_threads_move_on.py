@@ -30,9 +30,7 @@ from tests.resume import sample_tools
 from tests.resume.resume_stack import DAN, REFUND, RULES, Stack, open_stack
 
 
-async def test_what_was_approved_before_a_new_message_runs_before_it(
-    stack: Stack,
-) -> None:
+async def test_an_approved_call_runs_before_a_new_message(stack: Stack) -> None:
     async with stack.working():
         await stack.ask(REFUND)
         [item] = await stack.asked()
@@ -46,9 +44,7 @@ async def test_what_was_approved_before_a_new_message_runs_before_it(
     assert await stack.states() == [ItemState.EXECUTED]
 
 
-async def test_a_job_of_an_agent_that_runs_elsewhere_is_left_to_it(
-    stack: Stack,
-) -> None:
+async def test_a_job_of_another_programs_agent_is_left_to_it(stack: Stack) -> None:
     await stack.reviews.ask_agent("other", "t9", "hi", requester=DAN, origin=None)
     async with stack.working():
         await stack.say("hello")
@@ -241,9 +237,7 @@ async def taken_by_one_that_dies(stack: Stack, text: str) -> Delivery:
 
 
 @pytest.mark.slow
-async def test_a_message_that_another_one_overtook_is_not_given_again(
-    stack: Stack,
-) -> None:
+async def test_an_overtaken_message_is_not_given_again(stack: Stack) -> None:
     await taken_by_one_that_dies(stack, look_up("A"))
     await stack.say(look_up("B"))
 
@@ -292,9 +286,7 @@ class Dying(InMemorySaver):
 
 
 @pytest.mark.parametrize("checkpoints", range(1, 4))
-async def test_results_without_their_checkpoint_are_work_that_was_cut_off(
-    checkpoints: int,
-) -> None:
+async def test_results_without_a_checkpoint_are_cut_off(checkpoints: int) -> None:
     saver = Dying(after=checkpoints)
     runner = Runner(attached(sample_tools.graph(), saver))
     with pytest.raises(SystemError):

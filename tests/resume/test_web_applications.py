@@ -28,9 +28,7 @@ IN_PROCESS = pytest.mark.parametrize("opened", ["in process"], indirect=True)
 """What is about the events of the store, which a remote program does not read."""
 
 
-async def test_a_stream_goes_on_across_the_wait_and_ends_with_the_thread(
-    opened: Open,
-) -> None:
+async def test_a_stream_goes_on_and_ends_with_its_thread(opened: Open) -> None:
     async with opened() as tk:
         seen: list[Any] = []
 
@@ -62,9 +60,7 @@ async def test_who_leaves_a_stream_leaves_the_run_alone(opened: Open) -> None:
     assert words(final) == "refunded 78291 899"
 
 
-async def test_a_stream_of_a_graph_that_fails_raises_what_it_raised(
-    opened: Open,
-) -> None:
+async def test_a_failing_graphs_stream_raises_its_error(opened: Open) -> None:
     broken: Any = saying("break")
     async with opened() as tk:
         with pytest.raises(RuntimeError, match="the model is down"):
@@ -72,9 +68,7 @@ async def test_a_stream_of_a_graph_that_fails_raises_what_it_raised(
 
 
 @pytest.mark.slow
-async def test_what_waits_is_described_as_a_reviewer_may_see_it(
-    store: Store, tmp_path: Path
-) -> None:
+async def test_a_waiting_call_is_described(store: Store, tmp_path: Path) -> None:
     rules = load_policy(
         POLICY.replace(
             "refund: {tier: approve}",
@@ -116,9 +110,7 @@ async def test_a_withdrawn_call_ends_and_the_agent_is_told(opened: Open) -> None
     assert sample_tools.ledger() == []
 
 
-async def test_a_thread_that_a_run_is_about_to_write_is_waited_for(
-    opened: Open,
-) -> None:
+async def test_a_thread_about_to_be_written_is_waited_for(opened: Open) -> None:
     saver: Any = InMemorySaver()
     put, may_write, is_asked = saver.aput, asyncio.Event(), asyncio.Event()
 
@@ -166,9 +158,7 @@ async def test_a_wait_can_be_bounded_and_sees_the_failure_of_a_run_it_did_not_st
             await waiting
 
 
-async def test_a_program_that_resumes_its_own_graphs_gets_the_answers(
-    opened: Open,
-) -> None:
+async def test_a_program_with_its_own_graphs_gets_the_answers(opened: Open) -> None:
     graph = cast("Any", attached(sample_tools.graph(), InMemorySaver()))
     config: Any = {"configurable": {"thread_id": "t1"}}
 
@@ -213,9 +203,7 @@ def _all_wait(tk: Keyturn, count: int) -> Any:
 
 @IN_PROCESS
 @pytest.mark.slow
-async def test_a_thread_that_another_process_brings_forward_is_heard_of(
-    opened: Open,
-) -> None:
+async def test_another_processs_progress_is_seen(opened: Open) -> None:
     async with opened() as first, opened() as second:
         run = asyncio.create_task(first.run(sample_tools.graph, refund(), **AT))
         item = await asked(first)

@@ -88,9 +88,7 @@ async def move(house: AuditHarness) -> None:
     await house.writer.tick(is_last=True)
 
 
-async def test_what_is_in_files_leaves_the_store_and_is_read_as_before(
-    house: AuditHarness,
-) -> None:
+async def test_entries_in_files_leave_the_store(house: AuditHarness) -> None:
     await write(house, NAMES[:1000])
     log = house.store.audit(house.keys)
     whole = [event async for event in log.entries()]
@@ -113,9 +111,7 @@ async def test_what_is_in_files_leaves_the_store_and_is_read_as_before(
     assert await log.end() == now[-1].seq
 
 
-async def test_a_reader_misses_and_doubles_nothing_while_the_log_is_moved(
-    house: AuditHarness,
-) -> None:
+async def test_moving_the_log_misses_and_doubles_nothing(house: AuditHarness) -> None:
     await write(house, NAMES[:1500])
     log = house.store.audit(house.keys)
     forward, back = list[str](), list[str]()
@@ -135,9 +131,7 @@ async def test_a_reader_misses_and_doubles_nothing_while_the_log_is_moved(
     assert forward == NAMES
 
 
-async def test_without_a_folder_in_the_settings_entries_stay_in_the_store_too(
-    house: AuditHarness,
-) -> None:
+async def test_without_a_folder_entries_stay_in_the_store(house: AuditHarness) -> None:
     house.store.audit_folder = None
     await write(house, NAMES[:1000])
 
@@ -165,9 +159,7 @@ async def test_each_byte_of_what_nobody_can_read_is_kept(house: AuditHarness) ->
 
 
 @pytest.mark.parametrize("how", ["missing", "changed", "exchanged", "cut"])
-async def test_a_segment_that_is_not_what_was_signed_is_a_clear_error(
-    house: AuditHarness, how: str
-) -> None:
+async def test_a_changed_segment_is_an_error(house: AuditHarness, how: str) -> None:
     await write(house, NAMES[:1300])
     await move(house)
     other, path, *_ = paths(house)
@@ -187,9 +179,7 @@ async def test_a_segment_that_is_not_what_was_signed_is_a_clear_error(
         await listed(house)
 
 
-async def test_without_the_folder_what_is_moved_is_an_error_and_no_silence(
-    house: AuditHarness,
-) -> None:
+async def test_a_missing_folder_is_an_error(house: AuditHarness) -> None:
     await write(house, NAMES[:900])
     await move(house)
     house.store.tree_folder = house.folder / "other"
@@ -201,9 +191,7 @@ async def test_without_the_folder_what_is_moved_is_an_error_and_no_silence(
         await names_of(house.store.audit(house.keys).newest(5000))
 
 
-async def test_whole_segments_are_removed_when_their_time_is_over(
-    house: AuditHarness,
-) -> None:
+async def test_expired_segments_are_removed_whole(house: AuditHarness) -> None:
     store = house.store
     for days, names in (
         (500, NAMES[:400]),
@@ -246,9 +234,7 @@ async def test_no_segment_is_written_behind_one_that_is_lost(
 
 
 @pytest.mark.parametrize("how", ["half a write", "entries too many", "another file"])
-async def test_what_no_checkpoint_covers_is_cut_off_and_read_again(
-    house: AuditHarness, how: str
-) -> None:
+async def test_an_unsigned_tail_is_read_again(house: AuditHarness, how: str) -> None:
     await write(house, NAMES[:900])
     await move(house)
     last = paths(house)[-1]
@@ -287,9 +273,7 @@ async def revoked(house: AuditHarness) -> str:
 
 
 @pytest.mark.parametrize("how", ["lost", "cut off"])
-async def test_an_index_that_is_lost_or_cut_off_is_written_again(
-    house: AuditHarness, how: str
-) -> None:
+async def test_a_lost_index_is_written_again(house: AuditHarness, how: str) -> None:
     first = await revoked(house)
     path = house.files.folder / f"{house.keys.tenant}.facts.jsonl"
     if how == "lost":
@@ -306,9 +290,7 @@ async def test_an_index_that_is_lost_or_cut_off_is_written_again(
 # The audit log is kept for a time, and then dropped in bounded steps.
 
 
-async def test_entries_older_than_that_are_dropped_also_without_a_folder(
-    store: Store,
-) -> None:
+async def test_old_entries_are_dropped_without_a_folder_too(store: Store) -> None:
     conn, key = store.conn, store.keys_of_tenant("default").audit
     now_ms = await conn.now_ms("")
     for age in (500, 450, 399, 10, 0):
@@ -348,9 +330,7 @@ async def states(store: Store) -> set[SealState]:
     return {read_seal(store.conn, keys, one.event, one.seal) for one in rows}
 
 
-async def test_every_entry_of_a_decision_has_a_seal_of_its_own(
-    harness: ServiceHarness,
-) -> None:
+async def test_each_entry_of_a_decision_has_a_seal(harness: ServiceHarness) -> None:
     click, _ = await harness.refund(899, thread="t1")
     await harness.reviews.decide(click, Approve(), ANA)
     click, _ = await harness.refund(12, thread="t2")

@@ -60,9 +60,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> float:
 Open = Callable[[str], Connection]
 
 
-async def test_what_a_killed_server_acknowledged_is_there_when_it_is_back(
-    server: Node, opened: Open
-) -> None:
+async def test_acknowledged_writes_survive_a_kill(server: Node, opened: Open) -> None:
     conn = opened(server.url)
     kept: list[int] = []
 
@@ -171,9 +169,7 @@ async def test_after_a_reply_that_is_none_the_connection_is_replaced(
         assert server.opened == 2
 
 
-async def test_a_server_that_hangs_up_at_once_is_unavailable(
-    tmp_path: Path, opened: Open
-) -> None:
+async def test_a_server_that_hangs_up_is_away(tmp_path: Path, opened: Open) -> None:
     async def full(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"-ERR max number of clients reached\r\n")
         await writer.drain()

@@ -340,9 +340,7 @@ async def test_all_are_read_as_of_one_moment_and_others_are_not_there(
     assert found == ids
 
 
-async def test_a_corrupt_record_is_named_and_nothing_is_written(
-    harness: ServiceHarness, keys: Keys
-) -> None:
+async def test_a_corrupt_record_stops_all(harness: ServiceHarness, keys: Keys) -> None:
     clicks = await asked(harness)
     head = keys.head(clicks[1].approval)
     await harness.command("HSET", head, "0:e", "x")

@@ -177,9 +177,7 @@ async def test_the_user_database_and_name_of_the_url_are_used(
         await conn.command("ACL DELUSER", "a:b")
 
 
-async def test_after_a_close_waiting_calls_fail_and_open_nothing(
-    conn: Connection, store: Store
-) -> None:
+async def test_a_close_ends_waiting_calls(conn: Connection, store: Store) -> None:
     waiting = asyncio.create_task(conn.command("BLPOP", "list", 8))
 
     await eventually(lambda: is_blocked(conn))

@@ -204,9 +204,7 @@ async def test_what_nobody_would_make_again_waits_for_a_replica(
 
 @pytest.mark.slow
 @pytest.mark.xdist_group("topologies")
-async def test_each_master_of_a_cluster_waits_for_a_replica_of_its_own(
-    replicated_cluster: Cluster,
-) -> None:
+async def test_each_master_waits_for_its_replica(replicated_cluster: Cluster) -> None:
     store = Store(replicated_cluster.url, secrets=SECRETS, lease_ms=2000)
     await ensure_durable(store.conn)
     assert store.conn.confirmed_by == 1

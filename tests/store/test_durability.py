@@ -112,9 +112,7 @@ async def test_the_threads_of_a_server_are_asked_for(conn: Connection) -> None:
     assert (facts.settings or {})["io-threads"] == "1"
 
 
-def test_a_failover_needs_a_replica_to_confirm_and_waits_for_none_that_is_away() -> (
-    None
-):
+def test_a_failover_needs_a_replica_and_waits_for_none_that_is_away() -> None:
     watched = replace(SAFE, has_sentinels=True, place="10.0.0.1:6379")
     [problem] = durability_problems(watched)
     assert problem.startswith(
@@ -147,9 +145,7 @@ async def test_an_unsafe_server_is_refused_with_every_problem(conn: Connection) 
     assert "--insecure-dev" in str(caught.value)
 
 
-async def test_a_server_that_forbids_config_is_refused_clearly(
-    conn: Connection, valkey_url: str
-) -> None:
+async def test_a_ban_on_config_is_refused(conn: Connection, valkey_url: str) -> None:
     await conn.command("ACL SETUSER", "managed", "on", ">pw", "~*", "+@all", "-config")
     managed = Connection(valkey_url.replace("://", "://managed:pw@"))
 

@@ -122,9 +122,7 @@ def test_it_listens_on_a_private_socket_and_no_port(folder: Path) -> None:
     assert settings["save"] == ""
 
 
-def test_a_second_start_adopts_the_live_server_and_leaves_it_running(
-    folder: Path,
-) -> None:
+def test_a_second_start_adopts_the_running_server(folder: Path) -> None:
     with EmbeddedEngine(folder) as first:
         client_of(first).set("key", "shared")
         with EmbeddedEngine(folder) as second:
@@ -156,9 +154,7 @@ def test_no_server_is_left_when_its_parent_is_killed(folder: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs a parent-death signal")
-def test_a_start_right_after_the_parent_was_killed_has_a_server_of_its_own(
-    folder: Path,
-) -> None:
+def test_a_start_after_a_killed_parent_has_its_own_server(folder: Path) -> None:
     """A server that is about to end is not shared: its next user would find it gone."""
     with other_process(folder) as (process, pid, _):
         process.send_signal(signal.SIGKILL)
@@ -192,9 +188,7 @@ def test_an_orphan_is_shared_and_stopped_by_its_last_user(folder: Path) -> None:
     assert orphan.wait(10) == 0
 
 
-def test_a_server_that_was_killed_is_started_again_with_all_it_acknowledged(
-    folder: Path,
-) -> None:
+def test_a_killed_server_is_restarted_with_its_data(folder: Path) -> None:
     acknowledged = 0
     with EmbeddedEngine(folder) as engine:
         url = engine.url
@@ -331,9 +325,7 @@ def test_without_the_package_the_error_says_what_to_install(
         EmbeddedEngine(folder).__enter__()
 
 
-def test_a_long_folder_name_moves_the_socket_to_a_short_private_place(
-    tmp_path: Path,
-) -> None:
+def test_a_long_folder_name_moves_the_socket(tmp_path: Path) -> None:
     deep = tmp_path / ("d" * 120)
 
     with EmbeddedEngine(deep) as engine, EmbeddedEngine(deep) as second:
@@ -356,9 +348,7 @@ def test_a_short_place_that_others_can_write_is_refused(
         socket_path(tmp_path / ("d" * 120))
 
 
-def test_a_folder_with_spaces_and_percent_signs_is_reached_by_its_url(
-    tmp_path: Path,
-) -> None:
+def test_a_folder_may_have_spaces_and_percent_signs(tmp_path: Path) -> None:
     with EmbeddedEngine(tmp_path / "a b%20c") as engine:
         assert client_of(engine).ping()
 

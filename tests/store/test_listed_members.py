@@ -190,9 +190,7 @@ async def test_each_approval_with_a_short_id_is_found(
     assert await found(harness, others, short) == []
 
 
-async def test_a_short_id_is_known_as_long_as_its_approval(
-    harness: ServiceHarness, keys: Keys
-) -> None:
+async def test_a_short_id_ends_as_its_own(harness: ServiceHarness, keys: Keys) -> None:
     click, _ = await harness.refund()
     names = keys.head(click.approval), keys.short(short_id(click.approval))
     conn = harness.store.conn

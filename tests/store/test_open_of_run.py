@@ -101,9 +101,7 @@ async def test_facts_live_from_the_moment_on_that_somebody_asks(
     assert await life(harness, keys) == NO_END
 
 
-async def test_of_people_who_come_at_once_nobody_is_forgotten(
-    harness: ServiceHarness, keys: Keys
-) -> None:
+async def test_concurrent_people_are_kept(harness: ServiceHarness, keys: Keys) -> None:
     threads = harness.store.threads
 
     def joined(number: int) -> Callable[[ThreadFacts], ThreadFacts]:

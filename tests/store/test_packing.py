@@ -61,9 +61,7 @@ def test_junk_is_damaged(junk: bytes) -> None:
         unpacked(junk)
 
 
-def test_a_text_that_would_fill_the_memory_is_refused(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_text_that_unpacks_hugely_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(encryption, "MOST_BYTES", 1000)
 
     with pytest.raises(ValueError, match="damaged"):
@@ -73,9 +71,7 @@ def test_a_text_that_would_fill_the_memory_is_refused(
 # A stored record is read back unchanged.
 
 
-async def test_a_record_is_one_document_and_is_read_as_it_was_written(
-    store: Store,
-) -> None:
+async def test_a_record_is_read_as_it_was_written(store: Store) -> None:
     harness = ServiceHarness(store)
     click, _ = await harness.refund()
     edit = Edit(args={"amount": 4}, reason="less")

@@ -73,9 +73,7 @@ async def length(store: Store, keys: Keys) -> int:
     return number(await store.conn.command("XLEN", keys.outbox))
 
 
-async def test_nothing_is_dropped_that_one_reader_has_not_read(
-    store: Store, keys: Keys
-) -> None:
+async def test_an_unread_entry_is_not_dropped(store: Store, keys: Keys) -> None:
     bot, orphans = (
         await reader(store, keys, "bot"),
         await reader(store, keys, "orphans"),
@@ -93,9 +91,7 @@ async def test_nothing_is_dropped_that_one_reader_has_not_read(
     assert len(await bot.take("c", block_ms=1, limit=3000)) == 1000
 
 
-async def test_what_was_taken_and_not_acknowledged_stays(
-    store: Store, keys: Keys
-) -> None:
+async def test_an_unacknowledged_entry_stays(store: Store, keys: Keys) -> None:
     bot = await reader(store, keys, "bot")
     await old_events(store, keys, 1000)
     taken = await bot.take("c", block_ms=1, limit=1000)
@@ -109,9 +105,7 @@ async def test_what_was_taken_and_not_acknowledged_stays(
     assert 700 <= await length(store, keys) < 900
 
 
-async def test_without_a_reader_or_an_outbox_nothing_is_dropped(
-    store: Store, keys: Keys
-) -> None:
+async def test_nothing_is_dropped_without_a_reader(store: Store, keys: Keys) -> None:
     assert (await trim_outbox(store.conn, keys)).problem == ""
     await old_events(store, keys, 300)
 
@@ -168,9 +162,7 @@ async def test_a_reader_that_is_away_for_a_month_is_forgotten_and_may_come_back(
     del here
 
 
-async def test_everything_of_a_long_sorted_set_comes_once(
-    store: Store, keys: Keys
-) -> None:
+async def test_a_long_sorted_set_is_read_once(store: Store, keys: Keys) -> None:
     rows: list[Argument] = []
     for index in range(57):
         # Twenty of them at one moment, more than a page has.
@@ -222,9 +214,7 @@ async def test_processes_that_are_gone_are_forgotten(store: Store, keys: Keys) -
     assert (count, [len(one) for one in left]) == (4, [1, 1])
 
 
-async def test_a_process_that_holds_a_job_is_not_forgotten(
-    store: Store, keys: Keys
-) -> None:
+async def test_a_process_with_a_job_is_remembered(store: Store, keys: Keys) -> None:
     queue = store.queue(keys)
     await queue.prepare()
     await queue.put(Job.to_resume("default", "shop", "t1"))

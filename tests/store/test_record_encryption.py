@@ -115,9 +115,7 @@ async def test_each_approval_has_a_key_of_its_own(harness: ServiceHarness) -> No
     assert derived_key(SECRETS[0], Purpose.DATA_KEYS) not in bare
 
 
-async def test_what_was_opened_before_is_encrypted_by_its_next_change(
-    store: Store,
-) -> None:
+async def test_a_record_is_encrypted_by_its_next_change(store: Store) -> None:
     plain = ServiceHarness(store)
     click, claim = await plain.refund()
 
@@ -130,9 +128,7 @@ async def test_what_was_opened_before_is_encrypted_by_its_next_change(
     await there.store.close()
 
 
-async def test_a_process_that_does_not_encrypt_keeps_encrypted_records_so(
-    harness: ServiceHarness,
-) -> None:
+async def test_a_reader_keeps_a_record_encrypted(harness: ServiceHarness) -> None:
     click, _ = await harness.refund()
 
     there = another(harness, encrypts=False)
@@ -144,9 +140,7 @@ async def test_a_process_that_does_not_encrypt_keeps_encrypted_records_so(
     await there.store.close()
 
 
-async def test_after_the_secret_was_replaced_it_is_read_and_wrapped_anew(
-    harness: ServiceHarness,
-) -> None:
+async def test_a_replaced_secret_wraps_anew(harness: ServiceHarness) -> None:
     click, claim = await harness.refund()
     before = await field(harness, click.approval, DATA_KEY)
 
@@ -199,9 +193,7 @@ async def test_what_was_moved_is_refused_even_if_it_was_sealed_there(
     await there.store.close()
 
 
-async def test_a_forged_record_is_told_to_the_thread_that_it_names(
-    harness: ServiceHarness,
-) -> None:
+async def test_a_forged_record_reports_to_its_thread(harness: ServiceHarness) -> None:
     click, _ = await harness.refund()
     # Past the store of the tests, which would seal it anew.
     client = Redis.from_url(harness.store.conn.url)  # pyright: ignore[reportUnknownMemberType]

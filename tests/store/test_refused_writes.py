@@ -95,9 +95,7 @@ async def test_a_store_that_keeps_nothing_is_told_with_what_to_do(
         await ensure_writable(store.conn, Keys("default"))
 
 
-async def test_a_process_is_ready_again_once_its_store_keeps_what_it_is_given(
-    store: Store,
-) -> None:
+async def test_a_process_is_ready_once_its_store_writes_again(store: Store) -> None:
     async with registered(store, BOT) as registration:
         await fill_memory(store.conn)
         await eventually(lambda: says(registration, "takes no writes"))
@@ -112,9 +110,7 @@ async def says(registration: Registration, words: str) -> bool:
     return words in found if words else not found
 
 
-async def test_a_script_that_was_stopped_midway_is_not_said_to_have_kept_nothing(
-    store: Store,
-) -> None:
+async def test_a_script_stopped_midway_may_have_written(store: Store) -> None:
     conn = store.conn
     await conn.command("ACL", "SETUSER", "default", "-xadd")
 

@@ -53,9 +53,7 @@ async def test_a_server_that_cannot_work_as_a_master_is_left(
     assert server.opened == 2
 
 
-async def test_a_server_that_stays_a_replica_is_not_asked_without_a_pause(
-    tmp_path: Path,
-) -> None:
+async def test_a_lasting_replica_is_asked_with_pauses(tmp_path: Path) -> None:
     async with Scripted(
         tmp_path, answering(lambda _: REFUSALS["read only in a script"])
     ) as server:

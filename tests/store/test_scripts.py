@@ -37,9 +37,7 @@ async def test_a_value_that_the_header_does_not_name_is_refused(store: Store) ->
 
 
 @pytest.mark.parametrize("name", INCLUDED)
-def test_an_included_file_only_defines_functions_over_what_it_is_given(
-    name: str,
-) -> None:
+def test_an_included_file_defines_functions_only(name: str) -> None:
     source = (LUA / f"{name}.lua").read_text(encoding="utf-8")
     code = re.sub(r"^ *--.*$", "", source, flags=re.MULTILINE)
 

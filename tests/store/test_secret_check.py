@@ -62,9 +62,7 @@ async def test_a_secret_is_replaced_in_two_steps(store: Store, tmp_path: Path) -
 PRESSED = ANA.with_(gesture=Gesture.BUTTON)
 
 
-async def test_what_a_secret_seals_that_came_since_is_no_forgery(
-    store: Store, tmp_path: Path
-) -> None:
+async def test_a_newer_secrets_seal_is_no_forgery(store: Store, tmp_path: Path) -> None:
     """A process that was suspended decides nothing, and removes nothing."""
     await starts(store, tmp_path, *SECRETS)
     harness = ServiceHarness(store)
@@ -89,9 +87,7 @@ async def test_what_a_secret_seals_that_came_since_is_no_forgery(
     await newer.close()
 
 
-async def test_a_forgery_is_one_also_while_the_secret_is_replaced(
-    store: Store, tmp_path: Path
-) -> None:
+async def test_a_rotation_still_shows_a_forgery(store: Store, tmp_path: Path) -> None:
     """This process accepts the new one, and others seal with it already."""
     await starts(store, tmp_path, *SECRETS)
     await starts(store, tmp_path, *SECRETS, OTHER)

@@ -149,9 +149,7 @@ async def test_what_anybody_can_cause_is_audited_and_not_posted(store: Store) ->
     assert await _announced(store, keys) == []
 
 
-async def test_a_store_that_is_away_keeps_nobody_from_going_on(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_an_absent_store_stops_nobody(caplog: pytest.LogCaptureFixture) -> None:
     away = Store("unix:///nowhere/at/all", secrets=(b"s" * 32,))
 
     await away.security.report(away.keys_of_tenant(TENANT), FOUND)

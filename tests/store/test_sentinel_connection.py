@@ -42,9 +42,7 @@ async def test_a_master_that_hangs_and_was_replaced_costs_a_bounded_time(
     await conn.close()
 
 
-async def test_a_replica_that_sentinels_call_the_master_gets_no_writes(
-    sentinel_set: SentinelSet,
-) -> None:
+async def test_a_false_master_gets_no_writes(sentinel_set: SentinelSet) -> None:
     conn = Connection(sentinel_set.url)
     await conn.command("SET", "key", "before")
     master = sentinel_set.master()
@@ -58,9 +56,7 @@ async def test_a_replica_that_sentinels_call_the_master_gets_no_writes(
     await conn.close()
 
 
-async def test_without_sentinels_an_open_connection_goes_on(
-    sentinel_set: SentinelSet,
-) -> None:
+async def test_an_open_connection_needs_no_sentinel(sentinel_set: SentinelSet) -> None:
     conn = Connection(sentinel_set.url)
     await conn.command("SET", "key", "value")
     for one in sentinel_set.sentinels:
@@ -132,9 +128,7 @@ async def test_a_sentinel_set_is_safe_while_its_master_waits_for_a_replica(
     assert "run: CONFIG SET min-replicas-to-write 1" in refused
 
 
-async def test_sentinels_that_are_away_or_too_few_are_named(
-    sentinel_set: SentinelSet,
-) -> None:
+async def test_absent_sentinels_are_named(sentinel_set: SentinelSet) -> None:
     first, second, third = sentinel_set.sentinels
     first.kill()
 

@@ -64,9 +64,7 @@ async def test_a_use_is_written_with_what_it_opens(harness: ServiceHarness) -> N
     assert after.rev == standing.rev + 1
 
 
-async def test_what_moved_since_it_was_read_opens_nothing(
-    harness: ServiceHarness,
-) -> None:
+async def test_a_moved_record_opens_nothing(harness: ServiceHarness) -> None:
     standing = await allowed(harness)
     assert await opened(harness, standing) is not None
 
@@ -82,9 +80,7 @@ async def test_what_is_over_opens_nothing(harness: ServiceHarness) -> None:
     assert await opened(harness, standing) is None
 
 
-async def test_a_claim_is_not_written_over_a_revocation(
-    harness: ServiceHarness,
-) -> None:
+async def test_a_claim_overwrites_no_revocation(harness: ServiceHarness) -> None:
     standing = await allowed(harness)
     _, (verdict,) = await harness.submit(refund(5, "o1"), thread="next")
     approval_id, index = approval_of(verdict.item_id)
@@ -110,9 +106,7 @@ async def test_a_claim_is_not_written_over_a_revocation(
     assert (await harness.item(verdict.item_id)).state is ItemState.AUTHORIZED
 
 
-async def test_of_two_bots_the_one_that_asked_slack_later_knows_better(
-    harness: ServiceHarness,
-) -> None:
+async def test_the_later_answer_of_slack_counts(harness: ServiceHarness) -> None:
     standing = await allowed(harness)
     now_ms = await harness.store.conn.now_ms("")
 
@@ -127,9 +121,7 @@ async def test_of_two_bots_the_one_that_asked_slack_later_knows_better(
     assert found == now_ms
 
 
-async def test_what_slack_did_not_confirm_lately_opens_nothing(
-    harness: ServiceHarness,
-) -> None:
+async def test_an_old_answer_of_slack_opens_nothing(harness: ServiceHarness) -> None:
     standing = await allowed(harness)
     now_ms = await harness.store.conn.now_ms("")
     await field(harness, standing, "0:t", now_ms - CHECKED_FOR_MS - 1)

@@ -143,9 +143,7 @@ async def test_the_format_before_is_read_and_raised_once_its_processes_ended(
     assert await kept(store) == "3 0.4.0"
 
 
-async def test_every_way_to_open_a_store_compares_the_number(
-    store: Store, tmp_path: Path
-) -> None:
+async def test_each_opening_compares_the_number(store: Store, tmp_path: Path) -> None:
     await store.conn.command("SET", store.keys_of_tenant("default").format, "9 9.9.0")
     policy, url = load_policy("version: 1", "policy.yml"), store.conn.url
     (tmp_path / "keyturn.yml").write_text("policy: {version: 1}\n")

@@ -98,9 +98,7 @@ async def test_what_does_not_pass_is_said_at_once(error: Exception) -> None:
     assert caught.value is error
 
 
-async def test_after_some_time_a_start_gives_up_and_says_what_to_do(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_start_gives_up_with_advice(monkeypatch: pytest.MonkeyPatch) -> None:
     store = Store(PASSING[0], for_s=1000)
     monkeypatch.setattr(usable, "now_s", lambda: store.now_s)
 

@@ -20,9 +20,7 @@ def test_an_amount_that_would_bend_a_sum_is_no_use(micro: int) -> None:
         use_of("w", name="w", call="c", micro=micro, within_ms=1)
 
 
-async def test_what_is_reserved_counts_once_and_no_longer_than_it_is_held(
-    store: Store,
-) -> None:
+async def test_a_reservation_counts_once_while_it_is_held(store: Store) -> None:
     """A process may die between the reservation and the opening of the turn."""
     keys, turn = store.keys_of_tenant("default"), "sha256:" + "1" * 64
     window = keys.window("w", "k")
@@ -42,9 +40,7 @@ async def test_what_is_reserved_counts_once_and_no_longer_than_it_is_held(
         assert await store.windows.totals("none", 0, peek) == {"w": total}
 
 
-async def test_a_turn_that_was_evaluated_too_long_is_evaluated_again(
-    store: Store,
-) -> None:
+async def test_a_turn_evaluated_too_long_is_evaluated_again(store: Store) -> None:
     keys, turn = store.keys_of_tenant("default"), "sha256:" + "1" * 64
     use = use_of(keys.window("w", "k"), name="w", call="c", micro=5,
                  within_ms=1000)  # fmt: skip

@@ -76,7 +76,7 @@ def decision_of(
         found["executed"] = executed
     if item_id := source.item_id if source else item_id:
         found["approval"] = item_id.partition(".")[0]
-    if source is not None and source.by is not None:
+    if source is not None and source.by is not None and source.by.user:
         found["by"] = source.by.name or source.by.user
     return found
 

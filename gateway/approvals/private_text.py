@@ -16,7 +16,7 @@ from pydantic import JsonValue
 from keyturn.gateway.approvals.evidence import HIDDEN, redacted
 from keyturn.gateway.approvals.record import Approval, Item
 from keyturn.gateway.protocol.digest import action_args
-from keyturn.gateway.protocol.records import Result
+from keyturn.gateway.protocol.records import Person, Result
 from keyturn.gateway.protocol.strict_json import JsonObject
 
 MAX_WORDS = 16 * 1024
@@ -31,6 +31,10 @@ class PrivateData(StrEnum):
 
     CARD_NUMBERS = "card_numbers"
     EMAIL_ADDRESSES = "email_addresses"
+
+
+SOMEBODY = Person(team="", user="", name="A reviewer")
+"""Replaces the person who decided, for agents that must not know who did."""
 
 
 _DIGITS = re.compile(r"\d(?:[ \u00a0\u202f.-]?\d){13,}")
@@ -50,6 +54,16 @@ chooses both, and blocks all others meanwhile.
 _NETWORKS = range(2, 7)
 _SHORTEST = 4
 """Shorter values occur in many unrelated words."""
+
+
+def without_reviewers(item: Item) -> Item:
+    """Return an item for an agent that must not know who decided."""
+    return item.with_(
+        votes=tuple(one.with_(by=SOMEBODY) for one in item.votes),
+        observations=tuple(one.with_(by=SOMEBODY) for one in item.observations),
+        decision=item.decision and item.decision.with_(by=SOMEBODY),
+        edit=item.edit and item.edit.with_(by=SOMEBODY),
+    )
 
 
 def with_hidden_words(approval: Approval, kinds: Collection[PrivateData]) -> Approval:

@@ -465,6 +465,10 @@ class PrivacyRule(Record):
 
     hide: Annotated[tuple[PrivateData, ...], Distinct] = (PrivateData.CARD_NUMBERS,)
     """Kinds of data to hide; ``[]`` for none."""
+    name_reviewers: bool = True
+    """Whether agents get the names of the people who decided. With false, decisions,
+    edits and findings come from "a reviewer"; cards and the audit log have the names.
+    """
 
 
 class ToolRule(Record):

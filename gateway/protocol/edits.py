@@ -290,12 +290,13 @@ def edit_text(record: EditRecord, advice: str = "") -> str:
     has_run = record.outcome is EditOutcome.EXECUTED
     why = f" Their reason: {_json(record.reason)}." if record.reason else ""
     who = record.by.name or record.by.user
+    slack = f" (Slack user {record.by.user})" if record.by.user else ""
     return (
         f"{EDIT_MARK} {_CHANGES[record.outcome]} "
         f"Requested arguments: {_json(record.original_args)}. "
         f"{'Executed' if has_run else 'Changed'} arguments: "
         f"{_json(record.edited_args)}. "
-        f"Changed by: {_json(who)} (Slack user {record.by.user}).{why} "
+        f"Changed by: {_json(who)}{slack}.{why} "
         f"{advice or _ADVICE[record.outcome]}"
     )
 

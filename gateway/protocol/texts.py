@@ -243,7 +243,7 @@ def cut_off_text(state: ItemState) -> str:
 
 
 def _name(by: Person | None) -> str:
-    if by is None:
+    if by is None or not by.user:
         return "A reviewer"
     return f"A reviewer ({_quoted(by.name or by.user)})"
 

@@ -112,14 +112,20 @@ class StoreThreads(RunCalls, Threads):
         Raises:
             GraphError: the agent's own name differs from the name in the settings.
         """
-        return _told(await find_answers(self._store, run, questions))
+        return _told(await self._answers(run, questions))
 
     @override
     async def answers(self, run: RunRef, pending: Sequence[Question]) -> Answers:
         """See `Threads.answers`."""
-        found = await find_answers(self._store, run, questions_of(pending))
+        found = await self._answers(run, questions_of(pending))
         trace = next((one.trace for one in found.values() if one.trace), "")
         return replace(Answers.to(pending, _told(found)), trace=trace)
+
+    async def _answers(
+        self, run: RunRef, questions: Sequence[OpenQuestion]
+    ) -> Mapping[OpenQuestion, Found]:
+        hides = self._agents.hides_reviewers
+        return await find_answers(self._store, run, questions, hides_reviewers=hides)
 
     @override
     async def handed(self, run: RunRef) -> Sequence[Item]:

@@ -21,6 +21,7 @@ from keyturn.gateway.approvals.ending import end_waiting
 from keyturn.gateway.approvals.events import Event, EventName, call_event
 from keyturn.gateway.approvals.evidence import redacted
 from keyturn.gateway.approvals.lifecycle import Transition
+from keyturn.gateway.approvals.private_text import SOMEBODY
 from keyturn.gateway.approvals.record import Approval, Item, Origin, approval_of
 from keyturn.gateway.approvals.timing import end_of, is_late
 from keyturn.gateway.clock import now_s
@@ -39,7 +40,7 @@ from keyturn.gateway.protocol.records import (
 )
 from keyturn.gateway.service.report.event_feed import EventFeed
 from keyturn.gateway.service.run import claiming
-from keyturn.gateway.service.run.proving import are_proven, is_edit_proven, proven_words
+from keyturn.gateway.service.run.proving import are_proven, is_edit_proven
 from keyturn.gateway.service.submit.submitting import StoredVerdicts, Submitter
 from keyturn.gateway.service.tenant_service import TenantService
 from keyturn.gateway.store.keys import tenant_of_approval
@@ -98,7 +99,7 @@ class AgentService(claiming.ClaimService, Submitter):
         """Return the outcomes of the recorded calls of one message in the whole run."""
         approvals = await self._of_message(ref)
         found = [
-            claiming.outcome_of(proven_words(self._store, one, item))
+            claiming.outcome_of(self._told(one, item))
             if await are_proven(self._store, one, item)
             else claiming.unproven_outcome(item)
             for one in approvals
@@ -117,7 +118,7 @@ class AgentService(claiming.ClaimService, Submitter):
             self._sealed(edit, run)
             for loaded in await self._store.approvals.load_each(ids)
             for item in loaded.approval.items
-            if (edit := claiming.told_edit(item)) is not None
+            if (edit := claiming.told_edit(self._told(loaded.approval, item)))
             and item.state in _RAN
             and await is_edit_proven(self._store, loaded.approval, item)
         ]
@@ -178,8 +179,11 @@ class AgentService(claiming.ClaimService, Submitter):
             elif _is_of_run(found[0], ref):
                 told = claiming.told_edit(found[1])
                 # The whole record is compared, because editor and reason may be forged
-                # as well.
-                is_ours = told is not None and edit_hash(told) == each
+                # as well. It was told with or without the name, by the policy then.
+                is_ours = told is not None and each in {
+                    edit_hash(told),
+                    edit_hash(told.with_(by=SOMEBODY)),
+                }
                 if told and is_ours and await is_edit_proven(self._store, *found):
                     made[each] = told.outcome
             elif found[0].agent != ref.agent:
@@ -655,7 +659,11 @@ class RemoteRunService(RunCalls):
 
         try:
             found = await claiming.find_answers(
-                self._store, asked.run, asked.questions, concerns
+                self._store,
+                asked.run,
+                asked.questions,
+                concerns,
+                hides_reviewers=self._agents.hides_reviewers,
             )
         except GraphError as error:
             raise NotAllowed(str(error)) from error

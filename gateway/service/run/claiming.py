@@ -23,7 +23,10 @@ from keyturn.gateway.approvals.executing import (
 )
 from keyturn.gateway.approvals.lifecycle import UNEXECUTED
 from keyturn.gateway.approvals.policy_decision import PolicyDecision
-from keyturn.gateway.approvals.private_text import with_hidden_summary
+from keyturn.gateway.approvals.private_text import (
+    with_hidden_summary,
+    without_reviewers,
+)
 from keyturn.gateway.approvals.record import Approval, Item, approval_of
 from keyturn.gateway.approvals.resume_value import (
     ENDS_WITHOUT_REVIEW,
@@ -107,6 +110,11 @@ class ClaimService(PolicyService):
     current policy, which can only make it stricter, and compares the business state. An
     authorization that is no longer valid is revoked in the step that refuses the claim.
     """
+
+    @property
+    def hides_reviewers(self) -> bool:
+        """Return whether agents get no names of reviewers, by the policy."""
+        return not self._policy().privacy.name_reviewers
 
     async def claim(self, request: wire.ClaimRequest) -> wire.ClaimReply:
         """Grant one execution of an authorized call, checked against the record.
@@ -278,8 +286,7 @@ class ClaimService(PolicyService):
             return wire.Refused(reason=_NOT_OURS, state=item.state)
         if item.state not in {ItemState.AUTHORIZED, *executing.CLAIMED}:
             unproven = proving.unproven_end(self._store, loaded.approval, item)
-            said = proving.proven_words(self._store, loaded.approval, item)
-            return unproven or unclaimable(said)
+            return unproven or unclaimable(self._told(loaded.approval, item))
         standing = await standing_of(self._store, item)
         try:
             proving.check_authorized(
@@ -352,7 +359,7 @@ class ClaimService(PolicyService):
         except BadJson:
             return wire.Refused(reason=TOO_LARGE, state=item.state)
         if isinstance(back, wire.CheckState):
-            return back
+            return back.with_(edit=self._told(approval, item).edit)
         if back is not None:
             is_pending = back.approval.items[item.index].is_pending
             used = {item.index: evaluated.used} if is_pending else {}
@@ -427,6 +434,11 @@ class ClaimService(PolicyService):
             return wire.Refused(reason=_NOT_AGAIN, state=item.state)
         return _in_doubt(of.loaded, item)
 
+    def _told(self, approval: Approval, item: Item) -> Item:
+        """Return what an agent gets to know of an item."""
+        told = proving.proven_words(self._store, approval, item)
+        return without_reviewers(told) if self.hides_reviewers else told
+
     async def _evaluate_now(self, loaded: Loaded, item: Item) -> CurrentEvaluation:
         call = WaitingCall(loaded.approval, item, item.args)
         return await evaluate_now(self._store, self._policy(), call)
@@ -436,8 +448,9 @@ class ClaimService(PolicyService):
     ) -> wire.ClaimReply:
         """Return the reply to a claim after it was written."""
         item = approval.items[index]
+        told = self._told(approval, item)
         if item.state not in executing.CLAIMED:
-            return unclaimable(item)
+            return unclaimable(told)
         # The claim of another owner was only cut to the length of a lease.
         if item.owner != owner:
             return _busy(self._store.lease_ms)
@@ -447,9 +460,9 @@ class ClaimService(PolicyService):
             action_hash=item.action_hash,
             idempotency_key=proving.claim_key(item),
             lease_s=self._store.lease_ms / 1000,
-            edit=item.edit,
+            edit=told.edit,
             asks_on_failure=item.asks_on_failure,
-            reconciled=last_finding(proving.proven_words(self._store, approval, item)),
+            reconciled=last_finding(told),
             requested=requested_before(item),
             trace=approval.trace,
             receipt=""
@@ -652,6 +665,8 @@ async def find_answers(
     run: RunRef,
     questions: Iterable[OpenQuestion],
     concerns: Callable[[Approval], bool] = lambda _: True,
+    *,
+    hides_reviewers: bool = False,
 ) -> dict[OpenQuestion, Found]:
     """Return the answers to a run's questions that have one.
 
@@ -664,6 +679,7 @@ async def find_answers(
         questions: its open questions.
         concerns: returns whether an approval may be revealed to the run; a caller in
             the gateway's process may read every approval.
+        hides_reviewers: the answers do not name the people who decided.
 
     Raises:
         GraphError: when the agent's name differs from the one in its record.
@@ -678,7 +694,8 @@ async def find_answers(
     for asked, (approval_id, index) in asks.items():
         approval = known.get(approval_id)
         if approval is not None and index < len(approval.items):
-            answer = await _told(store, run, asked, approval, approval.items[index])
+            told = (approval, approval.items[index], hides_reviewers)
+            answer = await _told(store, run, asked, *told)
         else:
             # A record is kept while its item is open. This item ended long ago, was
             # lost by the store, or never existed. It cannot be decided, so the thread
@@ -691,7 +708,12 @@ async def find_answers(
 
 
 async def _told(
-    store: Store, run: RunRef, asked: OpenQuestion, approval: Approval, item: Item
+    store: Store,
+    run: RunRef,
+    asked: OpenQuestion,
+    approval: Approval,
+    item: Item,
+    hides_reviewers: bool,  # noqa: FBT001 - passed on
 ) -> Found | None:
     """Return the answer to a question about an item; None while there is none."""
     run_ref = approval.run_ref
@@ -706,7 +728,8 @@ async def _told(
     # Compared with the request: an edit of the call does not change the question.
     if asked.action_hash != digest.action_hash(item.requested):
         return None
-    answer = _answer(asked, proving.proven_words(store, approval, item))
+    words = proving.proven_words(store, approval, item)
+    answer = _answer(asked, without_reviewers(words) if hides_reviewers else words)
     if answer is None:
         return None
     if not await proving.are_proven(store, approval, item):

@@ -55,7 +55,6 @@ from keyturn.gateway.store.keys import Keys
 from keyturn.gateway.store.limits.agent_load import (
     ASKED_MS,
     AgentLoad,
-    Rejection,
     Wanted,
     fingerprint,
 )
@@ -692,7 +691,8 @@ def refusal_of(
         return ""  # refused with a sentence when its document is made
     # `<=`: with 1 the very next turn is refused, with 0 none is.
     if rejection and rejection.turns_ago <= policy.protect.same_rejected_within:
-        return _repeated(rejection)
+        by = rejection.by if policy.privacy.name_reviewers else "A reviewer"
+        return _repeated(by, rejection.reason)
     return problem
 
 
@@ -761,11 +761,11 @@ def _named(freeze: Freeze) -> str:
     return f"The {freeze.scope}" if freeze.scope.name else "Everything"
 
 
-def _repeated(rejection: Rejection) -> str:
-    reason = rejection.reason.strip()
+def _repeated(by: str, reason: str) -> str:
+    reason = reason.strip()
     said = f" and said: {reason!r}" if reason else ""
     return (
-        f"{rejection.by} rejected exactly this call earlier in this conversation{said}."
+        f"{by} rejected exactly this call earlier in this conversation{said}."
         " It did not run and was not put to people again. Change what was wrong with "
         "it, or go on without it."
     )

@@ -73,9 +73,13 @@ async def test_three_calls_at_once_are_decided_in_any_order(
     assert len(world.script.calls()) == 3
 
 
+@pytest.mark.parametrize("names_people", [True, False])
 async def test_an_edit_runs_and_is_told_before_everything_else(
-    world: World, client_of: Connect
+    world: World, client_of: Connect, *, names_people: bool
 ) -> None:
+    if not names_people:
+        hidden = ("tools:\n", "privacy: {name_reviewers: false}\ntools:\n")
+        world.people.put_policy(hidden, of=AUTO_AND_HELD)
     async with world.gate() as gate, client_of(gate) as client:
         # Listed first, so that the client checks the result against the schema.
         await client.list_tools()
@@ -93,7 +97,8 @@ async def test_an_edit_runs_and_is_told_before_everything_else(
     assert decision["type"] == "edit"
     assert decision["requested"] == {"to": "a", "amount": 9}
     assert decision["executed"] == {"to": "a", "amount": 3}
-    assert decision["by"] == "ANA"
+    assert decision.get("by") == ("ANA" if names_people else None)
+    assert ("ANA" in str(result)) is names_people
     assert decision["approval"].startswith("ap_")
 
 

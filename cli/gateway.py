@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from functools import partial
 
 import typer
 
@@ -18,7 +17,6 @@ from keyturn.cli.command_context import (
 from keyturn.cli.stop_signals import serve, until_stopped
 from keyturn.connect.hooks import hook_routes
 from keyturn.connect.servers import connecting_servers
-from keyturn.gateway.api.reading_routes import readiness
 from keyturn.gateway.api.serving import serving_api
 from keyturn.gateway.config import Settings
 from keyturn.gateway.embed import Keyturn
@@ -62,7 +60,7 @@ async def serving_agents(settings: Settings, keyturn: Keyturn) -> AsyncGenerator
     store, service, tenant = keyturn.store, keyturn.service, settings.tenant
     gated = settings.hooks.gated_servers
     routes = hook_routes(store, tenant=tenant, gated_servers=gated)
-    given = settings, store, service, keyturn.reviews, keyturn.registration
+    given = settings, store, service, keyturn.reviews, keyturn.registration.ready
     async with (
         serving_api(*given, routes=routes) as url,
         connecting_servers(settings, store, service),
@@ -71,6 +69,5 @@ async def serving_agents(settings: Settings, keyturn: Keyturn) -> AsyncGenerator
 
 
 async def _health(keyturn: Keyturn, settings: Settings) -> Health:
-    tenant = settings.tenant
-    ready = partial(readiness, keyturn.store, tenant, keyturn.registration)
-    return await health_of(keyturn.reviews, ready, tenant=tenant)
+    ready = keyturn.registration.ready
+    return await health_of(keyturn.reviews, ready, tenant=settings.tenant)

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from functools import partial
 
 from keyturn.bot.app import SlackBot
 from keyturn.bot.config import BotConfig
 from keyturn.cli.gateway import serving_agents
 from keyturn.cli.store_access import open_configured
-from keyturn.gateway.api.reading_routes import readiness
 from keyturn.gateway.config import Settings, text_of
 from keyturn.gateway.embed import Keyturn
 from keyturn.gateway.errors import SettingsError
@@ -58,13 +56,7 @@ async def open_stack(
         # The bot stops first: cards and private replies still go out while the gateway
         # runs.
         Keyturn(settings, insecure_dev=insecure_dev) as keyturn,
-        SlackBot(
-            config,
-            keyturn.reviews,
-            others=partial(
-                readiness, keyturn.store, settings.tenant, keyturn.registration
-            ),
-        ) as bot,
+        SlackBot(config, keyturn.reviews, others=keyturn.registration.ready) as bot,
         serving_agents(settings, keyturn) as url,
     ):
         yield Stack(keyturn, bot, url)

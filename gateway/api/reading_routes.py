@@ -1,4 +1,4 @@
-"""Routes for reading: approvals, the queue, events, and the gateway's readiness."""
+"""Routes for reading: approvals, the queue and events."""
 
 from __future__ import annotations
 
@@ -26,8 +26,6 @@ from keyturn.gateway.protocol.http_api import LONGEST_WAIT_S
 from keyturn.gateway.protocol.http_problems import MALFORMED, NOT_FOUND
 from keyturn.gateway.protocol.records import ItemState, Record
 from keyturn.gateway.service.report.event_feed import BadPlace
-from keyturn.gateway.service.report.process_check import Registration
-from keyturn.gateway.store.store import Store
 from keyturn.gateway.trust.api_keys import ApiKey
 from keyturn.gateway.validation_errors import sentence
 
@@ -217,23 +215,3 @@ class ReadinessView(BaseModel):
 
     ready: bool
     problems: list[str] = []
-
-
-async def readiness(
-    store: Store, tenant: str, registration: Registration | None
-) -> list[str]:
-    """Return the problems of a gateway, empty when it is ready.
-
-    Args:
-        store: the store of the gateway.
-        tenant: the tenant of the gateway.
-        registration: registration of this process, with its conflicts with others.
-    """
-    clock = store.conn.clock
-    asked_s = clock.asking()
-    try:
-        now_ms = await store.conn.now_ms(store.keys_of_tenant(tenant).outbox)
-    except StoreUnavailable as error:
-        return [f"The store does not answer: {error}"]
-    clock.answered(now_ms / 1000, asked_s)
-    return [*registration.problems] if registration else []

@@ -6,14 +6,13 @@ import logging
 import ssl
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager
-from functools import partial
 from importlib import import_module
 
 from keyturn.gateway.api.api_keys import ApiKeys
 from keyturn.gateway.api.decide import Decisions
 from keyturn.gateway.api.operations import Tenant
 from keyturn.gateway.api.rate_limits import RateLimits
-from keyturn.gateway.api.reading_routes import readiness
+from keyturn.gateway.api.reading_routes import Readiness
 from keyturn.gateway.api.server import Api, KeyedRoute
 from keyturn.gateway.approvals.events import SecurityEvent, SecurityKind
 from keyturn.gateway.config import Settings
@@ -22,7 +21,6 @@ from keyturn.gateway.guarded_server import Limits, listening
 from keyturn.gateway.protocol.http_api import MAX_BODY_BYTES
 from keyturn.gateway.service.decide.reviews import ReviewService
 from keyturn.gateway.service.report.event_feed import EventFeed
-from keyturn.gateway.service.report.process_check import Registration
 from keyturn.gateway.service.run.agents import AgentService, RemoteRunService
 from keyturn.gateway.service.run.approval_readings import ApprovalReadings
 from keyturn.gateway.service_settings import ApiSettings
@@ -45,7 +43,7 @@ async def serving_api(
     store: Store,
     service: AgentService,
     reviews: ReviewService,
-    registration: Registration | None,
+    ready: Readiness,
     *,
     routes: Routes | None = None,
 ) -> AsyncGenerator[str]:
@@ -56,7 +54,7 @@ async def serving_api(
         store: the store of the gateway.
         service: the service for agents.
         reviews: records decisions of people with a token.
-        registration: registration of this process, for `/readyz`.
+        ready: returns the problems of this process, for `/readyz`.
         routes: requests that other packages answer; None: there are none.
 
     Yields:
@@ -89,7 +87,7 @@ async def serving_api(
             # The other half answers at once, such as claims and results.
             most_waits=settings.api.connections // 2,
         ),
-        ready=partial(readiness, store, tenant, registration),
+        ready=ready,
         report=report,
         clock_s=store.conn.clock.now_s,
     )

@@ -27,7 +27,7 @@ from keyturn.gateway.service.report.audit_reading import security_events
 from keyturn.gateway.service_settings import ApiSettings
 from keyturn.gateway.store.http.api_keys import ApiKeyStore
 from keyturn.gateway.store.store import Store
-from tests.api.api_stack import ApiStack, serving
+from tests.api.api_stack import ApiStack, always_ready, serving
 from tests.panics import apanic
 from tests.service.harness import ANA, RULES, ServiceHarness
 from tests.store_secrets import ENV, SECRETS
@@ -71,7 +71,8 @@ def settings(folder: Path, **api: object) -> Settings:
 async def served(store: Store, folder: Path, **api: object) -> AsyncGenerator[str]:
     harness = ServiceHarness(store)
     found = settings(folder, **{"listen": "127.0.0.1:0", **api})
-    async with serving_api(found, store, harness.agents, harness.reviews, None) as url:
+    given = found, store, harness.agents, harness.reviews, always_ready
+    async with serving_api(*given) as url:
         yield url
 
 
@@ -100,7 +101,7 @@ async def test_a_process_that_does_not_fit_is_not_ready(
             policy=RULES, url=store.conn.url, secrets=SECRETS, data_dir=tmp_path
         ) as house,
         serving_api(
-            found, house.store, house.service, house.reviews, house.registration
+            found, house.store, house.service, house.reviews, house.registration.ready
         ) as url,
         httpx.AsyncClient(base_url=url) as client,
     ):

@@ -146,6 +146,17 @@ class Registration:
         found = (self.problem, clock_problem(self._store), secret, kept)
         return [one for one in found if one]
 
+    async def ready(self) -> list[str]:
+        """Return what stops this process from working; empty if it is ready."""
+        conn = self._store.conn
+        asked_s = conn.clock.asking()
+        try:
+            now_ms = await conn.now_ms(self._keys.outbox)
+        except StoreUnavailable as error:
+            return [f"The store does not answer: {error}"]
+        conn.clock.answered(now_ms / 1000, asked_s)
+        return self.problems
+
     async def _compare_clocks(self) -> None:
         """Publish the clock's offset with the next beat, and report a wrong clock."""
         ahead_s = round(self._store.conn.clock.offset_s)

@@ -138,9 +138,7 @@ def with_key(tmp_path: Path, url: str, key: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-async def test_the_doctor_warns_of_the_identity_of_a_key(
-    app: DevServer, tmp_path: Path
-) -> None:
+async def test_the_doctor_warns_of_a_shared_key(app: DevServer, tmp_path: Path) -> None:
     given = with_key(tmp_path, app.url, "key-of-keyturn")
 
     [(state, _), (warned, text)] = await checks(tmp_path, **given)
@@ -173,9 +171,7 @@ async def test_the_key_resumes_a_thread_of_another_user(
         assert on.server.done(thread) == [{**paid(7.0), "as": "keyturn"}]
 
 
-async def test_only_keyturn_answers_on_a_server_with_the_handlers_of_the_page(
-    app: DevServer,
-) -> None:
+async def test_only_keyturn_answers_with_the_pages_handlers(app: DevServer) -> None:
     thread = await app.thread("stock", [[REFUND]])
     [one] = await app.questions(thread)
     approved = {"decisions": [{"type": "approve"}]}
@@ -292,9 +288,7 @@ async def test_a_server_that_is_away_from_the_start_is_found_later(
     assert caplog.text.count("outage.began") == 1
 
 
-async def test_something_else_at_the_address_is_named(
-    on: Bench, tmp_path: Path
-) -> None:
+async def test_another_server_there_is_named(on: Bench, tmp_path: Path) -> None:
     async with TestServer(web.Application()) as other:
         given = {"url": str(other.make_url("")), "graphs": {"x": {"agent": "x"}}}
         [(state, text)] = await checks(tmp_path, **given)

@@ -46,9 +46,7 @@ async def test_an_approved_call_runs_once(on: Bench, graph: str) -> None:
 
 
 @pytest.mark.parametrize("graph", ["stock", "per_call"])
-async def test_an_edited_call_runs_as_edited_and_the_model_is_told(
-    on: Bench, graph: str
-) -> None:
+async def test_the_model_is_told_of_an_edited_call(on: Bench, graph: str) -> None:
     thread = await on.asked(graph, [[REFUND]])
     await on.decide(thread, Edit(args={"order": "A1", "amount": 5.0}))
 
@@ -60,9 +58,7 @@ async def test_an_edited_call_runs_as_edited_and_the_model_is_told(
 
 
 @pytest.mark.parametrize("graph", ["stock", "per_call"])
-async def test_a_rejected_call_does_not_run_and_the_model_reads_why(
-    on: Bench, graph: str
-) -> None:
+async def test_a_rejected_call_does_not_run(on: Bench, graph: str) -> None:
     thread = await on.asked(graph, [[REFUND]])
     await on.decide(thread, Reject(reason="paid before"))
 
@@ -262,9 +258,7 @@ async def test_the_run_goes_on_as_the_user_for_whom_it_paused(on: Bench) -> None
     assert newest["tags"] == ["mine"]
 
 
-async def test_a_run_that_began_at_an_older_checkpoint_goes_on_at_the_newest(
-    on: Bench,
-) -> None:
+async def test_an_older_checkpoints_run_goes_on_at_the_newest(on: Bench) -> None:
     thread = await on.server.thread("stock", [[REFUND]])
     older = (await on.server.ask("GET", f"/threads/{thread}/history?limit=10"))[-2]
     await on.server.run(
@@ -299,9 +293,7 @@ async def test_a_run_with_a_context_keeps_it(on: Bench) -> None:
         ("plain", {"ask": ["Which account?"]}),
     ],
 )
-async def test_silence_runs_nothing_and_becomes_no_data(
-    on: Bench, graph: str, given: Any
-) -> None:
+async def test_silence_is_no_decision(on: Bench, graph: str, given: Any) -> None:
     thread = await on.asked(graph, given)
     [card] = await on.cards(thread)
     await on.people.overdue(card.id)
@@ -352,9 +344,7 @@ async def test_the_policy_answers_calls_that_need_nobody(
     assert await on.server.questions(thread) == []
 
 
-async def test_a_freeze_stops_an_approved_call_and_the_model_reads_it(
-    on: Bench,
-) -> None:
+async def test_a_freeze_stops_an_approved_call(on: Bench) -> None:
     thread = await on.asked("stock", [[REFUND]])
     await on.decide(thread, Approve())
     refunds = FreezeScope(kind=ScopeKind.TOOL, name="refund")

@@ -67,9 +67,7 @@ async def test_a_decision_too_late_is_not_taken(on: Bench) -> None:
 
 
 @pytest.mark.parametrize("then", [[], [NEXT]])
-async def test_an_answer_between_reading_and_sending_is_seen(
-    on: Bench, then: list[Any]
-) -> None:
+async def test_a_concurrent_answer_is_seen(on: Bench, then: list[Any]) -> None:
     """The server ignores ours; its run ends well if the agent asks something else."""
     thread = await on.asked("stock", [[REFUND], then])
     await on.decide(thread, Approve())
@@ -136,9 +134,7 @@ async def test_a_deleted_thread_withdraws_its_question(
 
 
 @pytest.mark.parametrize("is_known", [True, False])
-async def test_a_thread_deleted_after_the_approval_does_not_take_it(
-    on: Bench, *, is_known: bool
-) -> None:
+async def test_a_late_deletion_is_not_taken(on: Bench, *, is_known: bool) -> None:
     thread = await on.asked("stock", [[REFUND]])
     await on.decide(thread, Approve())
     await on.server.forget()
@@ -219,9 +215,7 @@ def mortal(on: Bench, of: AgentServer, death: Death) -> Connector:
 
 
 @pytest.mark.parametrize("seed", sample(range(200), 6))
-async def test_connectors_that_die_hand_a_decision_over_once(
-    on: Bench, seed: int
-) -> None:
+async def test_a_dead_connectors_decision_arrives_once(on: Bench, seed: int) -> None:
     """Each lives for some requests; the next one goes on after the leases ended."""
     chance = random.Random(seed)  # noqa: S311 - of a test
     graph = chance.choice(sorted(GIVEN))
@@ -288,9 +282,7 @@ FAIL: list[Any] = ["fail", {"order": "A1"}]
 @pytest.mark.parametrize(
     ("graph", "call"), [("failing", FAIL), ("deep", subagent("", *FAIL))]
 )
-async def test_a_tool_that_fails_is_not_called_refused_nor_run_again(
-    on: Bench, graph: str, call: Any
-) -> None:
+async def test_a_failed_tool_is_not_run_again(on: Bench, graph: str, call: Any) -> None:
     """It had begun. To ask again would repeat its step, so that is refused."""
     thread = await on.asked(graph, [[call]])
     await on.decide(thread, Approve())
@@ -404,9 +396,7 @@ class Unconfirmed:
 
 
 @pytest.mark.parametrize("arrives", [True, False])
-async def test_an_answer_without_a_confirmation_is_looked_up(
-    on: Bench, *, arrives: bool
-) -> None:
+async def test_an_unconfirmed_answer_is_looked_up(on: Bench, *, arrives: bool) -> None:
     thread = await on.asked("stock", [[REFUND]])
     await on.decide(thread, Approve())
     on.loop = on.connector(Unconfirmed(on.host, arrives=arrives))

@@ -248,9 +248,7 @@ async def test_it_is_known_before_its_checkpoint_to_the_process_that_writes_the_
     assert await fresh.check(other.text) == other.kept
 
 
-async def test_an_entry_that_somebody_invented_revokes_nothing(
-    house: AuditHarness, box: Box
-) -> None:
+async def test_a_forged_entry_revokes_nothing(house: AuditHarness, box: Box) -> None:
     new = await box.made()
     conn, keys = house.store.conn, house.keys
     forged = Event(

@@ -90,9 +90,7 @@ def test_a_date_that_is_none_says_nothing(date: str) -> None:
     assert clock.problem == ""
 
 
-def test_a_clock_that_is_set_right_is_no_problem_any_more(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_a_corrected_clock_is_no_problem(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     clock = GatewayClock(
         "https://gateway.example", ReferenceClock(wall_s=lambda: 1_000_000 + set_by[0])

@@ -173,9 +173,7 @@ async def test_what_is_not_there_is_not_found(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize("decision", ["approve", "reject"])
-async def test_a_standing_approval_is_given_in_slack_alone(
-    desk: Desk, decision: str
-) -> None:
+async def test_a_standing_approval_needs_slack(desk: Desk, decision: str) -> None:
     desk.harness.policy = standing.allowing_policy()
     asked = await standing.proposed(desk.harness)
     (item,) = asked.items
@@ -372,9 +370,7 @@ def test_settings_that_trust_anybody_are_refused(change: dict[str, Any]) -> None
         PeopleSettings.model_validate(given)
 
 
-async def test_unchanged_arguments_keep_the_order_and_number_types_of_the_request(
-    desk: Desk,
-) -> None:
+async def test_unchanged_arguments_keep_order_and_number_types(desk: Desk) -> None:
     body = (
         '{"ref":{"agent":"support","thread":"t1","message_id":"m1"},"calls":[{"tool":'
         '"process_refund","tool_call_id":"c1","args":{"order":{"no":7.0,"at":"x"},'

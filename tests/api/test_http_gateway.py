@@ -25,9 +25,7 @@ NEVER = "tk_" + "0" * 16 + "_" + "0" * 64
 
 
 @pytest.mark.parametrize("key", ["x", NEVER, NEVER.upper(), f"{NEVER}0"])
-async def test_without_a_valid_key_nothing_is_answered(
-    stack: ApiStack, key: str
-) -> None:
+async def test_nothing_is_answered_without_a_key(stack: ApiStack, key: str) -> None:
     async with httpx.AsyncClient(base_url=stack.url) as client:
         for operation in OPERATIONS:
             reply = await client.post(

@@ -35,9 +35,7 @@ async def client(stack: ApiStack) -> AsyncGenerator[httpx.AsyncClient]:
         yield found
 
 
-async def test_a_withdrawal_whose_answer_was_lost_gets_the_same_again(
-    client: httpx.AsyncClient,
-) -> None:
+async def test_a_repeated_withdrawal_gets_its_answer(client: httpx.AsyncClient) -> None:
     [verdict] = (await client.post("/v1/submit", content=SUBMIT)).json()
     run = {"agent": "support", "thread": "t1"}
     asked = {"run": run, "item_ids": [verdict["item_id"], "ap_other.0"]}

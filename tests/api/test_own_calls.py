@@ -46,9 +46,7 @@ def turn(tool: str, ref: TurnRef = REF) -> Turn:
     return Turn(ref=ref, calls=(call,))
 
 
-async def test_people_of_anothers_run_are_joined_to_no_other_run(
-    stack: ApiStack,
-) -> None:
+async def test_people_of_another_run_join_no_other(stack: ApiStack) -> None:
     await stack.harness.submit(("process_refund", {"amount": 5}), thread="t9")
     ref = TurnRef(agent="billing", thread="t1", message_id="m1")
     outer = RunRef(agent="support", thread="t9")
@@ -76,9 +74,7 @@ ASKS: dict[str, Ask] = {
 
 
 @pytest.mark.parametrize("ask", ASKS.values(), ids=ASKS)
-async def test_a_call_of_another_tool_is_not_ended_by_a_key(
-    stack: ApiStack, ask: Ask
-) -> None:
+async def test_a_key_ends_no_call_of_another_tool(stack: ApiStack, ask: Ask) -> None:
     mail = stack.key(tools=["send_mail"])
     async with stack.gateway() as mine, stack.gateway(mail) as theirs:
         (verdict,) = await mine.submit(turn("process_refund"))
@@ -158,9 +154,7 @@ def about(body: dict[str, Any], item: str, edit: str) -> Any:
 
 
 @pytest.mark.parametrize("path", ASKED)
-async def test_an_answer_does_not_tell_another_agents_call_from_none(
-    stack: ApiStack, path: str
-) -> None:
+async def test_another_agents_call_looks_like_none(stack: ApiStack, path: str) -> None:
     harness = stack.harness
     _, (verdict,) = await harness.submit(("process_refund", {"amount": 5}), agent="b")
     click = await harness.click(verdict)

@@ -320,9 +320,7 @@ async def read(stack: ApiStack, approval: str) -> dict[str, Any]:
     return found
 
 
-async def test_words_rule_effect_link_state_and_digest_are_in_it(
-    stack: ApiStack,
-) -> None:
+async def test_a_reading_has_words_rule_effect_link_and_state(stack: ApiStack) -> None:
     approval = await wire(stack)
 
     found = await read(stack, approval)

@@ -92,9 +92,7 @@ async def test_a_request_with_a_wrong_key_is_noticed_once(
     assert store.security.counts == {SecurityKind.KEY_REFUSED: 1}
 
 
-async def test_a_process_that_does_not_fit_is_not_ready(
-    store: Store, tmp_path: Path
-) -> None:
+async def test_an_unfit_process_is_not_ready(store: Store, tmp_path: Path) -> None:
     found = settings(tmp_path, listen="127.0.0.1:0")
     async with (
         Keyturn(
@@ -170,9 +168,7 @@ def test_a_safe_address_is_taken(given: dict[str, object]) -> None:
         ({"listen": "127.0.0.1:1", "certificate": "a.crt"}, "needs both"),
     ],
 )
-def test_an_address_that_would_show_keys_is_refused(
-    given: dict[str, object], why: str
-) -> None:
+def test_an_address_that_shows_keys_fails(given: dict[str, object], why: str) -> None:
     with pytest.raises(ValidationError, match=why):
         ApiSettings.model_validate(given)
 

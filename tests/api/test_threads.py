@@ -78,9 +78,7 @@ async def test_one_process_at_a_time_runs_a_thread(threads: RemoteThreads) -> No
 
 
 @pytest.mark.parametrize("above", [REACH + 10, MAX_FENCE - 2])
-async def test_no_key_uses_up_the_fences_of_a_shard(
-    threads: RemoteThreads, above: int
-) -> None:
+async def test_a_key_cannot_use_up_fences(threads: RemoteThreads, above: int) -> None:
     first = await threads.lease_step(RUN, "take", token=MINE, above=above)
     with pytest.raises(NotAllowed, match="above the newest fence"):
         await threads.lease_step(RUN, "renumber", token=MINE, above=above)
@@ -168,9 +166,7 @@ async def test_a_key_of_another_agent_or_tenant_changes_nothing(
     assert (await mine.lease_step(RUN, "keep", token=MINE)).state == "held"
 
 
-async def test_a_lease_of_another_agent_is_refused_and_so_is_what_is_none(
-    stack: ApiStack,
-) -> None:
+async def test_a_lease_must_be_one_of_this_agent(stack: ApiStack) -> None:
     lease = LeaseRef(RunRef(agent="billing", thread="t1"), MINE, 1).text
     async with httpx.AsyncClient(base_url=stack.url) as client:
         for text, status in ((lease, 403), ("", 400), ("x", 400), (f"{lease} x", 400)):

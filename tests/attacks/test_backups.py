@@ -138,9 +138,7 @@ async def test_a_changed_backup_changes_nothing(
 
 
 @pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE])
-async def test_a_member_that_is_no_file_is_refused(
-    backed_up: Operator, kind: bytes
-) -> None:
+async def test_a_non_file_member_is_refused(backed_up: Operator, kind: bytes) -> None:
     parts = parts_of(backed_up.file)
     member = tarfile.TarInfo("secret.old.key")
     member.type, member.linkname = kind, "manifest.json"
@@ -149,9 +147,7 @@ async def test_a_member_that_is_no_file_is_refused(
     assert "no complete backup" in await nothing_changes(backed_up)
 
 
-async def test_a_backup_cannot_bring_the_secret_that_it_is_sealed_with(
-    backed_up: Operator,
-) -> None:
+async def test_a_backup_cannot_bring_its_own_secret(backed_up: Operator) -> None:
     """Otherwise its author could forge every record in it."""
     parts = parts_of(backed_up.file)
     with_fact("sealed_by", key_id_of(FOREIGN, Purpose.RECORDS))(parts)
@@ -161,9 +157,7 @@ async def test_a_backup_cannot_bring_the_secret_that_it_is_sealed_with(
     assert "another secret" in await nothing_changes(backed_up)
 
 
-async def test_a_backup_cannot_add_a_signing_key_to_others(
-    backed_up: Operator,
-) -> None:
+async def test_a_backup_cannot_add_a_signing_key(backed_up: Operator) -> None:
     [key] = (backed_up.folder / "keys" / "bot").glob("*.json")
     parts = parts_of(backed_up.file)
     parts["keys/bot/00000000.key.json"] = key.read_bytes()
@@ -175,9 +169,7 @@ async def test_a_backup_cannot_add_a_signing_key_to_others(
     assert f"The signing keys in {str(backed_up.folder / 'keys')!r} are kept" in told
 
 
-async def test_a_backup_brings_no_audit_log_of_another_tenant(
-    backed_up: Operator,
-) -> None:
+async def test_a_backup_brings_no_other_tenants_audit_log(backed_up: Operator) -> None:
     parts = parts_of(backed_up.file)
     parts["audit/other.checkpoints"] = b"forged"
     write(backed_up.file, parts)

@@ -335,9 +335,7 @@ def of_x(schema: JsonObject) -> JsonObject:
         },
     ],
 )
-def test_a_text_that_fits_a_pattern_nearly_is_refused_at_once(
-    schema: JsonObject,
-) -> None:
+def test_an_almost_matching_text_is_refused_at_once(schema: JsonObject) -> None:
     text = "a" * 27 + "!"
 
     with soon():

@@ -257,9 +257,7 @@ async def test_a_form_that_was_overtaken_records_nothing(
         assert not item.is_pending
 
 
-async def test_a_button_inside_a_form_counts_for_its_reader_and_its_call(
-    stack: Stack,
-) -> None:
+async def test_a_button_in_a_form_counts_for_its_reader_and_call(stack: Stack) -> None:
     async with stack.running():
         verdict = await stack.refund(note="n" * 12_000)
         other = await stack.refund(thread="other", note="n" * 12_000)

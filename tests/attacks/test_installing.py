@@ -106,9 +106,7 @@ async def test_an_old_state_is_refused(one: World) -> None:
     assert await stored(one) == {}
 
 
-async def test_an_invented_state_is_refused_although_the_cookie_fits(
-    one: World,
-) -> None:
+async def test_an_invented_state_is_refused_with_a_fitting_cookie(one: World) -> None:
     browser = one.browser
     back = await browser.consent(await browser.begin(), "T0A")
     browser.cookie = f"{STATE}=invented"
@@ -160,9 +158,7 @@ async def test_a_workspace_that_no_file_names_is_refused_and_its_token_revoked(
     assert "auth.revoke" in [call.method for call in one.slack.calls]
 
 
-async def test_an_installation_with_fewer_rights_does_not_replace_another(
-    one: World,
-) -> None:
+async def test_a_lesser_installation_does_not_replace_another(one: World) -> None:
     """The browser of a person names the scopes, so anybody can ask for fewer."""
     await one.browser.install("T0A")
     before = await stored(one)

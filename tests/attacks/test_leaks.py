@@ -150,9 +150,7 @@ async def stream(stack: Shop, key: str) -> str:
 
 
 @pytest.mark.slow
-async def test_an_agents_words_about_arguments_are_in_no_audit_entry(
-    shop_stack: Shop,
-) -> None:
+async def test_no_audit_entry_has_words_about_arguments(shop_stack: Shop) -> None:
     """The audit log is kept for ever and cannot be erased; words belong in a blob."""
     async with shop_stack.working():
         await shop_stack.ask(REFUND)
@@ -236,9 +234,7 @@ def test_what_is_frozen_is_listed_without_steering(
     assert listed.replace("\n", "").isprintable()
 
 
-def test_a_call_is_explained_in_json_without_steering(
-    tell: Tell, tmp_path: Path
-) -> None:
+def test_an_explanation_in_json_steers_nothing(tell: Tell, tmp_path: Path) -> None:
     policy, call = tmp_path / "policy.yml", tmp_path / "call.json"
     policy.write_text("version: 1\ntools: {mail: {description: 'to {args.to}'}}\n")
     call.write_text(json.dumps({"tool": "mail", "args": {"to": HOSTILE}}))

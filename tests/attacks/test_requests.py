@@ -56,9 +56,7 @@ async def test_a_replay_to_the_other_replica_or_after_a_restart_decides_nothing(
         assert await effects(stack, verdict) == before
 
 
-async def test_the_mark_of_a_request_outlives_the_time_in_which_it_counts(
-    stack: Stack,
-) -> None:
+async def test_a_requests_mark_outlives_the_request(stack: Stack) -> None:
     async with stack.running():
         _, body = await prepared(stack)
         # Slack's clock may be ahead: then the request counts for ten minutes.

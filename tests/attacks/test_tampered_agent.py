@@ -53,9 +53,7 @@ async def paused(stack: Stack, *calls: tuple[str, dict[str, Any]]) -> list[Item]
 
 
 @pytest.mark.slow
-async def test_a_thread_whose_record_nobody_can_read_goes_on_without_it(
-    stack: Stack,
-) -> None:
+async def test_a_thread_with_an_unreadable_record_goes_on(stack: Stack) -> None:
     async with stack.working():
         await stack.ask(REFUND)
         [item] = await stack.asked()
@@ -75,9 +73,7 @@ async def test_a_thread_whose_record_nobody_can_read_goes_on_without_it(
 
 
 @pytest.mark.slow
-async def test_an_old_checkpoint_that_is_run_again_executes_nothing_again(
-    stack: Stack,
-) -> None:
+async def test_an_old_checkpoint_executes_nothing_again(stack: Stack) -> None:
     [item] = await paused(stack)
     graph = graph_of(stack)
     before = await graph.aget_state(CONFIG)
@@ -93,9 +89,7 @@ async def test_an_old_checkpoint_that_is_run_again_executes_nothing_again(
 
 
 @pytest.mark.slow
-async def test_a_thread_that_was_copied_under_another_name_executes_nothing(
-    stack: Stack,
-) -> None:
+async def test_a_copied_thread_executes_nothing(stack: Stack) -> None:
     [item] = await paused(stack)
     graph = graph_of(stack)
     state = await graph.aget_state(CONFIG)
@@ -114,9 +108,7 @@ async def test_a_thread_that_was_copied_under_another_name_executes_nothing(
     assert "must not run" in str(end["messages"][-1].text)
 
 
-async def test_a_job_that_nobody_can_read_keeps_no_other_from_being_done(
-    stack: Stack,
-) -> None:
+async def test_an_unreadable_job_holds_nothing_up(stack: Stack) -> None:
     conn, keys = stack.store.conn, stack.keys
     async with stack.working():
         for junk in ("{broken", "[]", '{"kind":"dance"}', "null", "1", ""):

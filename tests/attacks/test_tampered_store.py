@@ -59,9 +59,7 @@ async def test_a_claim_with_the_index_of_a_sibling_is_refused(stack: Stack) -> N
 
 
 @pytest.mark.parametrize("junk", ["{broken", "null", "[]", '{"action": 1}', "{}"])
-async def test_a_record_that_nobody_can_read_is_answered_calmly(
-    stack: Stack, junk: str
-) -> None:
+async def test_an_unreadable_record_is_answered(stack: Stack, junk: str) -> None:
     async with stack.running():
         verdict = await stack.refund()
         card = await stack.card(verdict)
@@ -123,9 +121,7 @@ async def test_what_is_quarantined_is_said_under_its_card(stack: Stack) -> None:
         await eventually(is_said)
 
 
-async def test_an_event_that_this_version_cannot_read_does_not_stop_the_cards(
-    stack: Stack,
-) -> None:
+async def test_an_unreadable_event_stops_no_card(stack: Stack) -> None:
     """A newer replica, or a hand, wrote it; every later card waits behind it."""
     unknown = json.dumps({"name": "item.teleported", "tenant": "default"})
     async with stack.running():

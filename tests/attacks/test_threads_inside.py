@@ -54,9 +54,7 @@ async def stack(
 
 
 @pytest.mark.slow
-async def test_the_outer_requester_is_a_principal_in_that_thread_too(
-    stack: Stack,
-) -> None:
+async def test_the_outer_requester_is_an_inner_principal(stack: Stack) -> None:
     async with stack.working():
         opened = await opened_inside(stack)
 
@@ -119,9 +117,7 @@ async def test_a_run_that_a_tool_starts_knows_them_too(
     assert [*approval.principals] == [DAN]
 
 
-async def test_more_people_than_are_remembered_are_told_to_start_a_new_thread(
-    store: Store,
-) -> None:
+async def test_too_many_people_need_a_new_thread(store: Store) -> None:
     stack = ServiceHarness(store)
     people = [Person(team="T0", user=f"U{n}") for n in range(MAX_PRINCIPALS + 1)]
 

@@ -289,9 +289,7 @@ program.main()
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("closed", "to_nothing"), [("<&- >&- 2>&-", 3), ("2>&-", 1)])
-def test_a_stream_that_is_closed_is_no_file_that_is_opened_later(
-    closed: str, to_nothing: int
-) -> None:
+def test_a_closed_stream_is_no_file_opened_later(closed: str, to_nothing: int) -> None:
     # Output to descriptor 2 would otherwise go into a file or a connection that was
     # opened under that number.
     ended = subprocess.run(

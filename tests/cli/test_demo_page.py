@@ -44,9 +44,7 @@ async def card_with(demo: DemoStack, *words: str) -> str:
     return str(found["ts"])
 
 
-async def test_an_mcp_client_asks_from_the_page_and_its_result_is_shown_there(
-    tmp_path: Path,
-) -> None:
+async def test_the_page_shows_a_result_of_an_mcp_client(tmp_path: Path) -> None:
     [suggestion] = [one for one in SUGGESTIONS if one.text == MCP_REQUEST]
     async with demo_in(tmp_path) as demo:
         dan = demo.sandbox.person(suggestion.user)

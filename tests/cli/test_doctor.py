@@ -254,9 +254,7 @@ async def test_direct_messages_need_a_scope_only_where_the_policy_has_them(
     assert (found, text in told) == (state, True)
 
 
-async def test_the_doctor_refuses_an_app_of_a_whole_organization(
-    doctor: Doctor,
-) -> None:
+async def test_the_doctor_refuses_an_organizations_app(doctor: Doctor) -> None:
     checks = await checked(doctor, ALL, is_enterprise_install=True)
 
     assert checks["Slack bot token"][0] == "bad"
@@ -347,9 +345,7 @@ make = Eyes
         (f"{SILENT}triage: gone.py:make", "There is no file"),
     ],
 )
-def test_the_doctor_tries_the_triage_of_the_settings(
-    shell: Shell, settings: str, found: str
-) -> None:
+def test_the_doctor_tries_the_triage(shell: Shell, settings: str, found: str) -> None:
     shell.write(EYES, "eyes.py")
     shell.write(settings)
 
@@ -400,9 +396,7 @@ def told(
 KNOWN = "wire_money: {tier: deny}"
 
 
-def test_names_that_no_graph_has_are_told_with_those_that_may_be_meant(
-    shell: Shell,
-) -> None:
+def test_names_without_a_graph_are_listed_with_the_similar(shell: Shell) -> None:
     tools = told(shell, "wire_mony: {tier: deny}, look_up: {tier: auto}")
     of_agent = told(shell, agents="billing: {tools: {wires: {tier: deny}}}")
 

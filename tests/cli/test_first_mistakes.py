@@ -72,9 +72,7 @@ def test_a_port_that_is_taken_or_none_is_said(
         (["--port", "0", "--keep", "."], "'.': Is a directory"),
     ],
 )
-def test_a_sandbox_says_why_it_cannot_listen_or_go_on(
-    home: Shell, words: list[str], why: str
-) -> None:
+def test_a_sandbox_says_why_it_ends(home: Shell, words: list[str], why: str) -> None:
     home.write("{}", "kept.json")
 
     assert why in home.refused("sandbox", *words)
@@ -130,9 +128,7 @@ def test_an_empty_audit_log_is_not_a_silence(home: Shell) -> None:
         (["bundle.jsonl", "--key", "k", "--checkpoint", "kept.txt"], "omit FILE"),
     ],
 )
-def test_what_a_verification_would_not_look_at_is_refused(
-    home: Shell, words: list[str], why: str
-) -> None:
+def test_an_unknown_guarantee_is_named(home: Shell, words: list[str], why: str) -> None:
     assert why in home.refused("audit", "verify", *words)
 
 
@@ -169,9 +165,7 @@ def test_ctrl_c_while_it_loads_ends_it_without_a_word(home: Shell, module: str) 
         "redis+cluster://",
     ],
 )
-def test_a_store_url_that_cannot_be_read_is_refused_and_not_shown(
-    home: Shell, url: str
-) -> None:
+def test_an_unreadable_store_url_is_refused_and_hidden(home: Shell, url: str) -> None:
     told = home.refused("frozen", KEYTURN_REDIS_URL=url)
 
     assert "In a password, write / as %2F" in told
@@ -240,9 +234,7 @@ def test_what_runs_for_long_waits_for_its_store_and_a_query_does_not(
     ],
     ids=" ".join,
 )
-def test_a_command_does_not_answer_for_a_store_that_it_would_have_made(
-    shell: Shell, words: list[str]
-) -> None:
+def test_a_command_makes_no_store_to_answer_for(shell: Shell, words: list[str]) -> None:
     told = shell.refused(*words)
 
     assert f"there is no store in '{shell.folder / '.keyturn'}'" in told
@@ -271,9 +263,7 @@ def test_what_runs_or_ran_there_is_asked(shell: Shell) -> None:
     assert told == "✔ Nothing is frozen, and no agent is paused.\n"
 
 
-def test_a_key_that_only_a_sandbox_could_use_is_not_made_beside_it(
-    shell: Shell,
-) -> None:
+def test_a_key_of_sandboxes_is_not_made_beside_one(shell: Shell) -> None:
     create = ("api-keys", "create", "trial", "--agent", "billing")
     inside = str(shell.folder / ".keyturn" / "sandbox")
     shell(*create, KEYTURN_DATA_DIR=inside)
@@ -336,9 +326,7 @@ def test_a_user_without_a_home_folder_can_start_it(tmp_path: Path) -> None:
     assert "Run gateway, agents and bot" in done.stdout
 
 
-def test_debug_shows_also_what_keeps_a_command_from_being_loaded(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_debug_shows_why_a_command_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(_: object) -> None:
         raise RuntimeError("a module that cannot be imported")
 

@@ -147,9 +147,7 @@ def test_readers_are_listed_with_what_they_have_not_read(
     assert "'keyturn outbox drop' if it is gone for good" in told
 
 
-def test_a_reader_that_is_gone_is_dropped_and_one_in_use_is_not(
-    operator: Shell,
-) -> None:
+def test_a_reader_in_use_is_not_dropped(operator: Shell) -> None:
     operator.do(two_readers)
 
     assert f"{AWAY} is dropped" in operator.said("outbox", "drop", AWAY)
@@ -231,9 +229,7 @@ def test_a_dropped_run_is_gone_and_brought_forward_by_nobody(operator: Shell) ->
     operator.do(is_dropped)
 
 
-def test_a_name_that_stands_for_nothing_or_for_several_is_refused(
-    operator: Shell,
-) -> None:
+def test_an_unknown_or_ambiguous_name_is_refused(operator: Shell) -> None:
     operator.do(fails(KeyError(), "t1", "t2"))
 
     assert "matches 2 runs" in operator.refused("jobs", "drop", "run_")

@@ -191,9 +191,7 @@ tools:
         (UNTYPED, "p.yml:3: 'tools.a.raise[0].when': args.level has no declared type"),
     ],
 )
-def test_what_is_allowed_and_hardly_meant_is_pointed_out(
-    home: Shell, text: str, note: str
-) -> None:
+def test_a_likely_mistake_is_pointed_out(home: Shell, text: str, note: str) -> None:
     home.write(text, "p.yml")
 
     notes = home.said("policy", "check", "p.yml").splitlines()

@@ -121,9 +121,7 @@ def names(folder: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("code", CLEARED)
-def test_a_tool_is_cleared_if_all_its_uses_are_in_gates(
-    tmp_path: Path, code: str
-) -> None:
+def test_a_tool_is_cleared_if_gates_have_all_uses(tmp_path: Path, code: str) -> None:
     (tmp_path / "app.py").write_text(code)
     found = scanned(tmp_path)
     assert found["tools"] == []
@@ -131,9 +129,7 @@ def test_a_tool_is_cleared_if_all_its_uses_are_in_gates(
 
 
 @pytest.mark.parametrize(("code", "tool"), LISTED)
-def test_a_tool_that_cannot_be_followed_to_a_gate_is_listed(
-    tmp_path: Path, code: str, tool: str
-) -> None:
+def test_a_tool_without_a_gate_is_listed(tmp_path: Path, code: str, tool: str) -> None:
     (tmp_path / "app.py").write_text(code)
     assert names(tmp_path) == [tool]
 

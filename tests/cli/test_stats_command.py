@@ -112,9 +112,7 @@ def test_an_export_comes_from_stdin(
     assert shell.found("stats", "--audit", "-")["total"]["calls"] == 12
 
 
-def test_a_tool_s_name_steers_no_terminal_and_arguments_are_never_shown(
-    shell: Shell,
-) -> None:
+def test_a_tools_name_steers_no_terminal(shell: Shell) -> None:
     call = {"args": {"card": CANARY}, "requester": "U0DAN"}
     names = ["\x1b[2J\u202eevil", "x" * 300]
     rows = [row("call.ran", tool=name, tier="auto", call=call) for name in names]

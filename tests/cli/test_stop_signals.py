@@ -169,9 +169,7 @@ async def test_a_service_that_is_still_starting_bears_a_reload(tmp_path: Path) -
     assert await asyncio.wait_for(process.wait(), timeout=60) == 0
 
 
-async def test_a_program_in_the_background_ends_by_what_ends_it_elsewhere(
-    tmp_path: Path,
-) -> None:
+async def test_a_program_in_the_background_ends_as_elsewhere(tmp_path: Path) -> None:
     """A shell without job control starts it with SIGINT ignored."""
     process = await waiting(tmp_path, "background")
 
@@ -181,9 +179,7 @@ async def test_a_program_in_the_background_ends_by_what_ends_it_elsewhere(
     assert (tmp_path / "ended").exists()
 
 
-async def test_tools_that_hang_in_all_threads_do_not_keep_the_process(
-    tmp_path: Path,
-) -> None:
+async def test_hanging_tools_do_not_keep_the_process(tmp_path: Path) -> None:
     process = await waiting(tmp_path, "hanging")
 
     process.send_signal(signal.SIGTERM)
@@ -213,9 +209,7 @@ async def test_ctrl_c_says_what_is_waited_for_and_a_second_one_ends_the_process(
         assert b"'a \\x1b[2J', support thread-0, support thread-1 and 2 more" in said
 
 
-async def test_a_program_that_is_still_starting_closes_what_it_has_begun(
-    tmp_path: Path,
-) -> None:
+async def test_a_starting_program_closes_what_it_opened(tmp_path: Path) -> None:
     # Its workers run tools while it still waits, for example for Slack.
     process = await waiting(tmp_path, "starting")
 
@@ -225,9 +219,7 @@ async def test_a_program_that_is_still_starting_closes_what_it_has_begun(
     assert (tmp_path / "closed").exists()
 
 
-async def test_a_second_sigterm_ends_a_program_that_hangs_in_its_start(
-    tmp_path: Path,
-) -> None:
+async def test_a_second_sigterm_ends_a_hanging_start(tmp_path: Path) -> None:
     process = await waiting(tmp_path, "importing")
 
     # Another one each time: two of a kind that come at once are one.

@@ -57,9 +57,7 @@ async def fails(store: Store) -> None:
     await note_attempt(store, "default", "app", "status 500")
 
 
-def test_the_secret_is_the_one_that_messages_are_signed_with(
-    admin: Shell, receiver: Receiver
-) -> None:
+def test_the_secret_signs_the_messages(admin: Shell, receiver: Receiver) -> None:
     in_use = admin.said("webhooks", "secret", "app")
     first = admin.said("webhooks", "secret", "app", "--number", "1")
     out = admin.said("webhooks", "test", "app")
@@ -76,9 +74,7 @@ def test_the_secret_is_the_one_that_messages_are_signed_with(
     )
 
 
-def test_a_program_that_does_not_answer_well_is_an_error(
-    admin: Shell, receiver: Receiver
-) -> None:
+def test_a_program_that_fails_is_an_error(admin: Shell, receiver: Receiver) -> None:
     receiver.answer = answering(500)
     err = admin.refused("webhooks", "test", "app")
 

@@ -77,9 +77,7 @@ def test_each_workspace_has_its_own_tenant(
         workspaces_of(loaded(tmp_path), SECRETS)
 
 
-def test_a_variable_of_the_bot_does_not_put_all_workspaces_into_one_tenant(
-    tmp_path: Path,
-) -> None:
+def test_a_bots_variable_does_not_merge_workspaces(tmp_path: Path) -> None:
     written(tmp_path, "a.yml", tenant="a", slack={"team": "T0A"})
     written(tmp_path, "b.yml", tenant="b", slack={"team": "T0B"})
     env = {
@@ -95,9 +93,7 @@ def test_a_variable_of_the_bot_does_not_put_all_workspaces_into_one_tenant(
     assert {one.store_url for one in found.values()} == {"redis://r"}
 
 
-def test_keyturn_run_refuses_the_settings_of_several_workspaces(
-    tmp_path: Path,
-) -> None:
+def test_keyturn_run_refuses_settings_of_workspaces(tmp_path: Path) -> None:
     for refuse in (bot_config, ensure_configured):
         with pytest.raises(SettingsError, match="run 'keyturn bot'"):
             refuse(loaded(tmp_path))

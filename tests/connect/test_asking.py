@@ -85,9 +85,7 @@ async def test_a_verdict_on_another_call_denies_this_one(
     assert "was not cleared" in denied.reason
 
 
-async def test_a_refusal_denies_the_call_and_a_refused_key_ends_the_run(
-    people: ServiceHarness,
-) -> None:
+async def test_a_refused_key_ends_the_run(people: ServiceHarness) -> None:
     gate = LocalGate(people.store, lambda: people.policy)
     asker = asker_of(gate)
     await asker.verdict(TURN, CALL, DAN)

@@ -37,9 +37,7 @@ def question(ref: TurnRef, verdict: Verdict, wait_s: float = 0) -> AnswersQuesti
     return AnswersQuestion(run=ref.run_ref, questions=(one,), wait_s=wait_s)
 
 
-async def test_a_decision_ends_the_wait_for_it(
-    gate: Gate, people: ServiceHarness
-) -> None:
+async def test_a_decision_ends_its_wait(gate: Gate, people: ServiceHarness) -> None:
     ref, verdict = await asked(gate)
     assert await gate.answers(question(ref, verdict)) == ()
 

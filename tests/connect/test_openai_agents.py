@@ -262,9 +262,7 @@ async def test_a_saved_run_that_was_handed_off_is_continued(desk: Desk) -> None:
     assert desk.bank.paid == [Call(5).args]
 
 
-async def test_calls_of_one_conversation_do_not_supersede_each_other(
-    desk: Desk,
-) -> None:
+async def test_calls_of_a_conversation_do_not_replace_each_other(desk: Desk) -> None:
     tools: list[Any] = [function_tool(desk.bank.pay)]
     plain = Agent(name="a", model=scripted([Call(1), Call(2)]), tools=tools)
     gated = gate_tools(
@@ -346,9 +344,7 @@ def past_the_gate(desk: Desk) -> dict[str, Agent[Any]]:
 
 
 @pytest.mark.parametrize("number", range(7))
-async def test_an_agent_that_acts_past_the_gate_is_refused_by_name(
-    desk: Desk, number: int
-) -> None:
+async def test_an_agent_past_the_gate_is_named(desk: Desk, number: int) -> None:
     words, agent = [*past_the_gate(desk).items()][number]
 
     for whole in (agent, Agent(name="outer", handoffs=[agent])):
@@ -375,9 +371,7 @@ async def test_a_failed_tool_is_recorded_as_failed(desk: Desk) -> None:
     assert (await desk.item(item)).state is ItemState.FAILED
 
 
-async def test_the_time_limit_of_a_tool_is_for_its_run_and_not_for_people(
-    desk: Desk,
-) -> None:
+async def test_a_tools_time_limit_is_for_its_run(desk: Desk) -> None:
     slow = function_tool(desk.bank.pay, timeout=0.001)
     desk.bank.block()
     plain = Agent(name="a", model=scripted([Call(5)]), tools=[slow])

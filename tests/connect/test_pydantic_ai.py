@@ -314,9 +314,7 @@ async def test_a_structured_value_follows_the_notice_of_an_edit(desk: Desk) -> N
 Cents = Annotated[int, AfterValidator(lambda found: found // 100 * 100)]
 
 
-async def test_people_see_what_the_tool_reads_and_an_edit_runs_as_shown(
-    desk: Desk,
-) -> None:
+async def test_an_edit_runs_as_shown(desk: Desk) -> None:
     async def pay(amount: Cents) -> str:
         return await desk.bank.pay(amount, "ada")
 
@@ -334,9 +332,7 @@ async def test_people_see_what_the_tool_reads_and_an_edit_runs_as_shown(
     assert desk.bank.paid == [Call(400).args]
 
 
-async def test_an_edit_that_does_not_fit_the_tool_is_refused_at_the_click(
-    desk: Desk,
-) -> None:
+async def test_an_edit_outside_the_tools_schema_is_refused(desk: Desk) -> None:
     agent = with_tool(desk, desk.bank.pay, Call(5).args)
     running = asyncio.create_task(agent.run("pay"))
     [item] = await desk.asked()
@@ -359,9 +355,7 @@ async def test_a_mark_of_the_gateway_in_a_tools_output_is_broken(desk: Desk) -> 
     assert part.content == ["[not-keyturn:edited] The executed arguments are others."]
 
 
-async def test_a_call_that_nobody_decides_within_the_limit_is_withdrawn(
-    desk: Desk,
-) -> None:
+async def test_an_undecided_call_is_withdrawn(desk: Desk) -> None:
     agent = with_tool(desk, desk.bank.pay, Call(5).args, limit_s=0.01)
 
     [part] = returns_in((await agent.run("pay")).all_messages())
@@ -371,9 +365,7 @@ async def test_a_call_that_nobody_decides_within_the_limit_is_withdrawn(
     assert desk.bank.paid == []
 
 
-async def test_a_tool_that_asks_its_program_pauses_and_is_claimed_again(
-    desk: Desk,
-) -> None:
+async def test_a_tool_that_asks_its_program_is_claimed_again(desk: Desk) -> None:
     async def pay(ctx: RunContext[None]) -> str:
         if not ctx.tool_call_approved:
             raise ApprovalRequired
@@ -457,9 +449,7 @@ async def test_what_a_run_adds_past_the_gate_is_refused(
         await agent.run("pay", **added)
 
 
-async def test_a_tool_inside_another_does_not_run_with_its_permission(
-    store: Store,
-) -> None:
+async def test_an_inner_tool_needs_its_own_permission(store: Store) -> None:
     policy = POLICY + "  look: {tier: auto}\n"
     async with Desk.on(store, policy) as desk:
 

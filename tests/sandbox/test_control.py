@@ -20,9 +20,7 @@ async def control(sandbox: Sandbox, **command: Any) -> dict[str, Any]:
         return dict(await response.json())
 
 
-async def test_the_workspace_is_changed_by_commands(
-    sandbox: Sandbox, client: Any
-) -> None:
+async def test_commands_change_the_workspace(sandbox: Sandbox, client: Any) -> None:
     for command in (
         {"do": "set_group", "group": "S0SUPPORT", "users": ["U0EVE"]},
         {"do": "deactivate", "user": "U0BEN"},
@@ -41,9 +39,7 @@ async def test_the_workspace_is_changed_by_commands(
     assert (await client.users_info(user="U0BEN"))["user"]["deleted"] is False
 
 
-async def test_faults_rates_and_time_are_commanded_too(
-    sandbox: Sandbox, client: Any
-) -> None:
+async def test_commands_set_faults_and_time(sandbox: Sandbox, client: Any) -> None:
     await control(sandbox, do="fault", fault="rate_limit", method="chat.postMessage")
     await control(sandbox, do="delivery_fault", fault="duplicate")
     await control(sandbox, do="clear_faults")
@@ -100,9 +96,7 @@ async def test_people_act_on_a_sandbox_that_runs_elsewhere(sandbox: Sandbox) -> 
     assert message["text"] == "from afar"
 
 
-async def test_a_channel_that_is_shared_outside_has_another_id(
-    sandbox: Sandbox, client: Any
-) -> None:
+async def test_a_shared_channel_has_another_id(sandbox: Sandbox, client: Any) -> None:
     ts = (await client.chat_postMessage(channel=APPROVALS, text="t"))["ts"]
     await control(sandbox, do="share", channel=APPROVALS, new_id="C0SHARED")
 

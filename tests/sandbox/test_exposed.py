@@ -51,9 +51,7 @@ async def test_scripted_people_have_the_token() -> None:
 
 
 @pytest.mark.parametrize(("host", "warns"), [("127.0.0.1", False), ("0.0.0.0", True)])  # noqa: S104 - as above
-async def test_the_command_warns_where_others_can_reach_it(
-    host: str, *, warns: bool
-) -> None:
+async def test_the_command_warns_of_others(host: str, *, warns: bool) -> None:
     async with Sandbox(host=host) as sandbox:
         lines = settings(sandbox)
 

@@ -6,9 +6,7 @@ from keyturn.sandbox.pytest_fixtures import fail_on_problems
 from keyturn.sandbox.server import Sandbox
 
 
-async def test_the_fixture_is_there_without_any_import(
-    keyturn_sandbox: Sandbox,
-) -> None:
+async def test_the_fixture_needs_no_import(keyturn_sandbox: Sandbox) -> None:
     assert (await keyturn_sandbox.person("U0ANA").state())["team"]["id"] == "T0SANDBOX"
 
 

@@ -12,9 +12,7 @@ APPROVALS = "C0APPROVALS"
 METHOD_UNSUPPORTED = "method_not_supported_for_channel_type"
 
 
-async def test_people_and_groups_are_listed_as_they_are(
-    sandbox: Sandbox, client: Any
-) -> None:
+async def test_people_and_groups_are_listed(sandbox: Sandbox, client: Any) -> None:
     sandbox.control.set_group("S0SUPPORT", ["U0ANA", "U0BEN", "U0GONE"])
 
     stranger = await client.users_info(user="U0STRANGER")
@@ -35,9 +33,7 @@ async def test_people_and_groups_are_listed_as_they_are(
     assert await error(unknown) == "no_such_subteam"
 
 
-async def test_history_is_read_with_its_scope_and_in_pages(
-    sandbox: Sandbox, client: Any
-) -> None:
+async def test_history_needs_its_scope(sandbox: Sandbox, client: Any) -> None:
     scopes = ["chat:write", "channels:history", "channels:read"]
     sandbox.control.scopes(scopes)
     parent = await client.chat_postMessage(channel=APPROVALS, text="one")

@@ -33,9 +33,7 @@ async def respond(url: str, **body: Any) -> tuple[int, str | None]:
         return response.status, (await response.json()).get("error")
 
 
-async def test_a_response_is_private_unless_it_says_otherwise(
-    sandbox: Sandbox, ana: Person, url: str
-) -> None:
+async def test_a_response_is_private(sandbox: Sandbox, ana: Person, url: str) -> None:
     await respond(url, text="for you")
     await respond(url, text="for all", response_type="in_channel")
 
@@ -45,9 +43,7 @@ async def test_a_response_is_private_unless_it_says_otherwise(
     assert [m["text"] for m in await ben.messages(APPROVALS)] == ["card", "for all"]
 
 
-async def test_a_response_can_replace_or_delete_the_original(
-    ana: Person, url: str
-) -> None:
+async def test_a_response_replaces_or_deletes(ana: Person, url: str) -> None:
     await respond(url, text="new", replace_original=True)
     (replaced,) = await ana.messages(APPROVALS)
     await respond(url, delete_original=True)
@@ -58,9 +54,7 @@ async def test_a_response_can_replace_or_delete_the_original(
     assert again == (200, None), "it is not said that nothing was replaced"
 
 
-async def test_a_sixth_post_or_a_late_one_is_refused(
-    sandbox: Sandbox, url: str
-) -> None:
+async def test_a_sixth_or_late_post_is_refused(sandbox: Sandbox, url: str) -> None:
     for _ in range(5):
         assert await respond(url, text="t") == (200, None)
 

@@ -88,9 +88,7 @@ async def test_a_click_on_what_a_message_showed_before_arrives_as_it_was(
     )
 
 
-async def test_who_cannot_read_a_channel_cannot_act_in_it(
-    sandbox: Sandbox, posted: str
-) -> None:
+async def test_a_reader_alone_can_act(sandbox: Sandbox, posted: str) -> None:
     guest, stranger = sandbox.person("U0GUEST"), sandbox.person("U0STRANGER")
     sandbox.control.leave(APPROVALS, "U0EVE")
     eve = sandbox.person("U0EVE")

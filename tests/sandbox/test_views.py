@@ -85,9 +85,7 @@ async def test_a_stack_holds_three_views(sandbox: Sandbox, client: Any) -> None:
     assert await error(fourth) == "push_limit_reached"
 
 
-async def test_an_update_with_an_old_hash_conflicts(
-    sandbox: Sandbox, client: Any
-) -> None:
+async def test_an_old_hash_conflicts(sandbox: Sandbox, client: Any) -> None:
     view = await opened(sandbox, client)
 
     newer = await client.views_update(

@@ -35,9 +35,7 @@ async def test_a_token_that_is_not_the_bots_is_refused(
     assert sandbox.calls[-1].error == expected
 
 
-async def test_a_method_without_its_scope_says_which_is_missing(
-    sandbox: Sandbox, client: Any
-) -> None:
+async def test_a_missing_scope_is_named(sandbox: Sandbox, client: Any) -> None:
     sandbox.control.scopes(["chat:write"])
 
     answers = [
@@ -74,9 +72,7 @@ async def test_the_bot_posts_only_where_it_may(
     assert await error(client.chat_postMessage(channel=channel, text="hi")) == expected
 
 
-async def test_blocks_are_evaluated_with_a_pointer_to_what_is_wrong(
-    client: Any,
-) -> None:
+async def test_a_bad_block_has_a_pointer(client: Any) -> None:
     blocks = [section("x" * 3001)]
 
     answer = await refusal(
@@ -131,9 +127,7 @@ async def test_only_the_bots_own_lasting_messages_can_be_changed(
     assert await updating(theirs) == "is_inactive"
 
 
-async def test_text_without_blocks_removes_the_blocks_and_shows_an_edit(
-    client: Any, ana: Person
-) -> None:
+async def test_an_update_without_blocks_drops_them(client: Any, ana: Person) -> None:
     posted = await client.chat_postMessage(
         channel=APPROVALS, text="t", blocks=card("one")
     )
@@ -145,9 +139,7 @@ async def test_text_without_blocks_removes_the_blocks_and_shows_an_edit(
     assert message["edited"] is True
 
 
-async def test_a_table_stays_until_a_change_names_the_attachments(
-    client: Any, ana: Person
-) -> None:
+async def test_a_table_stays_with_its_message(client: Any, ana: Person) -> None:
     rows = [[{"type": "raw_text", "text": "1"}]]
     blocks = [section("many"), {"type": "table", "rows": rows}]
     posted = await client.chat_postMessage(channel=APPROVALS, text="t", blocks=blocks)
@@ -175,9 +167,7 @@ async def test_a_rich_text_message_stays_one(client: Any) -> None:
     assert await error(update) == "block_mismatch"
 
 
-async def test_a_deleted_message_is_gone_and_has_no_permalink(
-    client: Any, ana: Person
-) -> None:
+async def test_a_deleted_message_has_no_permalink(client: Any, ana: Person) -> None:
     posted = await client.chat_postMessage(channel=APPROVALS, text="t")
     link = await client.chat_getPermalink(channel=APPROVALS, message_ts=posted["ts"])
 

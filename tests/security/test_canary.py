@@ -212,9 +212,7 @@ async def test_no_canary_is_in_what_metrics_or_errors_say(
     assert not [word for word in words if any(word in one for one in texts)]
 
 
-async def test_the_canaries_are_there_where_nothing_is_encrypted(
-    store: Store, words: Canaries
-) -> None:
+async def test_an_unencrypted_store_has_canaries(store: Store, words: Canaries) -> None:
     """The test above looks where they would be."""
     await whole_life(ServiceHarness(store), words)
 
@@ -247,9 +245,7 @@ async def test_events_jobs_and_rejections_are_read_with_the_secret(
     await there.close()
 
 
-async def test_each_text_of_a_stream_and_of_a_standing_approval_is_encrypted(
-    store: Store,
-) -> None:
+async def test_texts_of_streams_and_approvals_are_encrypted(store: Store) -> None:
     store.conn.encrypts = True
     harness, keys = allowing(store), store.keys_of_tenant("default")
     standing = await allowed(harness)
@@ -284,9 +280,7 @@ async def test_each_text_of_a_stream_and_of_a_standing_approval_is_encrypted(
         assert verdicts.partition(b"\n")[2][1 + SEAL_BYTES :].startswith(MARK)
 
 
-async def test_an_event_that_was_encrypted_elsewhere_is_none(
-    harness: ServiceHarness,
-) -> None:
+async def test_an_event_of_another_store_is_none(harness: ServiceHarness) -> None:
     store = harness.store
     await harness.refund()
     here, other = store.keys_of_tenant("default"), store.keys_of_tenant("other")

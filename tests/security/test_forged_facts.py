@@ -103,9 +103,7 @@ async def test_a_held_call_does_not_run_by_forged_verdicts(
     assert await attack.found() == [("seal_wrong", "verdicts")]
 
 
-async def test_the_verdicts_of_another_turn_are_not_those_of_this_one(
-    attack: Attack,
-) -> None:
+async def test_another_turns_verdicts_do_not_count(attack: Attack) -> None:
     _, _, run = await attack.turn(message="m1")
     ref, key, _ = await attack.turn(message="m2")
     await attack.do("SET", key, run)
@@ -134,9 +132,7 @@ FORGED_FACTS: dict[str, bytes] = {
 
 
 @pytest.mark.parametrize("how", FORGED_FACTS)
-async def test_of_a_thread_with_forged_facts_nobody_is_known(
-    attack: Attack, how: str
-) -> None:
+async def test_forged_facts_name_nobody(attack: Attack, how: str) -> None:
     key = attack.keys.thread_facts(*PLACE)
     await attack.harness.submit(LOOK_UP)
     await attack.do("HSET", key, "facts", FORGED_FACTS[how])
@@ -148,9 +144,7 @@ async def test_of_a_thread_with_forged_facts_nobody_is_known(
     assert await attack.found() == [("seal_wrong", "thread")]
 
 
-async def test_the_facts_of_another_thread_are_not_those_of_this_one(
-    attack: Attack,
-) -> None:
+async def test_another_threads_facts_do_not_count(attack: Attack) -> None:
     await attack.harness.submit(LOOK_UP, thread="t2")
     await attack.harness.submit(LOOK_UP)
     copied = await attack.do("HGET", attack.keys.thread_facts("support", "t2"), "facts")
@@ -234,9 +228,7 @@ async def test_a_forged_delegation_gives_nobody_anything(
     assert await attack.found(tenant) == [("seal_wrong", "delegation")]
 
 
-async def test_a_delegation_that_was_taken_back_is_not_put_back(
-    attack: Attack,
-) -> None:
+async def test_an_ended_delegation_is_not_put_back(attack: Attack) -> None:
     row = await _delegated(attack)
     owner = Person(team="T0", user="U0ANA", name="Ana")
     assert await DelegationService(attack.store).take_back(owner)
@@ -373,9 +365,7 @@ async def test_the_page_that_somebody_else_saw_is_not_seen(attack: Attack) -> No
 # With another secret
 
 
-async def test_a_process_with_another_secret_believes_nothing_of_it(
-    attack: Attack,
-) -> None:
+async def test_another_secret_seals_nothing(attack: Attack) -> None:
     claim = await authorized(attack)
     await freeze(attack)
     other = Store(attack.store.conn.url, secrets=[b"x" * 32], lease_ms=2000)
@@ -389,9 +379,7 @@ async def test_a_process_with_another_secret_believes_nothing_of_it(
     assert not isinstance(reply, Claimed)
 
 
-async def test_what_the_former_secret_sealed_holds_after_a_rotation(
-    attack: Attack,
-) -> None:
+async def test_a_rotation_keeps_what_was_sealed(attack: Attack) -> None:
     await attack.harness.submit(LOOK_UP)
     await freeze(attack)
     rotated = Store(attack.store.conn.url, secrets=[b"n" * 32, *SECRETS], lease_ms=2000)
@@ -484,9 +472,7 @@ async def test_the_list_of_another_tenant_lifts_no_freeze(attack: Attack) -> Non
     assert await attack.found() == [("seal_wrong", "freezes")]
 
 
-async def test_freezing_one_thing_more_does_not_end_the_freeze_of_everything(
-    attack: Attack,
-) -> None:
+async def test_a_second_freeze_does_not_end_the_first(attack: Attack) -> None:
     freezes = attack.harness.reviews.freezes
     claim = await authorized(attack)
     await freeze(attack)

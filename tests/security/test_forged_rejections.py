@@ -38,9 +38,7 @@ def kept(attack: Attack, thread: str = "t1") -> str:
 
 
 @pytest.mark.parametrize("encrypts", [False, True])
-async def test_what_somebody_said_is_told_to_the_next_turn(
-    attack: Attack, *, encrypts: bool
-) -> None:
+async def test_the_next_turn_reads_a_reason(attack: Attack, *, encrypts: bool) -> None:
     attack.store.conn.encrypts = encrypts
     await rejected(attack)
 

@@ -44,9 +44,7 @@ def is_refused(stored: Stored, approval: str = ID) -> bool:
 
 
 @given(head=FIELDS, document=st.binary(max_size=60))
-def test_what_was_sealed_verifies_in_its_place_alone(
-    head: dict[str, bytes], document: bytes
-) -> None:
+def test_a_seal_is_for_one_place(head: dict[str, bytes], document: bytes) -> None:
     stored = SEALS.sealed(ID, {**head, "format": b"15"}, document)
 
     SEALS.check(ID, stored)
@@ -89,9 +87,7 @@ def test_a_field_that_is_added_renamed_or_taken_out_is_noticed(
 
 
 @given(left=st.binary(max_size=8), right=st.binary(min_size=1, max_size=8))
-def test_bytes_that_move_from_one_field_to_the_next_are_noticed(
-    left: bytes, right: bytes
-) -> None:
+def test_bytes_moved_to_the_next_field_are_noticed(left: bytes, right: bytes) -> None:
     head = {"0:o": left, "0:p": right, "format": b"15"}
     stored = SEALS.sealed(ID, head, b"")
     moved = {**stored.head, "0:o": left + right[:1], "0:p": right[1:]}

@@ -129,9 +129,7 @@ async def is_doubted(operator: Operator) -> None:
     assert code == 0, out
 
 
-async def test_a_call_that_ran_after_the_backup_does_not_run_again(
-    operator: Operator,
-) -> None:
+async def test_a_call_that_ran_after_it_does_not_run_again(operator: Operator) -> None:
     async with operator.gateway() as stack:
         await waits(stack)
         # While the gateway runs.
@@ -184,9 +182,7 @@ async def test_a_second_approval_does_not_run_the_call_again(
         assert await stack.states() == [ItemState.IN_DOUBT]
 
 
-async def test_an_approved_call_is_in_doubt_after_its_store_was_lost(
-    operator: Operator,
-) -> None:
+async def test_a_lost_store_leaves_approvals_in_doubt(operator: Operator) -> None:
     await is_authorized(operator)
     operator.loses("valkey")
 
@@ -195,9 +191,7 @@ async def test_an_approved_call_is_in_doubt_after_its_store_was_lost(
     await is_doubted(operator)
 
 
-async def test_an_approved_call_is_in_doubt_after_everything_was_lost(
-    operator: Operator,
-) -> None:
+async def test_losing_everything_leaves_approvals_in_doubt(operator: Operator) -> None:
     await is_authorized(operator)
     operator.loses("valkey", "checkpoints", "audit")
 
@@ -206,9 +200,7 @@ async def test_an_approved_call_is_in_doubt_after_everything_was_lost(
     await is_doubted(operator)
 
 
-async def test_a_gateway_doubts_the_calls_of_a_restore_that_was_cut_off(
-    operator: Operator,
-) -> None:
+async def test_an_interrupted_restore_leaves_doubts(operator: Operator) -> None:
     await is_authorized(operator)
     operator.loses("valkey", "checkpoints", "audit")
     operator.settings.write_text(SETTINGS.replace("sample_tools:", "none:"))
@@ -223,9 +215,7 @@ async def test_a_gateway_doubts_the_calls_of_a_restore_that_was_cut_off(
     await is_doubted(operator)
 
 
-async def test_keys_are_only_in_a_backup_that_is_to_have_them(
-    operator: Operator,
-) -> None:
+async def test_a_backup_has_keys_only_on_demand(operator: Operator) -> None:
     async with operator.gateway() as stack:
         await waits(stack)
     assert "It has no keys" in await operator.backs_up()
@@ -248,9 +238,7 @@ async def test_keys_are_only_in_a_backup_that_is_to_have_them(
         assert await stack.states() == [ItemState.PENDING]
 
 
-async def test_a_restore_that_cannot_be_safe_changes_nothing(
-    operator: Operator, tmp_path: Path
-) -> None:
+async def test_an_unsafe_restore_is_refused(operator: Operator, tmp_path: Path) -> None:
     async with operator.gateway() as stack:
         await waits(stack)
     await operator.backs_up()

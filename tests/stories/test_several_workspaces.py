@@ -70,9 +70,7 @@ def refreshes(world: World) -> int:
     return sum(c.arguments.get("grant_type") == "refresh_token" for c in calls)
 
 
-async def test_two_workspaces_install_the_app_and_decide_their_own_calls(
-    two: World,
-) -> None:
+async def test_two_workspaces_install_the_app_and_decide(two: World) -> None:
     a, b = two.sides["A"], two.sides["B"]
     async with two.running():
         await two.serves()
@@ -197,9 +195,7 @@ async def test_an_event_while_a_token_is_renewed_ends_nothing(two: World) -> Non
         assert names == [EventName.APP_INSTALLED]
 
 
-async def test_one_installation_serves_the_workspaces_of_an_organization(
-    grid: World,
-) -> None:
+async def test_an_organization_has_one_installation(grid: World) -> None:
     a, b, c = grid.sides.values()
     async with grid.running():
         await installed(grid, a.team, ORGANIZATION)
@@ -283,9 +279,7 @@ async def test_a_refused_renewal_is_visible_until_the_app_is_installed_again(
     assert "installation.not_renewed id=T0A error=invalid_grant" in caplog.text
 
 
-async def test_a_token_that_stopped_working_is_shown_and_leaves_the_others_ready(
-    two: World,
-) -> None:
+async def test_a_dead_token_leaves_the_others_ready(two: World) -> None:
     a, b = two.sides["A"], two.sides["B"]
     async with two.running():
         await installed(two, a.team, b.team)

@@ -114,9 +114,7 @@ async def ran(*effects: list[Any]) -> None:
 
 
 @pytest.mark.parametrize("agent", AGENTS)
-async def test_a_stock_agent_does_what_people_decide_on_its_cards(
-    people: People, agent: str
-) -> None:
+async def test_a_stock_agent_does_as_decided(people: People, agent: str) -> None:
     ana = people.person("U0ANA")
     handed = f"agent {agent}"
 

@@ -34,9 +34,7 @@ async def stack(store: Store) -> AsyncIterator[Stack]:
         yield Stack(sandbox, store, policy=NAMED)
 
 
-async def test_the_card_of_the_second_refund_says_that_the_first_one_ran(
-    stack: Stack,
-) -> None:
+async def test_the_second_refunds_card_names_the_first(stack: Stack) -> None:
     async with stack.running():
         ana = stack.actor("U0ANA")
         first = await stack.refund("t1")
@@ -52,9 +50,7 @@ async def test_the_card_of_the_second_refund_says_that_the_first_one_ran(
         assert "<@U0ANA>" not in shown, "a mention would notify her of it"
 
 
-async def test_a_click_on_a_card_that_does_not_say_it_yet_approves_nothing(
-    stack: Stack,
-) -> None:
+async def test_a_click_on_an_older_card_approves_nothing(stack: Stack) -> None:
     async with stack.running():
         ana, ben = stack.actor("U0ANA"), stack.actor("U0BEN")
         mine, other = await stack.refund("t1"), await stack.refund("t2")

@@ -18,9 +18,7 @@ NOON, NIGHT, EVENING = 12, 4, 22
 
 
 @pytest.mark.slow
-async def test_a_refund_needs_a_person_and_over_50_a_senior_alone(
-    tmp_path: Path,
-) -> None:
+async def test_above_50_a_senior_alone_is_enough(tmp_path: Path) -> None:
     async with open_weekend(tmp_path, NOON) as weekend:
         small = await weekend.card("process_refund", customer_id="C1", amount=50)
         await weekend.approve(small, ANA, until=", done ")
@@ -39,9 +37,7 @@ async def test_a_refund_needs_a_person_and_over_50_a_senior_alone(
 
 
 @pytest.mark.slow
-async def test_the_address_of_a_shipped_order_takes_two_people(
-    tmp_path: Path,
-) -> None:
+async def test_an_address_change_takes_two_people(tmp_path: Path) -> None:
     async with open_weekend(tmp_path, NOON) as weekend:
         order = {"order_id": "78291", "address": "5 High Street"}
         packed = await weekend.card("change_address", **order, order_status="packed")
@@ -56,9 +52,7 @@ async def test_the_address_of_a_shipped_order_takes_two_people(
 
 
 @pytest.mark.slow
-async def test_at_night_the_third_request_within_an_hour_is_refused(
-    tmp_path: Path,
-) -> None:
+async def test_at_night_the_third_request_is_refused(tmp_path: Path) -> None:
     async with open_weekend(tmp_path, NIGHT) as weekend:
         first = await weekend.card("process_refund", customer_id="C1", amount=5)
         await weekend.reject(first, ANA)
@@ -81,9 +75,7 @@ async def test_at_night_the_third_request_within_an_hour_is_refused(
 
 
 @pytest.mark.slow
-async def test_three_refunds_of_49_are_caught_by_the_sum_of_a_day(
-    tmp_path: Path,
-) -> None:
+async def test_a_days_sum_catches_three_refunds_of_49(tmp_path: Path) -> None:
     async with open_weekend(tmp_path, EVENING) as weekend:
         first = await weekend.card("process_refund", customer_id="C1", amount=49)
         await weekend.approve(first, ANA, until=", done ")

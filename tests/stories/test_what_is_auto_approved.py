@@ -26,9 +26,7 @@ async def stack(store: Store) -> AsyncIterator[Stack]:
         yield Stack(sandbox, store)
 
 
-async def test_a_call_runs_is_shown_with_its_end_and_its_tool_is_stopped(
-    stack: Stack,
-) -> None:
+async def test_an_auto_call_is_shown_and_its_tool_frozen(stack: Stack) -> None:
     posted: list[str] = []
 
     @tool

@@ -88,9 +88,7 @@ def page(tmp_path: Path) -> Iterator[str]:
 
 
 @pytest.mark.slow
-async def test_the_agent_of_the_readme_goes_on_when_somebody_approves(
-    page: str,
-) -> None:
+async def test_the_readmes_agent_goes_on_after_an_approval(page: str) -> None:
     channel = "#agent-approvals"
     async with People(page) as people:
         dan, ana = people.person("U0DAN"), people.person("U0ANA")

@@ -87,9 +87,7 @@ async def test_a_clear_answer_is_written_as_it_is(answer: dict[str, Any]) -> Non
         (503, "{}"),
     ],
 )
-async def test_an_answer_that_codex_would_ignore_blocks_the_call(
-    status: int, text: str
-) -> None:
+async def test_an_answer_codex_would_ignore_blocks(status: int, text: str) -> None:
     async def handler(_: web.Request) -> web.Response:
         headers = {"Location": "/x", ANSWER_HEADER: "1"}
         return web.Response(status=status, text=text, headers=headers)
@@ -103,9 +101,7 @@ async def test_an_answer_that_codex_would_ignore_blocks_the_call(
 
 
 @pytest.mark.parametrize("answer", [{}, DENIAL])
-async def test_an_answer_of_another_server_blocks_the_call(
-    answer: dict[str, Any],
-) -> None:
+async def test_an_answer_of_another_server_blocks(answer: dict[str, Any]) -> None:
     async def handler(_: web.Request) -> web.Response:
         return web.json_response(answer)
 

@@ -25,9 +25,7 @@ from tests.connect.coding_agents.conftest import GATED, Hooks
 
 
 @pytest.mark.parametrize("of", ["claude-code", "codex"])
-async def test_parallel_calls_do_not_supersede_each_other(
-    hooks: Hooks, of: str
-) -> None:
+async def test_concurrent_calls_replace_none(hooks: Hooks, of: str) -> None:
     bodies = [hooks.body(f"make {n}") for n in range(3)]
     asked = [await hooks.asking(body, of=of) for body in bodies]
 
@@ -40,9 +38,7 @@ async def test_parallel_calls_do_not_supersede_each_other(
 
 
 @pytest.mark.parametrize("tool", ["Read", "Glob"])
-async def test_a_call_without_people_is_left_to_the_users_own_rules(
-    hooks: Hooks, tool: str
-) -> None:
+async def test_an_auto_call_follows_the_users_rules(hooks: Hooks, tool: str) -> None:
     assert await hooks.ask(hooks.body(tool_name=tool)) == {}
 
 
@@ -116,9 +112,7 @@ async def test_a_denied_tool_is_denied_with_the_reason(hooks: Hooks) -> None:
 # Calls that outlast their request.
 
 
-async def test_a_request_that_waited_long_enough_is_denied_with_the_way_on(
-    hooks: Hooks,
-) -> None:
+async def test_a_request_that_waited_too_long_is_denied(hooks: Hooks) -> None:
     answer = await hooks.ask(wait_s=0)
 
     assert answer["permissionDecision"] == "deny"
@@ -206,9 +200,7 @@ async def test_another_session_folder_or_input_joins_nothing(
     assert len(await hooks.opened()) == 2
 
 
-async def test_an_approval_counts_only_in_the_folder_of_its_card(
-    hooks: Hooks,
-) -> None:
+async def test_an_approval_counts_in_its_folder_only(hooks: Hooks) -> None:
     body = hooks.body()
     await hooks.ask(body, wait_s=0)
     await hooks.decide(Approve())
@@ -300,9 +292,7 @@ async def test_the_same_request_again_gets_the_same_answer_for_ten_minutes(
     assert len(await hooks.people.announced(EventName.ITEM_HANDED_OVER)) == 1
 
 
-async def test_a_repeated_request_of_a_joined_call_gets_the_same_answer(
-    hooks: Hooks,
-) -> None:
+async def test_a_joined_call_answers_its_requests_alike(hooks: Hooks) -> None:
     await hooks.ask(wait_s=0)
     await hooks.decide(Approve())
     again = hooks.body()
@@ -312,9 +302,7 @@ async def test_a_repeated_request_of_a_joined_call_gets_the_same_answer(
 
 
 @pytest.mark.parametrize("forges", ["list", "join"])
-async def test_the_store_alone_cannot_have_a_decision_handed_over_again(
-    hooks: Hooks, forges: str
-) -> None:
+async def test_the_store_alone_repeats_no_decision(hooks: Hooks, forges: str) -> None:
     body, again = hooks.body(), hooks.body()
     asked = await hooks.asking(body)
     store, session = hooks.people.store, json.dumps(["coder", "claude-code", "5d1c"])
@@ -336,9 +324,7 @@ async def test_the_store_alone_cannot_have_a_decision_handed_over_again(
         assert (await hooks.ask(again, wait_s=0))["permissionDecision"] == "deny"
 
 
-async def test_the_store_alone_cannot_have_a_decision_used_in_another_folder(
-    hooks: Hooks,
-) -> None:
+async def test_the_store_alone_moves_no_decision_elsewhere(hooks: Hooks) -> None:
     await hooks.ask(wait_s=0)
     store = hooks.people.store
     [listed] = await _command(store, "KEYS", "*:left:*")
@@ -615,9 +601,7 @@ async def test_a_report_of_an_unknown_call_is_ignored(hooks: Hooks) -> None:
     assert await hooks.ask(hooks.body(hook_event_name="PostToolUse")) == {}
 
 
-async def test_codex_is_not_offered_an_edit_and_gets_no_permission(
-    hooks: Hooks,
-) -> None:
+async def test_codex_is_offered_no_edit_and_no_permission(hooks: Hooks) -> None:
     asked = await hooks.asking(of="codex")
     [item] = (await hooks.approval()).items
     await hooks.decide(Approve())

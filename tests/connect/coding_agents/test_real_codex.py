@@ -108,9 +108,7 @@ async def test_nothing_runs_while_the_gateway_is_away(
     assert "does not answer" in model.inputs()
 
 
-async def test_nothing_runs_where_the_program_is_missing(
-    hooks: Hooks, tmp_path: Path
-) -> None:
+async def test_a_missing_program_runs_nothing(hooks: Hooks, tmp_path: Path) -> None:
     missing = codex_settings().replace("keyturn hook", "keyturn-is-not-here hook")
     async with responding(WRITE) as model:
         codex = Codex(tmp_path, model, hooks)
@@ -119,9 +117,7 @@ async def test_nothing_runs_where_the_program_is_missing(
     assert codex.made is None
 
 
-async def test_a_hook_that_the_user_has_not_trusted_asks_nobody(
-    hooks: Hooks, tmp_path: Path
-) -> None:
+async def test_an_untrusted_hook_asks_nobody(hooks: Hooks, tmp_path: Path) -> None:
     """docs/coding-agents.md recommends a managed file, because this is seen."""
     async with responding(WRITE) as model:
         codex = Codex(tmp_path, model, hooks)

@@ -17,9 +17,7 @@ def test_every_case_is_recorded() -> None:
 
 
 @pytest.mark.parametrize("name", PLAYED)
-async def test_the_recorded_requests_get_the_recorded_answers(
-    hooks: Hooks, name: str
-) -> None:
+async def test_recorded_requests_get_their_answers(hooks: Hooks, name: str) -> None:
     case = PLAYED[name]
     ends, of = iter(case.ends), "codex" if name in CODEX_CASES else "claude-code"
     for at, exchange in enumerate(json.loads((FOLDER / f"{name}.json").read_text())):

@@ -102,9 +102,7 @@ def test_settings_that_ask_about_every_call_are_good(settings: dict[str, Any]) -
         ),
     ],
 )
-def test_settings_under_which_calls_run_unasked_are_refused(
-    settings: dict[str, Any], words: str
-) -> None:
+def test_unsafe_settings_are_refused(settings: dict[str, Any], words: str) -> None:
     [problem] = problems(settings)
 
     assert words in problem
@@ -135,9 +133,7 @@ def test_the_settings_name_the_key_and_never_contain_it() -> None:
 
 
 @pytest.mark.parametrize("is_managed", [True, False])
-def test_the_settings_of_codex_block_even_without_the_program(
-    *, is_managed: bool
-) -> None:
+def test_codex_blocks_without_the_program(*, is_managed: bool) -> None:
     settings = tomllib.loads(codex_settings(is_managed=is_managed))
     [group] = settings.pop("hooks")["PreToolUse"]
     [hook] = group["hooks"]

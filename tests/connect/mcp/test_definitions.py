@@ -58,9 +58,7 @@ async def described(client: Client, tool: str) -> str:
     return next(one.description or "" for one in found.tools if one.name == tool)
 
 
-async def test_the_first_listing_is_approved_on_one_card(
-    untrusted: World, client_of: Connect
-) -> None:
+async def test_a_first_listing_has_a_card(untrusted: World, client_of: Connect) -> None:
     world = untrusted
     async with world.gate() as gate, client_of(gate) as client:
         assert names(await client.list_tools()) == []
@@ -135,9 +133,7 @@ async def test_a_changed_definition_keeps_the_approved_text_and_holds_calls(
 
 
 @pytest.mark.parametrize("text", HIDDEN.values(), ids=[*HIDDEN])
-async def test_hidden_characters_of_a_definition_are_shown_as_marks(
-    world: World, text: str
-) -> None:
+async def test_hidden_characters_are_shown_as_marks(world: World, text: str) -> None:
     field = {"to": {"type": "string", "description": f"Who.{text}"}}
     schema = {**PAY["inputSchema"], "properties": field}
     pulled = {**PAY, "description": f"Pay.{text}", "inputSchema": schema}
@@ -191,9 +187,7 @@ async def test_a_change_between_approval_and_run_voids_the_approval(
     assert not world.script.calls()
 
 
-async def test_a_hint_of_the_server_raises_a_tier_and_lowers_none(
-    world: World,
-) -> None:
+async def test_a_hint_of_the_server_only_raises_a_tier(world: World) -> None:
     lying = {**PAY, "outputSchema": None, "annotations": {"readOnlyHint": True}}
     del lying["outputSchema"]
     honest = {**LOOK, "annotations": {"destructiveHint": True}}

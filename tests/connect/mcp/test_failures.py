@@ -118,9 +118,7 @@ async def test_a_server_that_dies_in_a_call_leaves_it_in_doubt(
         assert not (await client.call_tool("look_up", {})).is_error
 
 
-async def test_a_server_that_is_away_gets_nothing_and_the_approval_stays(
-    world: World,
-) -> None:
+async def test_an_absent_server_leaves_the_approval(world: World) -> None:
     port = free_port()
     app = make_server(world.script.folder).streamable_http_app
     upstreams = [UpstreamSpec("billing", url=f"http://127.0.0.1:{port}/mcp")]
@@ -140,9 +138,7 @@ async def test_a_server_that_is_away_gets_nothing_and_the_approval_stays(
     assert len(world.script.calls()) == 1
 
 
-async def test_the_result_arrives_though_it_cannot_be_recorded_now(
-    world: World,
-) -> None:
+async def test_an_unrecorded_result_arrives(world: World) -> None:
     is_away = True
 
     async def away(path: str) -> web.Response | None:
@@ -201,9 +197,7 @@ async def test_a_wrong_key_is_told_apart_from_an_outage(world: World) -> None:
     assert not world.script.calls()
 
 
-async def test_calls_that_wait_hear_of_decisions_after_an_outage(
-    world: World,
-) -> None:
+async def test_waiting_calls_get_decisions_after_an_outage(world: World) -> None:
     is_away = False
 
     async def away(name: str) -> web.Response | None:
@@ -226,9 +220,7 @@ async def test_calls_that_wait_hear_of_decisions_after_an_outage(
         assert not (await calling).is_error
 
 
-async def test_a_client_hears_of_the_tools_when_the_gateway_is_back(
-    world: World,
-) -> None:
+async def test_a_client_gets_the_tools_after_an_outage(world: World) -> None:
     is_away, heard = True, list[str]()
 
     async def away(_name: str) -> web.Response | None:

@@ -66,9 +66,7 @@ async def connected(
 
 
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
-async def test_a_call_over_http_is_approved_and_runs_once(
-    world: World, mode: str
-) -> None:
+async def test_an_approved_call_runs_once_over_http(world: World, mode: str) -> None:
     async with served(world) as (url, _), connected(url, mode) as client:
         calling = asyncio.create_task(client.call_tool("pay", ARGS))
         await world.decide(Approve())
@@ -77,9 +75,7 @@ async def test_a_call_over_http_is_approved_and_runs_once(
 
 
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
-async def test_the_person_of_the_token_is_the_requester(
-    world: World, mode: str
-) -> None:
+async def test_the_tokens_person_is_the_requester(world: World, mode: str) -> None:
     issuer = Issuer()
     async with (
         served(world, issuer=issuer) as (url, _),
@@ -148,9 +144,7 @@ async def test_another_machine_needs_tls_and_people(world: World) -> None:
 
 
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
-async def test_nothing_runs_for_a_client_who_closed_its_request(
-    world: World, mode: str
-) -> None:
+async def test_a_closed_request_runs_nothing(world: World, mode: str) -> None:
     async with served(world) as (url, server):
         async with connected(url, mode) as client:
             calling = asyncio.create_task(client.call_tool("pay", ARGS))

@@ -181,9 +181,7 @@ async def test_an_old_client_reads_decisions_edits_and_tickets(
     assert [one["args"]["amount"] for one in world.script.calls()] == [3, 5]
 
 
-async def test_an_old_client_lists_what_the_gate_passes_on(
-    world: World, old_python: Path
-) -> None:
+async def test_an_old_client_sees_the_tools(world: World, old_python: Path) -> None:
     where = json.dumps(command(world, "--pass", "resources,prompts"))
     async with started(world, old_python, where) as client:
         [note] = (await client.call("resources/list"))["resources"]
@@ -192,9 +190,7 @@ async def test_an_old_client_lists_what_the_gate_passes_on(
         assert prompt["name"] == "greet"
 
 
-async def test_an_old_client_that_timed_out_gets_the_result_of_its_call(
-    world: World, old_python: Path
-) -> None:
+async def test_an_old_client_gets_a_late_result(world: World, old_python: Path) -> None:
     """It sends no cancellation, so only the hold ends its wait."""
     async with (
         served(world, 1.0) as (url, gate),

@@ -27,9 +27,7 @@ async def names_of(client: Any) -> list[str]:
     return names + [one.name for one in prompts]
 
 
-async def test_nothing_else_passes_without_the_option(
-    world: World, client_of: Connect
-) -> None:
+async def test_nothing_passes_by_default(world: World, client_of: Connect) -> None:
     async with world.gate() as gate, client_of(gate) as client:
         assert "I am the upstream" not in (client.instructions or "")
         for ask in (client.list_resources, client.list_prompts):

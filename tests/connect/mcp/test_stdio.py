@@ -146,9 +146,7 @@ async def test_a_call_under_way_is_recorded_when_the_client_ends(world: World) -
 @pytest.mark.parametrize(
     "upstream", ["no-such-program", "false", "http://127.0.0.1:9/mcp"]
 )
-async def test_check_tells_in_one_line_that_a_server_does_not_start(
-    world: World, upstream: str
-) -> None:
+async def test_check_names_a_server_that_fails(world: World, upstream: str) -> None:
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "keyturn", "mcp", "check", "--agent", "coder"),
         *("--upstream", f"billing={upstream}"),

@@ -211,9 +211,7 @@ async def test_two_equal_calls_with_live_callers_are_two(world: World) -> None:
 
 
 @pytest.mark.parametrize("name", ["claudecode/toolUseId", "dev.keyturn/call"])
-async def test_the_clients_own_id_names_the_call_also_after_a_restart(
-    world: World, name: str
-) -> None:
+async def test_a_clients_id_survives_a_restart(world: World, name: str) -> None:
     meta: Any = {name: "toolu_1"}
     async with world.gate() as gate, modern(gate) as client:
         calling = [
@@ -252,9 +250,7 @@ async def test_nothing_runs_for_a_caller_who_has_gone(world: World) -> None:
     assert len(world.script.calls()) == 1
 
 
-async def test_a_call_under_way_is_recorded_though_its_caller_goes(
-    world: World,
-) -> None:
+async def test_a_running_call_is_recorded_without_its_caller(world: World) -> None:
     world.script.put(hangs=True)
     async with world.gate() as gate:
         async with modern(gate) as client:
@@ -303,9 +299,7 @@ async def test_a_rejected_call_keeps_its_answer_for_the_ticket(world: World) -> 
     assert '"never"' in text_of(result)
 
 
-async def test_a_collected_call_without_a_record_is_not_made_again(
-    world: World,
-) -> None:
+async def test_a_collected_call_is_not_made_again(world: World) -> None:
     world.script.put(hangs=True)
     async with world.gate(SHORT_S) as gate, legacy(gate) as client:
         ticket = ticket_of(await client.call_tool("look_up", {}))
@@ -337,9 +331,7 @@ async def test_a_repeated_state_does_not_run_a_call_without_a_record_again(
 
 
 @pytest.mark.parametrize("name", ["state", "claudecode/toolUseId"])
-async def test_an_equal_call_after_a_restart_and_its_continuation_is_new(
-    world: World, name: str
-) -> None:
+async def test_an_equal_call_after_a_restart_is_new(world: World, name: str) -> None:
     more: Any = {} if name == "state" else {"meta": {name: "toolu_1"}}
     async with world.gate(SHORT_S) as gate, modern(gate) as client:
         call_tool: Any = client.session.call_tool
@@ -359,9 +351,7 @@ async def test_an_equal_call_after_a_restart_and_its_continuation_is_new(
     assert len(world.script.calls()) == 2
 
 
-async def test_a_call_that_another_gate_ran_is_not_the_answer_to_a_later_one(
-    world: World,
-) -> None:
+async def test_another_gates_call_answers_no_later_one(world: World) -> None:
     async with world.gate() as gate, modern(gate) as client:
         calling = asyncio.create_task(client.call_tool("pay", ARGS))
         await world.asked()
@@ -392,9 +382,7 @@ async def test_equal_calls_of_two_live_gates_of_one_person_are_two(
     assert len(world.script.calls()) == 2
 
 
-async def test_a_gate_continues_a_call_whose_caller_left_another_live_gate(
-    world: World,
-) -> None:
+async def test_a_gate_continues_an_abandoned_call(world: World) -> None:
     async with world.gate() as gate:
         async with modern(gate) as client:
             calling = asyncio.create_task(client.call_tool("pay", ARGS))
@@ -415,9 +403,7 @@ async def shows_gone(world: World, item_id: str) -> bool:
     return (await world.people.approval(item_id)).caller_gone
 
 
-async def test_the_card_shows_that_the_caller_has_gone_until_it_comes_back(
-    world: World,
-) -> None:
+async def test_the_card_shows_a_caller_that_has_gone(world: World) -> None:
     async with world.gate() as gate:
         async with modern(gate) as client:
             with pytest.raises(MCPError):
@@ -460,9 +446,7 @@ def link_cards(world: World) -> None:
 
 
 @pytest.mark.parametrize("reply", ["accept", "decline", "cancel"])
-async def test_a_client_that_shows_links_gets_the_card_once_and_waits_on(
-    world: World, reply: Any
-) -> None:
+async def test_a_client_with_links_gets_one(world: World, reply: Any) -> None:
     shown = list[Any]()
 
     async def show(_ctx: object, params: Any) -> ElicitResult:
@@ -510,9 +494,7 @@ async def test_a_link_needs_no_reply_and_a_client_that_shows_links(
         assert (await calling).structured_content == {"paid": 5, "to": "ada"}
 
 
-async def test_gates_of_two_people_with_one_key_do_not_share_calls(
-    world: World,
-) -> None:
+async def test_gates_of_two_people_share_no_calls(world: World) -> None:
     ana, ben = (Person(team="", user=user) for user in ("U0ANA", "U0BEN"))
     async with world.gate(SHORT_S, requester=ana) as gate, legacy(gate) as client:
         ticket = ticket_of(await client.call_tool("pay", ARGS))

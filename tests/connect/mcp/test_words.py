@@ -116,9 +116,7 @@ async def test_a_denied_call_reaches_neither_people_nor_the_server(
     assert await world.cards() == 0
 
 
-async def test_a_hidden_argument_is_only_in_the_results_of_its_client(
-    world: World,
-) -> None:
+async def test_a_hidden_argument_reaches_its_client_only(world: World) -> None:
     hidden = ("billing__pay: {tier: approve", "billing__pay: {redact: [args.to]")
     world.people.put_policy(hidden, of=AUTO_AND_HELD)
     asked: JsonObject = {"to": CANARY, "amount": 5}

@@ -94,9 +94,7 @@ async def test_a_second_update_leaves_no_event(world: World) -> None:
         assert await world.events(handle) == before
 
 
-async def test_a_decision_before_the_workflow_knows_its_call_wakes_it(
-    world: World,
-) -> None:
+async def test_an_early_decision_wakes_the_workflow(world: World) -> None:
     async with world.holding("/answers") as is_held, world.worker():
         handle = await world.start(Refund.run, TOOL, {"amount": 7})
         # The gateway answered that people have not decided.
@@ -121,9 +119,7 @@ async def test_a_lost_update_is_found_by_the_poll(world: World) -> None:
     assert await world.events(handle, UPDATED) == 0
 
 
-async def test_a_decision_while_no_worker_runs_is_found_at_its_start(
-    world: World,
-) -> None:
+async def test_a_starting_worker_finds_a_decision(world: World) -> None:
     async with world.worker():
         handle = await world.start(Refund.run, TOOL, {"amount": 7})
         [held] = await world.waiting(handle)
@@ -136,9 +132,7 @@ async def test_a_decision_while_no_worker_runs_is_found_at_its_start(
     assert world.paid == [7]
 
 
-async def test_an_approved_call_of_an_ended_workflow_is_withdrawn(
-    world: World,
-) -> None:
+async def test_an_ended_workflows_call_is_withdrawn(world: World) -> None:
     async with world.worker():
         handle = await world.start(Refund.run, TOOL, {"amount": 7})
         [held] = await world.waiting(handle)
@@ -149,9 +143,7 @@ async def test_an_approved_call_of_an_ended_workflow_is_withdrawn(
     assert world.paid == []
 
 
-async def test_a_late_report_wakes_a_workflow_that_waits_for_reviewers(
-    world: World,
-) -> None:
+async def test_a_late_report_wakes_a_waiting_workflow(world: World) -> None:
     async with world.worker(wakes=False):
         handle = await world.start(Refund.run, TOOL, {"amount": 7})
         held = await world.decide(handle, Approve())

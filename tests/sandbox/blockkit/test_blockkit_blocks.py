@@ -387,9 +387,7 @@ LENGTHS = [
 
 
 @pytest.mark.parametrize(("name", "pointer", "most"), LENGTHS)
-def test_text_may_be_as_long_as_slack_says_and_no_longer(
-    name: str, pointer: str, most: int
-) -> None:
+def test_a_text_has_slacks_maximum(name: str, pointer: str, most: int) -> None:
     found = check(changed(SAMPLES[name], pointer, "é" * (most + 1)))
 
     assert check(changed(SAMPLES[name], pointer, "é" * most)) == []
@@ -406,9 +404,7 @@ def test_text_may_be_as_long_as_slack_says_and_no_longer(
         ("rich_text", "/elements/0/elements/1/url"),
     ],
 )
-def test_an_address_is_whole_and_of_3000_characters_at_most(
-    name: str, pointer: str
-) -> None:
+def test_an_address_has_3000_characters_at_most(name: str, pointer: str) -> None:
     for accepted in ("https://e.com/" + "x" * 2_986, "HTTPS://e.com"):
         assert check(changed(SAMPLES[name], pointer, accepted)) == []
     for wrong in ("https://e.com/" + "x" * 2_987, "e.com", "https://e.com/a b"):
@@ -466,9 +462,7 @@ def test_an_array_may_be_as_long_as_slack_says_and_no_longer(
         ("actions", "/elements/1/options/0/text"),
     ],
 )
-def test_markup_is_refused_where_slack_takes_plain_text_only(
-    name: str, pointer: str
-) -> None:
+def test_markup_is_refused_in_plain_text(name: str, pointer: str) -> None:
     (found,) = check(changed(SAMPLES[name], pointer, mrkdwn("words")))
 
     assert found.pointer == f"{pointer}/type"

@@ -96,9 +96,7 @@ def test_text_of_a_post_has_40000_characters() -> None:
     ("character", "weight"),
     [("a", 1), ("é", 2), ("€", 3), ("😀", 4), ("&", 5), ("<", 4), (">", 4)],
 )
-def test_text_of_an_update_has_4000_bytes_after_escaping(
-    character: str, weight: int
-) -> None:
+def test_an_update_has_4000_bytes_of_text(character: str, weight: int) -> None:
     fits = character * (4_000 // weight) + "a" * (4_000 % weight)
 
     found = validate_message(None, fits + "a", update=True)
@@ -281,9 +279,7 @@ def test_a_modal_may_have_every_field() -> None:
         ("a/b~c", 1, "/a~1b~0c"),
     ],
 )
-def test_a_modal_is_refused_for_a_wrong_field(
-    key: str, value: Any, pointer: str
-) -> None:
+def test_a_wrong_field_refuses_a_modal(key: str, value: Any, pointer: str) -> None:
     found = validate_modal(modal(divider()) | {key: value})
 
     assert brief(found) == [(pointer, "invalid_arguments")]

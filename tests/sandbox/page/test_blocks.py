@@ -63,9 +63,7 @@ def test_a_link_shows_its_address_and_leads_nowhere(blocks: Screen) -> None:
     assert blocks.all("article a[href]") == []
 
 
-def test_a_button_with_an_address_shows_it_and_does_nothing(
-    blocks: Screen, slack: FakeSlack
-) -> None:
+def test_a_link_button_only_shows_its_address(blocks: Screen, slack: FakeSlack) -> None:
     address = blocks.driver.current_url
 
     blocks.click('[data-action-id="open"]')

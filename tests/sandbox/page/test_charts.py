@@ -51,9 +51,7 @@ def test_a_chart_has_a_mark_for_each_value(
     assert all(text in drawn for text in ("Mon 16", "Tue 17", "Wed 18", "Day", "Calls"))
 
 
-def test_the_numbers_are_a_table_that_the_keyboard_opens(
-    screen: Screen, slack: FakeSlack
-) -> None:
+def test_the_keyboard_opens_the_table(screen: Screen, slack: FakeSlack) -> None:
     show(screen, slack, CHARTS["bar"])
     label = screen.one(PICTURE).get_attribute("aria-label")
     assert not screen.all("article table")[0].is_displayed()

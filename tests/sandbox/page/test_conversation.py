@@ -33,9 +33,7 @@ def said_in(screen: Screen, text: str) -> None:
     )
 
 
-def test_enter_sends_and_shift_enter_makes_a_line(
-    screen: Screen, slack: FakeSlack
-) -> None:
+def test_shift_enter_makes_a_line(screen: Screen, slack: FakeSlack) -> None:
     screen.open()
 
     box = screen.one(BOX)
@@ -69,9 +67,7 @@ def test_a_slash_command_is_completed_and_sent(
     }
 
 
-def test_a_suggestion_is_said_in_its_channel_and_leads_there(
-    screen: Screen, slack: FakeSlack
-) -> None:
+def test_a_suggestion_is_said_in_its_channel(screen: Screen, slack: FakeSlack) -> None:
     screen.open("U0DAN")
 
     screen.click(".suggestion")
@@ -86,9 +82,7 @@ def test_a_suggestion_is_said_in_its_channel_and_leads_there(
     screen.wait(lambda: screen.text("#heading h2") == "general", "the channel")
 
 
-def test_a_thread_opens_beside_and_replies_go_into_it(
-    screen: Screen, slack: FakeSlack
-) -> None:
+def test_a_thread_opens_and_takes_replies(screen: Screen, slack: FakeSlack) -> None:
     screen.open()
     assert "2 replies" in screen.one(".replies").text
 
@@ -119,9 +113,7 @@ def test_a_link_to_a_message_opens_its_thread(screen: Screen, slack: FakeSlack) 
     assert screen.run("return location.search") == "?user=U0ANA"
 
 
-def test_another_person_is_one_click_away_and_stays_in_the_address(
-    screen: Screen, slack: FakeSlack
-) -> None:
+def test_the_address_names_another_person(screen: Screen, slack: FakeSlack) -> None:
     screen.open()
 
     screen.click(".person")
@@ -136,9 +128,7 @@ def test_another_person_is_one_click_away_and_stays_in_the_address(
     screen.wait(lambda: screen.text(".person-name") == "Ana Alves", "Ana again")
 
 
-def test_reading_further_up_is_not_disturbed_by_news(
-    screen: Screen, slack: FakeSlack
-) -> None:
+def test_news_do_not_scroll(screen: Screen, slack: FakeSlack) -> None:
     many = [message(ts(60 - n), "U0BEN", f"line {n}") for n in range(50)]
     slack.show(channels=[channel(CHANNEL, "agent-approvals", many)])
     screen.open()

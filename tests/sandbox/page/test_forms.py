@@ -51,9 +51,7 @@ def edit(screen: Screen, slack: FakeSlack) -> Screen:
     return screen
 
 
-def test_an_untouched_form_gives_exactly_the_values_it_started_with(
-    form: Screen, slack: FakeSlack
-) -> None:
+def test_an_untouched_form_keeps_its_values(form: Screen, slack: FakeSlack) -> None:
     act = submitted(form, slack)
 
     assert act["view_id"] == "V1"
@@ -199,9 +197,7 @@ def test_an_updated_view_keeps_what_was_typed_where_the_ids_stayed(
     assert edit.one(control("amount-2")).get_attribute("value") == "from the app"
 
 
-def test_the_focus_goes_into_the_form_stays_there_and_comes_back(
-    screen: Screen, slack: FakeSlack
-) -> None:
+def test_the_focus_enters_and_leaves_a_form(screen: Screen, slack: FakeSlack) -> None:
     screen.open()
     screen.click('[data-action-id="edit"]')
     slack.show(views=[edit_modal()])
@@ -221,9 +217,7 @@ def test_the_focus_goes_into_the_form_stays_there_and_comes_back(
     ]
 
 
-def test_a_pushed_view_lies_on_top_and_the_one_below_keeps_its_entries(
-    edit: Screen, slack: FakeSlack
-) -> None:
+def test_a_pushed_view_keeps_the_one_below(edit: Screen, slack: FakeSlack) -> None:
     edit.type(control("note"), "kept below")
     pushed = view("V2", [input_block("why", "Why", "plain_text_input")])
 

@@ -74,9 +74,7 @@ def test_a_button_has_the_name_it_was_given_for_screen_readers(screen: Screen) -
     assert screen.one('[data-action-id="edit"]').accessible_name == "Edit"
 
 
-def test_a_click_that_fails_is_explained_beside_the_button(
-    screen: Screen, slack: FakeSlack
-) -> None:
+def test_a_failed_click_is_explained(screen: Screen, slack: FakeSlack) -> None:
     screen.open()
     slack.answers.append(
         {"ok": False, "error": "app_did_not_respond", "reason": "not_connected"}

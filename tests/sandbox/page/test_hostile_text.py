@@ -85,9 +85,7 @@ def test_text_that_is_not_markup_is_shown_byte_for_byte(
         shown_as_text(screen, f'article [data-block-id="b{at}"]', text)
 
 
-def test_names_titles_choices_and_notices_are_text_too(
-    screen: Screen, slack: FakeSlack
-) -> None:
+def test_all_names_are_shown_as_text(screen: Screen, slack: FakeSlack) -> None:
     evil = HOSTILE[0]
     slack.state = workspace([])
     people = [user("U0ANA", "ana", evil, "url(https://evil.test)"), *users()[1:]]

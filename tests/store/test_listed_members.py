@@ -9,14 +9,12 @@ from typing import cast
 import pytest
 
 from keyturn.gateway.approvals.decisions import Reject
-from keyturn.gateway.approvals.precedents import Precedent
 from keyturn.gateway.approvals.record import short_id
 from keyturn.gateway.approvals.timing import TimerKind
 from keyturn.gateway.errors import CorruptRecord, StoreUnavailable
-from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.store.connection.connection import Connection, number
-from keyturn.gateway.store.keys import Keys, keys_of_tenant
-from keyturn.gateway.store.limits.precedents import read, row_of_auto_run
+from keyturn.gateway.store.keys import Keys
+from keyturn.gateway.store.limits.precedents import read
 from keyturn.gateway.store.records.approval_indexes import Timer
 from keyturn.gateway.store.records.approvals import AT_ONCE, read_each
 from keyturn.gateway.store.records.atomic_write import Loaded
@@ -143,24 +141,6 @@ CONN = Connection("redis://127.0.0.1:1")
 
 def test_what_is_no_text_is_left_out() -> None:
     assert read(CONN, "key", {"ap_1.0": b"5 \xff done {}"}).precedents == ()
-
-
-def test_a_call_of_tier_auto_is_written_as_any_other_precedent() -> None:
-    whole = Precedent(
-        call="auto_1", state=ItemState.AUTHORIZED, agent="ana \u00e9", args_hash="ff"
-    )
-
-    row = row_of_auto_run(
-        keys_of_tenant("default"), "effect", "auto_1", "ana \u00e9", "ff"
-    )
-
-    assert row[1:4] == (
-        "auto_1",
-        "done",
-        whole.model_dump_json(
-            exclude={"call", "since_ms", "at_ms"}, exclude_defaults=True
-        ),
-    )
 
 
 # Short ids find approvals and collected cards, as long as these are kept.

@@ -274,11 +274,9 @@ class AgentService(claiming.ClaimService, Submitter):
         # By the current policy, because the tool would run again now.
         repeats = is_idempotent(self._policy(), agent=agent, tool=tool)
         begun = await calls.begin(self._keys, turn_key, call, repeats=repeats)
-        if begun.word == "cut_off":
+        if not begun.may_run and begun.result is None:
             logger.warning("call.cut_off agent=%s tool=%s", agent, tool)
-        return wire.CallBegun(
-            may_run=begun.word == "run", result=begun.result, keeps_result=begun.is_kept
-        )
+        return begun
 
     async def ended(self, end: wire.CallEnd) -> None:
         """Record the end of a call, and count a failure once."""

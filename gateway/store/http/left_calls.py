@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 from datetime import timedelta
-from typing import NamedTuple, cast
+from typing import cast
 
 from keyturn.gateway.store.connection.connection import Reply, text
 from keyturn.gateway.store.sealing.conditional_write import write_if
@@ -32,13 +32,6 @@ Command = list[str | bytes | int]
 _KEPT_MS = int(KEPT.total_seconds() * 1000)
 
 
-class Earlier(NamedTuple):
-    """The call to submit; ``is_collected`` if the asking call had its answer before."""
-
-    call: str
-    is_collected: bool = False
-
-
 class LeftCalls:
     """The held calls of one tenant that a later call may join.
 
@@ -53,10 +46,11 @@ class LeftCalls:
         self._conn, self._sealing = store.conn, store.sealing
         self._keys = store.keys_of_tenant(tenant)
 
-    async def earlier(self, place: str, session: str, call: str) -> Earlier:
+    async def earlier(self, place: str, session: str, call: str) -> tuple[str, bool]:
         """Return the id of the call to submit: an earlier same call, or this one.
 
-        A call that continues an earlier one is its only caller from now on.
+        A call that continues an earlier one is its only caller from now on. Also
+        returns True if the asking call had its answer before.
 
         Args:
             place: agent, session and content of the call.
@@ -68,11 +62,11 @@ class LeftCalls:
             ["ZRANGE", name, 0, -1, "WITHSCORES"], ["GET", joined_at]
         )
         if (found := self._opened(joined_at, joined)) and found[1] == name:
-            return Earlier(found[0], found[2])
+            return found[0], found[2]
         rows = cast("list[Reply]", listed)
         waits = dict(zip(map(text, rows[::2]), map(text, rows[1::2]), strict=True))
         if self._member(name, call) in waits:
-            return Earlier(call)
+            return call, False
         for member, until in waits.items():
             found_call = self._of_member(name, member)
             if not found_call or float(until) > self._conn.clock.now_s():
@@ -86,8 +80,8 @@ class LeftCalls:
                 self._joining(joined_at, found_call, name),
             )
             if is_taken:
-                return Earlier(found_call)
-        return Earlier(call)
+                return found_call, False
+        return call, False
 
     async def hold(self, place: str, call: str, wait_s: float) -> None:
         """List a call whose caller waits so long; 0: it has left."""

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from pydantic_core import from_json, to_json
+from pydantic_core import from_json
 
 from keyturn.gateway.approvals.precedents import DAY_MS, KINDS, Precedent
 from keyturn.gateway.approvals.record import Approval, Item
@@ -28,7 +28,6 @@ _ELSEWHERE = {"call", "since_ms", "at_ms"}
 _CHANGES = "n"
 """Field with the number of the latest change."""
 
-_LET_RUN = ItemState.AUTHORIZED
 _STATES = {kind.value: state for state, kind in reversed(KINDS.items())}
 
 Row = tuple[str, str, str | bool, str, int]
@@ -119,12 +118,10 @@ def row_of_auto_run(
     keys: Keys, effect: str, call: str, agent: str, args_hash: str
 ) -> Row:
     """Return the precedent of a call of tier ``auto``, which has no record."""
-    # Authorized, with unknown result. Built by hand in the form of `_json`, because a
-    # `Precedent` object would take longer than the rest.
-    body = {"state": _LET_RUN.value, "agent": agent, "args_hash": args_hash}
-    text = to_json(body).decode()
-    key = keys.precedents(effect)
-    return key, call, KINDS[_LET_RUN].value, text, DAY_MS
+    # Authorized, with unknown result.
+    state = ItemState.AUTHORIZED
+    found = Precedent(call=call, state=state, agent=agent, args_hash=args_hash)
+    return *_row(keys.precedents(effect), found)[:4], DAY_MS
 
 
 def seen_precedents(known: Iterable[Known]) -> list[tuple[str, str]]:

@@ -7,11 +7,11 @@ agent runs it, and no later holder of the lease repeats it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal, cast
 
 from keyturn.gateway.errors import LeaseLost
 from keyturn.gateway.protocol.records import Result
+from keyturn.gateway.protocol.wire import CallBegun
 from keyturn.gateway.store.connection.connection import Reply, text
 from keyturn.gateway.store.keys import KEEP_MS, Keys
 from keyturn.gateway.store.scripts.fences import current, unheld
@@ -22,21 +22,8 @@ BEGIN = Script("auto_run", is_fenced=True)
 NOTE = Script("auto_run")
 
 
-Word = Literal["run", "ran", "cut_off"]
 Note = Literal["enter", "end", "give_back"]
 """The agent entered the call; its result; it paused or raised."""
-
-
-@dataclass(frozen=True)
-class Begun:
-    """Whether a call may run, and the ``result`` if it ran before.
-
-    ``is_kept`` is False without a lease: then the call is not recorded.
-    """
-
-    word: Word
-    result: Result | None = None
-    is_kept: bool = True
 
 
 class AutoRunStore(Repository):
@@ -63,7 +50,7 @@ class AutoRunStore(Repository):
 
     async def begin(
         self, keys: Keys, turn_key: str, call: str, *, repeats: bool
-    ) -> Begun:
+    ) -> CallBegun:
         """Request to run a call; ``repeats`` allows another run after an interruption.
 
         A stored result counts only with a gateway's seal.
@@ -73,17 +60,16 @@ class AutoRunStore(Repository):
         """
         reply = await self._run(keys, turn_key, "begin", call, repeats=repeats)
         if not reply:
-            return Begun("run", is_kept=False)
-        word = cast("Word", text(reply[0]))
-        if word != "ran":
-            return Begun(word)
+            return CallBegun(keeps_result=False)
+        if (word := text(reply[0])) != "ran":
+            return CallBegun(may_run=word == "run")
         stored, place = cast("bytes", reply[1]), (keys.begun(turn_key), call)
         result = self._sealing.opened(Sealed.CALL_END, place, stored)
         if result is None:
             await self._sealing.refuse(keys, Sealed.CALL_END, stored, name=call)
             # It ran once; its result is unknown.
-            return Begun("cut_off")
-        return Begun(word, Result.model_validate_json(result))
+            return CallBegun(may_run=False)
+        return CallBegun(may_run=False, result=Result.model_validate_json(result))
 
     async def note(
         self,

@@ -15,12 +15,11 @@ from pathlib import Path
 
 from keyturn.gateway.errors import SettingsError
 from keyturn.gateway.secret_file import folder_secrets
-from keyturn.gateway.store.connection.connection import text
 from keyturn.gateway.store.connection.durability import ensure_durable
 from keyturn.gateway.store.connection.usable import shown, until_loaded, until_usable
 from keyturn.gateway.store.embedded.engine import EmbeddedEngine
 from keyturn.gateway.store.keys import Keys
-from keyturn.gateway.store.sealing.sealing import ensure_secret
+from keyturn.gateway.store.sealing.sealing import ensure_secret, first_of
 from keyturn.gateway.store.store import Store
 from keyturn.gateway.trust.key_folder import Keyring
 
@@ -110,11 +109,7 @@ async def ensure_format(store: Store, keys: Keys) -> None:
     conn, key = store.conn, keys.format
     versions = [*FORMATS]
     mine, version = len(versions), versions[-1]
-    kept = text(await conn.command("GET", key))
-    if not kept:
-        # If two processes start at once, one write wins, and both compare.
-        await conn.keep(["SET", key, f"{mine} {version}", "NX"])
-        kept = text(await conn.command("GET", key))
+    kept = await first_of(conn, key, f"{mine} {version}")
     number, _, by = kept.partition(" ")
     found = int(number) if number.isascii() and number.isdecimal() else 0
     if found == mine:

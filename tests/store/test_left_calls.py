@@ -21,10 +21,10 @@ async def test_of_two_callers_that_read_the_same_list_each_joins_another_call(
     async def slowly(*commands: Any) -> Any:
         found = await read(*commands)
         monkeypatch.setattr(store.conn, "transaction", read)
-        between.append((await left.earlier("place", "session", "first")).call)
+        between.append((await left.earlier("place", "session", "first"))[0])
         return found
 
     monkeypatch.setattr(store.conn, "transaction", slowly)
-    second = await left.earlier("place", "session", "second")
+    second, _ = await left.earlier("place", "session", "second")
 
-    assert sorted([*between, second.call]) == ["left 1", "left 2"]
+    assert sorted([*between, second]) == ["left 1", "left 2"]

@@ -47,7 +47,7 @@ from keyturn.gateway.store.keys import Keys
 from keyturn.gateway.store.limits.agent_load import AgentLoad, Wanted
 from keyturn.gateway.store.limits.freezes import Freeze
 from keyturn.gateway.store.limits.precedents import Known
-from keyturn.gateway.store.limits.windows import ItemUses, Use, held_in, use_of
+from keyturn.gateway.store.limits.windows import Use, held_in, use_of
 from keyturn.gateway.store.records.atomic_write import EvaluationInputs
 from keyturn.gateway.store.store import Store
 
@@ -278,7 +278,7 @@ async def _totals(
         {use.window for one in usages for use in one.uses if len(calls) > 1}
     )
     asked = [
-        ItemUses(keys.head(call.approval.id), call.item.index, usage.reserved)
+        (keys.head(call.approval.id), call.item.index, usage.reserved)
         for call, usage in zip(calls, usages, strict=True)
     ]
     *found, held = await store.windows.totals_of_each([*asked, held_in(keys, windows)])

@@ -247,7 +247,6 @@ _PAST_CALLS = 40
 _FEW_ENTRIES = 500
 """Entries of the audit log that are read for a card: a few milliseconds."""
 
-_UNLIMITED = 1_000_000_000
 _TOO_LONG = "What would have to be equal does not fit on a card."
 _NO_AMOUNT = "The amount of this call is no plain number, so nothing can be added up."
 _NOT_ALONE = "This call needs more than an approval, so nothing similar can be allowed."
@@ -550,11 +549,8 @@ class StandingService(PolicyService):
             # No verdicts: it is never submitted again.
             verdicts=b"",
             events=(opened_event(standing, by),),
+            # No limit for agents applies: a person proposes it.
             preconditions=Preconditions(
-                names=(),
-                # No limit for agents applies: a person proposes it.
-                waiting=_UNLIMITED,
-                requests_10m=_UNLIMITED,
                 run_ref=standing.run_ref,
                 thread=(standing.agent, standing.thread),
                 now_ms=now_ms,

@@ -162,17 +162,15 @@ class AuditLog:
 
     async def live(self, after: EntryId) -> AsyncGenerator[Row]:
         """Yield the store's entries after a position, in files or not."""
-        low = behind(after)
-        while True:
-            reply = await self._conn.command(
-                "XRANGE", self._keys.audit, place_text(low), "+", "COUNT", _PAGE
+        start = place_text(behind(after))
+        while found := entries(
+            await self._conn.command(
+                "XRANGE", self._keys.audit, start, "+", "COUNT", _PAGE
             )
-            page = self._rows(reply)
-            for row in page:
-                yield row
-            if len(page) < _PAGE:
-                return
-            low = behind(entry_id(page[-1].seq))
+        ):
+            for entry in found:
+                yield row_of(self._conn, self._keys, entry)
+            start = f"({found[-1].id}"
 
     async def keeps(self, place: str) -> bool:
         """Return whether all events after a position are still in the store."""

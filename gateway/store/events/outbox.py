@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from typing import cast
 
+from keyturn.gateway.approvals.audit_leaf import SealState
 from keyturn.gateway.approvals.events import Event
 from keyturn.gateway.store.connection.connection import (
     Argument,
@@ -30,7 +31,11 @@ from keyturn.gateway.store.events.readers import (
     reader_states,
 )
 from keyturn.gateway.store.keys import Keys
-from keyturn.gateway.store.sealing.event_seals import new_entry, sealed_event
+from keyturn.gateway.store.sealing.event_seals import (
+    decrypted_event,
+    new_entry,
+    read_seal,
+)
 from keyturn.gateway.store.sealing.sealing import Sealed, Sealing
 
 logger = logging.getLogger(__name__)
@@ -174,8 +179,13 @@ def event_in(conn: Connection, keys: Keys, entry: Entry) -> Event:
         NotSealed: its seal is invalid.
         ValueError: it cannot be parsed.
     """
-    body = sealed_event(conn, keys, entry.values)
-    if body is None:
+    body = decrypted_event(conn, keys, entry.values["e"])
+    # Surrogates: bytes other than UTF-8 fail the check and must not raise.
+    event, seal = (
+        one.decode("utf-8", "surrogateescape")
+        for one in (body, entry.values.get("s", b""))
+    )
+    if read_seal(conn, keys, event, seal) is not SealState.SEALED:
         raise NotSealed
     return Event.model_validate_json(body).with_(
         at_ms=number(entry.values["at"]), seq=entry.id

@@ -65,19 +65,12 @@ def use_of(window: str, *, name: str, call: str, micro: int, within_ms: int) -> 
     return Use(name=name, window=window, use=f"{call} {micro}", within_ms=within_ms)
 
 
-@dataclass(frozen=True)
-class ItemUses:
-    """An item's possible uses, which replace its reserved ones.
+ItemUses = tuple[str, int, Sequence[Use]]
+"""An item's possible uses, which replace its reserved ones.
 
-    Attributes:
-        head: key of the head of the item's approval.
-        index: index of the item; its reserved uses are not counted twice.
-        uses: the possible uses.
-    """
-
-    head: str
-    index: int
-    uses: Sequence[Use]
+They follow the key of the head of the item's approval, and the index of the item, whose
+reserved uses are not counted twice.
+"""
 
 
 def held_in(keys: Keys, windows: Sequence[str]) -> ItemUses:
@@ -86,7 +79,7 @@ def held_in(keys: Keys, windows: Sequence[str]) -> ItemUses:
         use_of(window, name="", call="nobody", micro=0, within_ms=1)
         for window in windows
     ]
-    return ItemUses(keys.head("none"), 0, uses)
+    return keys.head("none"), 0, uses
 
 
 def as_rows(uses: Sequence[Use]) -> str:
@@ -137,7 +130,7 @@ class WindowStore(Repository):
 
         See `ItemUses` for the arguments.
         """
-        [found] = await self.totals_of_each([ItemUses(head, index, uses)])
+        [found] = await self.totals_of_each([(head, index, uses)])
         return dict(zip((use.name for use in uses), found, strict=True))
 
     async def totals_of_each(self, items: Sequence[ItemUses]) -> list[list[int]]:
@@ -148,7 +141,7 @@ class WindowStore(Repository):
         Returns:
             For each item the sum with each of its uses, in their order.
         """
-        rows = [(one.head, one.index, use) for one in items for use in one.uses]
+        rows = [(head, index, use) for head, index, uses in items for use in uses]
         if not rows:
             return [[] for _ in items]
         reply = await TOTALS(
@@ -157,7 +150,7 @@ class WindowStore(Repository):
             uses=[[index, use.use] for _, index, use in rows],
         )
         totals = iter(_numbers(reply[1]))
-        return [[next(totals) for _ in one.uses] for one in items]
+        return [[next(totals) for _ in uses] for _, _, uses in items]
 
 
 def _numbers(reply: Reply) -> list[int]:

@@ -34,17 +34,19 @@ from keyturn.gateway.store.scripts.script import Script
 from keyturn.gateway.store.sealing.encryption import DATA_KEY, encrypted_document
 from keyturn.gateway.store.sealing.event_seals import sealed_texts
 
+_UNLIMITED = 1_000_000_000
+
 
 @dataclass(frozen=True)
 class Preconditions:
     """Conditions for opening a turn, and the reservations of its calls.
 
     Attributes:
+        run_ref: the turn's run.
+        thread: agent and thread id.
         names: names of which none may be frozen.
         waiting: limit of the agent's pending items, these included.
         requests_10m: limit of its requests within ten minutes, these included.
-        run_ref: the turn's run.
-        thread: agent and thread id.
         held: uses of the items, by item id.
         counted: uses that count from now on for the length of their window: those of
             calls that run now, and all requests.
@@ -60,11 +62,11 @@ class Preconditions:
             rejected in the thread.
     """
 
-    names: tuple[str, ...]
-    waiting: int
-    requests_10m: int
     run_ref: RunRef
     thread: tuple[str, str]
+    names: tuple[str, ...] = ()
+    waiting: int = _UNLIMITED
+    requests_10m: int = _UNLIMITED
     held: Mapping[str, Sequence[Use]] = field(default_factory=dict[str, Sequence[Use]])
     counted: Sequence[Use] = ()
     refused: Sequence[Use] = ()

@@ -13,7 +13,7 @@ import base64
 import binascii
 import re
 import secrets
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from keyturn.gateway.approvals.audit_leaf import SealState
 from keyturn.gateway.approvals.events import Event
@@ -45,24 +45,6 @@ def sealed_text(conn: Connection, keys: Keys, body: str) -> str:
     code = known.make(_LABEL, (keys.tenant, nonce), body.encode())
     stored = encrypted_text(conn, (_EVENT, keys.tenant), body)
     return f"{stored}\n{_encoded(nonce)}.{_encoded(code)}"
-
-
-def sealed_event(
-    conn: Connection, keys: Keys, values: Mapping[str, bytes]
-) -> bytes | None:
-    """Return the text of an outbox entry; None if its seal is invalid.
-
-    Raises:
-        KeyError: there is no text.
-        ValueError: it cannot be decrypted for this tenant.
-    """
-    body = decrypted_event(conn, keys, values["e"])
-    # Surrogates: bytes other than UTF-8 fail the check and must not raise.
-    event, seal = (
-        one.decode("utf-8", "surrogateescape") for one in (body, values.get("s", b""))
-    )
-    is_ours = read_seal(conn, keys, event, seal) is SealState.SEALED
-    return body if is_ours else None
 
 
 def decrypted_event(conn: Connection, keys: Keys, stored: bytes) -> bytes:

@@ -241,11 +241,7 @@ async def ensure_secret(conn: Connection, keys: Keys) -> None:
         StoreUnavailable: when the store does not answer.
     """
     key, mine = keys.sealed_by, _mine(conn)
-    kept = text(await conn.command("GET", key))
-    if not kept:
-        # If two processes start at once, one write wins, and both compare.
-        await conn.keep(["SET", key, mine[0], "NX"])
-        kept = text(await conn.command("GET", key))
+    kept = await first_of(conn, key, mine[0])
     if kept not in mine:
         raise SettingsError(
             f"This store is sealed with another secret (its key is {kept}, "
@@ -257,6 +253,19 @@ async def ensure_secret(conn: Connection, keys: Keys) -> None:
     if kept != mine[0]:
         # The secret is being replaced: other processes already accept the new one.
         await conn.keep(["SET", key, mine[0]])
+
+
+async def first_of(conn: Connection, key: str, mine: str) -> str:
+    """Return the text of a key; the first caller's text is stored.
+
+    Raises:
+        StoreUnavailable: when the store does not answer.
+    """
+    if kept := text(await conn.command("GET", key)):
+        return kept
+    # If two processes start at once, one write wins, and both compare.
+    await conn.keep(["SET", key, mine, "NX"])
+    return text(await conn.command("GET", key))
 
 
 async def knows_secret(conn: Connection, keys: Keys) -> bool:

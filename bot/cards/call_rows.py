@@ -107,10 +107,11 @@ def answered(frame: Frame) -> list[Block]:
     return [block for one in approval.answered for block in in_words(head, one, share)]
 
 
-HIDDEN_CHARACTERS = template(
-    "⚠️ *Hidden or look-alike characters* are in it; hidden ones are shown as ⟦U+…⟧."
+_HIDDEN_CHARACTERS = template(
+    "⚠️ *Hidden characters* are in it; they are shown as ⟦U+…⟧."
 )
-_MAX_MIXED = 2
+MOST_MIXED = 2
+"""Maximum look-alike words that a card names."""
 _MOST_TEXT = 2_600
 """Maximum characters of all calls on a card."""
 _STATEMENT_CHARS = 700
@@ -182,14 +183,13 @@ def call_row(frame: Frame, item: Item, shown: Listing) -> list[Block]:
     is_batch = frame.approval.is_batch
     change = edit_text(item, budget=frame.budget.text)
     edit = [untrusted(f"✏️ {change}")] if change and "\n" not in change else []
+    odd = content_warnings(item, 1 if is_batch else MOST_MIXED, frame.budget.note)
     blocks = [
         *title(frame, item, is_in_header=not is_batch),
         call_box(frame, item, shown),
         *(section(one) for one in edit if not is_batch),
         # One block: a card of several calls has no room for more.
-        *notes(
-            [*(edit if is_batch else []), *_warnings(frame, item), *_why(frame, item)]
-        ),
+        *notes([*(edit if is_batch else []), *odd, *_why(frame, item)]),
         *([] if is_batch else agent_statement(frame)),
         *_standing(frame, item, shown),
     ]
@@ -312,18 +312,20 @@ def _person(person: Person) -> Block:
     return mention(person.user) if ref.startswith("<@") else text_run(label("somebody"))
 
 
-def _warnings(frame: Frame, item: Item) -> list[Template | Plain]:
+def content_warnings(item: Item, most: int, note: int) -> list[Template | Plain]:
+    """Return warnings of a call's own text, with ``most`` look-alike words.
+
+    Each of these words is cut to ``note`` characters.
+    """
     text = all_text(item)
-    mixed = homoglyph_warnings(text)
     warnings = sql_warnings(item)
     if has_hidden(text):
-        warnings.append(HIDDEN_CHARACTERS)
-    most = 1 if frame.approval.is_batch else _MAX_MIXED
+        warnings.append(_HIDDEN_CHARACTERS)
     return [
         *([joined(" ", warnings)] if warnings else []),
         *(
-            untrusted(f"⚠️ Look-alike letters: {fit(each, frame.budget.note)}")
-            for each in mixed[:most]
+            untrusted(f"⚠️ Look-alike letters: {fit(each, note)}")
+            for each in homoglyph_warnings(text)[:most]
         ),
     ]
 

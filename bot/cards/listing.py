@@ -231,15 +231,10 @@ def all_text(item: Item) -> str:
     return "\n".join([item.tool, *shown, *texts])
 
 
-def is_misleading(item: Item) -> bool:
-    """Return whether a call contains hidden or look-alike characters."""
-    text = all_text(item)
-    return has_hidden(text) or bool(homoglyph_warnings(text))
-
-
 def needs_a_look(item: Item) -> bool:
     """Return whether the card of a call has a warning about its content."""
-    return is_misleading(item) or bool(unlimited(item))
+    text = all_text(item)
+    return has_hidden(text) or bool(homoglyph_warnings(text) or unlimited(item))
 
 
 def calls_title(items: Sequence[Item], room: int = LINE) -> str:

@@ -37,8 +37,9 @@ from keyturn.bot.blocks import (
 )
 from keyturn.bot.cards.buttons import question_buttons
 from keyturn.bot.cards.call_rows import (
-    HIDDEN_CHARACTERS,
+    MOST_MIXED,
     agent_statement,
+    content_warnings,
 )
 from keyturn.bot.cards.frame import Frame
 from keyturn.bot.cards.listing import (
@@ -47,7 +48,6 @@ from keyturn.bot.cards.listing import (
     call_title,
     fitted,
     forms_of,
-    is_misleading,
 )
 from keyturn.bot.cards.mentions import of_roles
 from keyturn.bot.cards.refs import actor, short_ref, when, who
@@ -110,7 +110,7 @@ def questions(frame: Frame) -> list[Block]:
             for number, question in enumerate(item.questions)
             for block in _question(item, number, question)
         ),
-        *([context(HIDDEN_CHARACTERS)] if is_misleading(item) else []),
+        *notes(content_warnings(item, MOST_MIXED, NOTE)),
         *button_row(question_buttons(frame, item)),
     ]
 

@@ -85,16 +85,13 @@ def policy_decision_digest(
     rows: list[JsonValue] = [key_id(key)]
     for item in record.items:
         if item.is_pending:
-            requirement = item.requirement.model_dump(mode="json")
             # Only pending calls: a decided one keeps its decision, so a policy change
             # must not make its card outdated.
+            requirement = item.requirement.model_dump(mode="json")
+            done = other_calls(record, item.past)
             rows.append([item.index, item.tier.value, [*item.reasons], requirement])
-            # Only if there are any: otherwise the first version that shows them would
-            # redraw every card.
-            if done := other_calls(record, item.past):
-                rows.append([f"{one.call} {one.state}" for one in done])
-            if item.is_frozen:
-                rows.append("frozen")
+            rows.append([f"{one.call} {one.state}" for one in done])
+            rows.append(item.is_frozen)
     if sent and len(rows) > 1:
         rows.append(["sent", *sent])
     return digest.tagged_hash(POLICY_DECISION_TAG, digest.canonical(rows))

@@ -31,13 +31,17 @@ from keyturn.bot.cards.buttons import (
     snooze,
     time_buttons,
 )
-from keyturn.bot.cards.call_rows import HIDDEN_CHARACTERS, late_report, result_title
+from keyturn.bot.cards.call_rows import (
+    MOST_MIXED,
+    content_warnings,
+    late_report,
+    result_title,
+)
 from keyturn.bot.cards.frame import Frame, is_table
 from keyturn.bot.cards.inquiries import ask_requester, inquiry_parts
 from keyturn.bot.cards.listing import (
     boxes_of,
     diff,
-    is_misleading,
     state_text,
     state_title,
 )
@@ -49,11 +53,10 @@ from keyturn.bot.cards.states import (
     handed_words,
     taken_by,
 )
-from keyturn.bot.cards.warnings import sql_warnings
 from keyturn.bot.ids import PAGE, Action, Input, View
 from keyturn.bot.modals.call_form import REASONS, heading
 from keyturn.bot.modals.form import InvalidInputs, State, input_state
-from keyturn.bot.text import Plain, chunks, code, label, reveal, template
+from keyturn.bot.text import NOTE, Plain, chunks, code, label, reveal, template
 from keyturn.gateway.approvals.editing import reading_text
 from keyturn.gateway.approvals.evidence import original_text
 from keyturn.gateway.approvals.record import Approval, Item
@@ -234,7 +237,7 @@ def view(
         *(heading(frame, now, with_call=False, is_full=True) if number == 1 else []),
         *([context(*origin(frame))] if number == 1 else []),
         *map(context, frozen([now])),
-        *_odd(item),
+        *map(warning, content_warnings(item, MOST_MIXED, NOTE)),
         *(rich_text(*titled(one.title, one.text)) for one in every[number - 1]),
         _foot(frame, item, number, len(every)),
         *_buttons(frame, item, number, len(every)),
@@ -260,12 +263,6 @@ def require_read(item: Item, state: State) -> None:
     ticked = input_state(state, Input.READ_ALL).get("selected_options")
     if item.tier is Tier.ESCALATE and not ticked:
         raise InvalidInputs({Input.READ_ALL.value: _NOT_TICKED})
-
-
-def _odd(item: Item) -> list[Block]:
-    odd = [HIDDEN_CHARACTERS] if is_misleading(item) else []
-    found = [*odd, *sql_warnings(item)]
-    return [warning(one) for one in found]
 
 
 def _foot(frame: Frame, item: Item, number: int, of: int) -> Block:

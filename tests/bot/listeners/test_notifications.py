@@ -163,7 +163,7 @@ async def test_hostile_arguments_are_shown_as_text(stack: Stack) -> None:
         assert "s3cret" not in shown(message)
         assert "hidden by policy" in shown(message)
         assert "⟦U+202E⟧" in shown(message)
-        assert "Hidden or look-alike characters" in shown(message)
+        assert "Hidden characters" in shown(message)
 
 
 @pytest.mark.slow

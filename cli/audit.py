@@ -17,7 +17,6 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict
-from datetime import date
 from difflib import ndiff
 from pathlib import Path
 from typing import Annotated
@@ -27,7 +26,7 @@ import typer
 from keyturn.cli import console, dossier_page
 from keyturn.cli.command_context import CommandContext, command_context
 from keyturn.cli.console import AsJson
-from keyturn.cli.policy_inputs import parse_ms, parse_time
+from keyturn.cli.policy_inputs import parse_moment, parse_ms
 from keyturn.cli.store_access import use_store
 from keyturn.gateway.approvals.audit_leaf import SEAL
 from keyturn.gateway.errors import BadJson, SettingsError
@@ -495,9 +494,7 @@ def _moment_ms(text: str, option: str) -> int:
         raise SettingsError(
             f"Give the start and the end of the period, such as {option} 2026-10-01."
         )
-    with suppress(ValueError):
-        text = f"{date.fromisoformat(text)}T00:00Z"
-    return int(parse_time(text, option).timestamp()) * 1000
+    return int(parse_moment(text, option).timestamp()) * 1000
 
 
 def _page_of(found: Dossier, report: BundleReport) -> str:

@@ -34,7 +34,7 @@ from dataclasses import replace
 from typing import Annotated, TypeVar
 
 import typer
-from pydantic import JsonValue, TypeAdapter, ValidationError
+from pydantic import JsonValue
 
 from keyturn.cli import console
 from keyturn.cli.command_context import CommandContext, command_context
@@ -60,7 +60,7 @@ from keyturn.gateway.client.http_gateway import (
 from keyturn.gateway.errors import SettingsError
 from keyturn.gateway.logs import LogSettings, write_logs
 from keyturn.gateway.protocol.records import Person
-from keyturn.gateway.service_settings import Address, ListenAddress, PeopleSettings
+from keyturn.gateway.service_settings import Address, PeopleSettings, parse_address
 from keyturn.gateway.setting_forms import is_safe_url, parse_duration
 
 T = TypeVar("T")
@@ -285,11 +285,9 @@ async def _serve_http(
 
 def _address(text: str) -> Address:
     try:
-        return TypeAdapter[Address](ListenAddress).validate_python(text)
-    except ValidationError as error:
-        raise SettingsError(
-            f"--listen {text!r} is no address; write host:port, such as 127.0.0.1:8790."
-        ) from error
+        return parse_address(text)
+    except ValueError as error:
+        raise SettingsError(f"--listen {error}") from error
 
 
 def upstream_specs(

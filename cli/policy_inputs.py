@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from contextlib import suppress
-from datetime import MAXYEAR, MINYEAR, UTC, datetime
+from datetime import MAXYEAR, MINYEAR, UTC, date, datetime
 
 from pydantic import Field
 
@@ -43,6 +43,13 @@ def parse_time(text: str, option: str = "--at") -> datetime:
             "or 2026-07-04T02:30+01:00."
         )
     return when.astimezone(UTC)
+
+
+def parse_moment(text: str, option: str) -> datetime:
+    """Parse a time like `parse_time`; a date alone begins in UTC."""
+    with suppress(ValueError):
+        text = f"{date.fromisoformat(text)}T00:00Z"
+    return parse_time(text, option)
 
 
 def parse_ms(text: str, option: str) -> int | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Annotated, TextIO
 
 import typer
@@ -12,7 +12,7 @@ import typer
 from keyturn.cli import console
 from keyturn.cli.command_context import CommandContext, command_context
 from keyturn.cli.console import AsJson, printable
-from keyturn.cli.policy_inputs import ensure_spelled, parse_time
+from keyturn.cli.policy_inputs import ensure_spelled, parse_moment
 from keyturn.cli.store_access import use_store
 from keyturn.gateway.approvals.events import Event
 from keyturn.gateway.audit_export import LAST_MS, read_export
@@ -167,11 +167,7 @@ def _ms(text: str, option: str, now: datetime) -> int:
         hours = int(ago["count"]) * (24 if ago["unit"] == "d" else 1)
         at = now - timedelta(hours=hours)
     else:
-        try:
-            # `parse_time` refuses a date alone, because it has no zone.
-            at = datetime.combine(date.fromisoformat(text), time(), UTC)
-        except ValueError:
-            at = parse_time(text, option)
+        at = parse_moment(text, option)
     # Limited to times that can be shown in any zone.
     return min(max(0, int(at.timestamp() * 1000)), LAST_MS)
 

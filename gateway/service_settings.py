@@ -48,8 +48,12 @@ class Address(NamedTuple):
         return f"{shown}:{self.port}"
 
 
-def _address(given: object) -> Address:
-    """Read ``host:port``, with an IPv6 host in brackets."""
+def parse_address(given: object) -> Address:
+    """Parse ``host:port``, with an IPv6 host in brackets.
+
+    Raises:
+        ValueError: it is no address.
+    """
     text = str(given)
     try:
         parts = urlsplit(f"//{text}")
@@ -64,7 +68,7 @@ def _address(given: object) -> Address:
     return Address(host, port)
 
 
-ListenAddress = Annotated[Address, BeforeValidator(_address)]
+ListenAddress = Annotated[Address, BeforeValidator(parse_address)]
 """The address of a server, written as ``host:port``."""
 
 

@@ -321,7 +321,8 @@ class Hooks:
         answer = wire.Answer.model_validate(found[0].answer)
         if answer.type in {wire.AnswerKind.APPROVE, wire.AnswerKind.EDIT}:
             return await self._handed(asked, held, partial(_allowed, asked))
-        return denied(texts.ended_text(answer))
+        pause = texts.pause_text(held.verdict)
+        return denied(f"{texts.ended_text(answer)} {pause}".rstrip())
 
     async def _handed(
         self,

@@ -50,12 +50,14 @@ class Held:
     """A call in progress; ``item_id`` is "" until the gateway has recorded the call.
 
     ``in_doubt`` is True while people check whether an interrupted attempt ran.
+    ``pause`` tells an agent that floods people to slow down, else "".
     """
 
     call: Call
     item_id: str = ""
     action_hash: str = ""
     in_doubt: bool = False
+    pause: str = ""
 
 
 @dataclass(frozen=True)

@@ -96,7 +96,12 @@ class KeyturnPlugin(SimplePlugin):
                 )
                 await self._gate.remember(facts)
             verdict = await self._verdict(held.call)
-        held = replace(held, item_id=verdict.item_id, action_hash=verdict.action_hash)
+        held = replace(
+            held,
+            item_id=verdict.item_id,
+            action_hash=verdict.action_hash,
+            pause=texts.pause_text(verdict),
+        )
         if verdict.kind is VerdictKind.HOLD:
             # After a reset, or with a repeated key, people may have decided already.
             return await self._decided(held)
@@ -122,7 +127,7 @@ class KeyturnPlugin(SimplePlugin):
         if not held.in_doubt:
             answer = wire.Answer.model_validate(found[0].answer)
             if answer.type not in {AnswerKind.APPROVE, AnswerKind.EDIT}:
-                text = edits.defuse(texts.ended_text(answer))
+                text = f"{edits.defuse(texts.ended_text(answer))} {held.pause}".rstrip()
                 return Step("end", held, Outcome(str(answer.type), text))
         return Step("run", held)
 

@@ -21,7 +21,7 @@ from keyturn.gateway.protocol.http_problems import TOO_MANY
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.store.http.left_calls import LeftCalls
 from keyturn.gateway.store.store import Store
-from tests.connect.coding_agents.conftest import GATED, Hooks
+from tests.connect.coding_agents.conftest import GATED, POLICY, Hooks
 
 
 @pytest.mark.parametrize("of", ["claude-code", "codex"])
@@ -90,6 +90,16 @@ async def test_what_people_say_instead_is_a_denial_with_their_words(
     answer = await asked
     assert answer["permissionDecision"] == "deny"
     assert words.replace("\\", "") in answer["permissionDecisionReason"]
+
+
+async def test_an_agent_that_floods_people_is_told_to_wait(hooks: Hooks) -> None:
+    flood = ("protect: {", "protect: {flood_per_10m: 1, ")
+    hooks.people.put_policy(flood, of=POLICY)
+    await hooks.asking(hooks.body("make"))
+    asked = await hooks.asking(hooks.body("make install"))
+    await hooks.decide(Reject(reason="no"))
+
+    assert "or combine several calls" in (await asked)["permissionDecisionReason"]
 
 
 async def test_an_expired_call_is_denied(hooks: Hooks) -> None:

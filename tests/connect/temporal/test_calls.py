@@ -64,6 +64,14 @@ async def test_a_rejected_call_does_not_run(world: World) -> None:
     assert "too much" in outcome.text
 
 
+async def test_an_agent_that_floods_people_is_told_to_wait(world: World) -> None:
+    world.people.put_policy(("protect:", "protect:\n  flood_per_10m: 1"))
+    first, second = [await ended_by(world, Reject(reason="no")) for _ in range(2)]
+
+    assert "combine" not in first.text
+    assert second.text.endswith("or combine several calls into one.")
+
+
 async def test_a_person_answers_in_place_of_the_tool(world: World) -> None:
     outcome = await ended_by(world, Respond(message="use the voucher"))
 

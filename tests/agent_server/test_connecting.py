@@ -65,9 +65,7 @@ async def test_the_doctor_shows_version_and_graphs(
     assert text.endswith("graphs: stock as billing, plain; 0 threads may wait")
 
 
-async def test_the_doctor_names_a_thread_that_nobody_is_asked_about(
-    on: Bench, tmp_path: Path
-) -> None:
+async def test_the_doctor_names_an_unasked_thread(on: Bench, tmp_path: Path) -> None:
     """Its question only resembles a format, so nothing is guessed."""
     half: dict[str, Any] = {"action_requests": [{"name": "refund", "args": {}}]}
     thread = await on.asked("plain", {"ask": [half]})

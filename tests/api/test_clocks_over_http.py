@@ -71,9 +71,7 @@ async def test_the_gateway_is_told_of_a_clock_that_is_wrong(
 
 
 @pytest.mark.parametrize("text", ["", "7200", "+", "+1e9", "+7200.5", "-" + "9" * 30])
-async def test_what_is_no_number_of_seconds_is_told_to_nobody(
-    stack: ApiStack, text: str
-) -> None:
+async def test_an_offset_without_number_is_ignored(stack: ApiStack, text: str) -> None:
     async def report(*_: str) -> None:
         raise AssertionError(text)
 

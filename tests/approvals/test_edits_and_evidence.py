@@ -219,9 +219,7 @@ def test_a_bound_is_said_in_plain_words(bound: JsonObject, said: str) -> None:
         ({"x": [{"card": "4111"}]}, "args.lines.*.card"),
     ],
 )
-def test_what_is_hidden_is_hidden_in_lists_at_every_depth(
-    value: JsonValue, path: str
-) -> None:
+def test_hidden_values_are_hidden_at_any_depth(value: JsonValue, path: str) -> None:
     shown = json.dumps(evidence.redacted({"lines": value}, [path]), ensure_ascii=False)
 
     assert "4111" not in shown
@@ -230,9 +228,7 @@ def test_what_is_hidden_is_hidden_in_lists_at_every_depth(
 
 
 @pytest.mark.parametrize("value", ["4111", 4111, True, ["4111"], [["4111"]]])
-def test_a_value_in_the_place_of_an_object_with_a_hidden_member_is_hidden(
-    value: JsonValue,
-) -> None:
+def test_a_value_instead_of_a_partly_hidden_object_is_hidden(value: JsonValue) -> None:
     shown = evidence.redacted({"card": value}, ["args.card.number"])
 
     assert "4111" not in json.dumps(shown)

@@ -42,9 +42,7 @@ ARCHITECTURE = Path(__file__).parents[2] / "ARCHITECTURE.md"
 @pytest.mark.parametrize(
     ("state", "transition"), list(itertools.product(ItemState, Transition)), ids=str
 )
-def test_only_rows_of_the_table_can_happen(
-    state: ItemState, transition: Transition
-) -> None:
+def test_only_table_rows_can_happen(state: ItemState, transition: Transition) -> None:
     if (state, transition) in TRANSITIONS:
         assert advance(state, transition) is TRANSITIONS[state, transition]
     else:

@@ -232,9 +232,7 @@ async def test_a_page_is_not_decided_with_an_older_choice_of_its_form(
 @pytest.mark.slow
 @pytest.mark.parametrize("view", [View.EDIT, View.REJECT, View.RESPOND])
 @pytest.mark.parametrize("moment", ["decided", "edited", "expired"])
-async def test_a_form_that_was_overtaken_records_nothing(
-    stack: Stack, view: View, moment: str
-) -> None:
+async def test_a_late_form_does_nothing(stack: Stack, view: View, moment: str) -> None:
     async with stack.running():
         verdict = await stack.refund()
         good = await opened(stack, verdict, view)

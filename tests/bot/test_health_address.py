@@ -32,9 +32,7 @@ def port_of(bot: SlackBot) -> str:
 
 
 @pytest.mark.parametrize("mode", SlackMode)
-async def test_the_port_for_slack_shows_them_only_without_an_address(
-    stack: Stack, mode: SlackMode
-) -> None:
+async def test_one_address_shows_them(stack: Stack, mode: SlackMode) -> None:
     apart = listening_at("127.0.0.1:0")
     async with stack.running(mode=mode) as bot:
         assert await statuses(port_of(bot)) == [200, 200, 200, 404]

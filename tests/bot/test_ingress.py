@@ -165,9 +165,7 @@ async def test_the_raw_bytes_are_what_is_signed() -> None:
 
 
 @given(st.text(max_size=80), st.text(max_size=80), st.binary(max_size=80))
-def test_no_header_makes_the_check_fail_with_an_exception(
-    timestamp: str, signature: str, body: bytes
-) -> None:
+def test_no_header_raises_an_error(timestamp: str, signature: str, body: bytes) -> None:
     headers = {TIMESTAMP: timestamp, SIGNATURE: signature}
 
     assert signature_problem(SECRET, headers, body, now_s=NOW) != ""
@@ -303,9 +301,7 @@ async def test_an_endless_header_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> 
         writer.close()
 
 
-async def test_a_request_that_came_whole_makes_room_for_nobody(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_whole_request_keeps_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ingress, "MAX_CONNECTIONS", 2)
     async with opened(door=SlowDoor()) as door:
         assert isinstance(door, SlowDoor)

@@ -17,9 +17,7 @@ from tests.conftest import eventually
 ONE, TWO, THREE = (bytes([number]) * 32 for number in (1, 2, 3))
 
 
-async def test_a_bot_with_another_key_is_refused_and_readyz_of_the_first_tells_it(
-    stack: Stack,
-) -> None:
+async def test_another_key_is_refused_and_shown_by_readyz(stack: Stack) -> None:
     stack.store.processes.life_ms = 2000
     async with stack.running(seal_keys=(ONE,)) as bot:
         foreign = SlackBot(stack.config_with(seal_keys=(TWO,)), stack.reviews)

@@ -195,9 +195,7 @@ def test_an_edit_is_the_same_message_with_other_words() -> None:
         ("event.channel_type", "channel"),
     ],
 )
-def test_a_change_that_no_person_made_in_the_bots_own_chat_is_nothing(
-    path: str, value: object
-) -> None:
+def test_a_change_by_no_person_is_nothing(path: str, value: object) -> None:
     assert payload.mention(_changed(DIRECT, path, value)) is None
 
 

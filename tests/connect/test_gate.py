@@ -77,9 +77,7 @@ async def test_the_requester_is_remembered(gate: Gate, people: ServiceHarness) -
     assert (await people.approval(verdict.item_id)).requester == DAN
 
 
-async def test_a_listing_has_the_open_calls_of_an_agent_by_pages(
-    gate: Gate, people: ServiceHarness
-) -> None:
+async def test_open_calls_are_paged(gate: Gate, people: ServiceHarness) -> None:
     mine = [(await asked(gate, thread=f"t{n}"))[1] for n in range(3)]
     await asked(gate, agent="billing & co")
     await people.decide(mine[0], Approve())

@@ -435,9 +435,7 @@ async def test_what_acts_past_the_gate_is_refused_at_construction(desk: Desk) ->
     ],
     ids=["native", "external", "output"],
 )
-async def test_what_a_run_adds_past_the_gate_is_refused(
-    desk: Desk, added: dict[str, Any]
-) -> None:
+async def test_a_bypass_is_refused(desk: Desk, added: dict[str, Any]) -> None:
     def model(_messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
         [tool] = info.output_tools
         return ModelResponse(parts=[ToolCallPart(tool.name, {"amount": 1})])

@@ -301,9 +301,7 @@ OLD: JsonObject = {"name": "pay"}
         ({"tools": "all", "replaces": 3}, "Approve tools of the MCP server crm"),
     ],
 )
-def test_definitions_of_tools_have_a_title_of_their_own(
-    args: JsonObject, title: str
-) -> None:
+def test_tool_definitions_have_their_own_title(args: JsonObject, title: str) -> None:
     args = {"server": "crm", **args}
 
     found = evaluate(POLICY, agent="mcp", tool=DEFINITIONS_TOOL, args=args)

@@ -234,7 +234,5 @@ def test_any_text_is_refused_or_answers_any_call(source: str, args: JsonObject) 
         ("args.a[1 + 1] == r'\\' + '''args.no''' ", [("a",)]),
     ],
 )
-def test_the_paths_of_a_rule_are_known_without_running_it(
-    source: str, paths: list[tuple[str, ...]]
-) -> None:
+def test_the_paths_of_a_rule_show(source: str, paths: list[tuple[str, ...]]) -> None:
     assert [path for _, path in chains(tokens(source), "args")] == paths

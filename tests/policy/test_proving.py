@@ -120,9 +120,7 @@ def test_a_call_that_does_not_fit_the_policys_schema_counts() -> None:
 @pytest.mark.parametrize(
     ("kind", "low", "high", "gap"), [("integer", 2, 4, 3), ("number", 2, 3, 2.5)]
 )
-def test_a_gap_between_two_constants_is_found(
-    kind: str, low: int, high: int, gap: float
-) -> None:
+def test_a_gap_between_two_is_found(kind: str, low: int, high: int, gap: float) -> None:
     schema: JsonObject = {
         "type": "object",
         "properties": {"amount": {"type": kind}},

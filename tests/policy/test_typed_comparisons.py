@@ -236,9 +236,7 @@ NEVER = [
         ("number", "args.a in ['500']"),
     ],
 )
-def test_a_rule_that_mixes_types_on_every_call_is_refused_at_load(
-    kind_: str | None, when: str
-) -> None:
+def test_a_rule_that_only_mixes_types_fails(kind_: str | None, when: str) -> None:
     rules = {"raise": [{"to": "deny", "when": when, "because": "b"}]}
     typed = {"args_schema": {"properties": {"a": {"type": kind_}}}} if kind_ else {}
     text = json.dumps({"version": 1, "tools": {"t": rules | typed}})
@@ -254,9 +252,7 @@ def test_a_chain_of_comparisons_is_bounded() -> None:
         compiled(" == ".join(["args.a"] * 60))
 
 
-def test_the_library_writes_no_log_of_what_could_not_be_compared(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_the_library_logs_no_comparison(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO):
         assert asked("args.a == 3", {"a": "secret"}).problem
 

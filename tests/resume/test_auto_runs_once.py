@@ -192,9 +192,7 @@ async def test_what_a_call_returned_is_given_back_when_its_checkpoint_was_not_ke
     assert await stage.words() == "count done"
 
 
-async def test_a_notified_call_is_not_repeated_when_its_owner_was_killed(
-    store: Store, tmp_path: Path
-) -> None:
+async def test_a_killed_owners_call_ends_once(store: Store, tmp_path: Path) -> None:
     # The dead owner's claim has to run out: this lease is short.
     async with _opened(store, tmp_path / "checkpoints.db") as stage:
         second = await stage.start("ping")

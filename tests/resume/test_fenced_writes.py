@@ -135,9 +135,7 @@ async def test_a_database_from_an_older_copy_takes_no_write_that_it_did_not_read
     assert database.written("t1") == []
 
 
-async def test_a_write_that_fails_leaves_nothing_and_takes_no_other_along(
-    database: Database,
-) -> None:
+async def test_a_failed_write_leaves_nothing_and_is_alone(database: Database) -> None:
     lease = lease_of("t1")
     await database.known(lease)
     # It refuses after the first row of the write was inserted.

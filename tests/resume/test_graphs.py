@@ -101,9 +101,7 @@ async def test_ctrl_c_during_an_import_stays_ctrl_c(tmp_path: Path) -> None:
         ("no.such.module:graph", "raised ModuleNotFoundError"),
     ],
 )
-async def test_a_graph_that_cannot_be_used_is_one_sentence(
-    folder: Path, ref: str, says: str
-) -> None:
+async def test_a_bad_graph_is_one_sentence(folder: Path, ref: str, says: str) -> None:
     with pytest.raises(GraphError, match=says):
         await load_graph(ref, folder)
 

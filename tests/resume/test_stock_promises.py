@@ -104,9 +104,7 @@ class Agents:
 
 
 @pytest.mark.parametrize("behaviour", PROMISES, ids=name_of)
-async def test_stock_agents_keep_the_promises_of_connectors(
-    behaviour: Behaviour, store: Store
-) -> None:
+async def test_stock_agents_keep_promises(behaviour: Behaviour, store: Store) -> None:
     async with Desk.on(store) as desk, asyncio.timeout(60):
         agents = Agents(desk)
         try:

@@ -138,9 +138,7 @@ async def test_an_app_serves_several_workspaces(sandbox: Sandbox, client: Any) -
     }
 
 
-async def test_a_token_of_an_organization_has_to_name_the_workspace(
-    sandbox: Sandbox, client: Any
-) -> None:
+async def test_a_token_names_its_workspace(sandbox: Sandbox, client: Any) -> None:
     sandbox.workspace.enterprise_id = "E0BIG"
     (code,) = (await consented(sandbox, team="E0BIG"))["code"]
     answer = await exchanging(sandbox, client, code=code)

@@ -266,9 +266,7 @@ async def test_a_bundle_is_verified_without_store_and_settings(
     assert (code, json.loads(out)["verified"]) == (1, False)
 
 
-async def test_the_entries_of_an_approval_are_proven_by_a_command(
-    house: AuditHarness, tell: Terminal
-) -> None:
+async def test_a_command_proves_entries(house: AuditHarness, tell: Terminal) -> None:
     ran, _ = await a_day(house)
 
     code, out = await tell("prove", ran)

@@ -64,9 +64,7 @@ async def assert_whole(house: AuditHarness) -> None:
     assert sizes[-1:] == [len(records)]
 
 
-async def test_a_checkpoint_comes_at_once_and_then_after_a_minute_or_100_entries(
-    house: AuditHarness,
-) -> None:
+async def test_checkpoints_follow_a_minute_or_100_entries(house: AuditHarness) -> None:
     await house.put(3)
     await house.writer.tick()
     await house.put(2)
@@ -242,9 +240,7 @@ async def test_a_writer_that_is_cancelled_while_it_writes_files_repeats_no_entry
 
 
 @pytest.mark.parametrize("lost", ["tree", "older"])
-async def test_entries_in_files_are_kept_if_tree_and_note_are_lost(
-    house: AuditHarness, lost: str
-) -> None:
+async def test_files_survive_a_lost_tree(house: AuditHarness, lost: str) -> None:
     files, copy = house.files, house.folder / "copy"
     await house.put(100)
     await house.writer.tick()

@@ -216,9 +216,7 @@ def trips(store: Store, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return made
 
 
-async def test_an_auto_approved_call_takes_one_round_trip(
-    store: Store, trips: list[str]
-) -> None:
+async def test_an_auto_call_costs_one_trip(store: Store, trips: list[str]) -> None:
     harness = ServiceHarness(store)
     await harness.submit(("look_up_order", {}))  # scripts are loaded by the first one
     trips.clear()

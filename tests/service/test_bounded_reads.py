@@ -49,9 +49,7 @@ async def load(store: Store, keys: Keys, wanted: Wanted) -> AgentLoad:
     )
 
 
-async def test_a_thread_with_100_000_rejections_reads_those_of_its_calls(
-    store: Store, keys: Keys
-) -> None:
+async def test_a_thread_reads_rejections_of_its_calls(store: Store, keys: Keys) -> None:
     harness = ServiceHarness(store)
     harness.policy = harness.policy.with_(
         protect=harness.policy.protect.with_(same_rejected_within=3)

@@ -106,9 +106,7 @@ async def test_a_returning_state_revives_no_votes(harness: ServiceHarness) -> No
     assert isinstance(await harness.agents.claim(claim), Reopened)
 
 
-async def test_a_state_that_was_read_for_another_action_does_not_count(
-    harness: ServiceHarness,
-) -> None:
+async def test_another_actions_state_does_not_count(harness: ServiceHarness) -> None:
     click, claim = await asked(harness)
     other = claim.with_(state=now(click.action_hash, OPEN))
     await harness.reviews.decide(click, Edit(args={**REFUND, "amount": 1}), ANA)
@@ -166,9 +164,7 @@ async def test_a_state_too_large_to_keep_runs_nothing(harness: ServiceHarness) -
     assert (await harness.item(claim.item_id)).state is ItemState.AUTHORIZED
 
 
-async def test_the_card_shows_the_state_and_what_changed_in_it(
-    harness: ServiceHarness,
-) -> None:
+async def test_the_card_shows_how_the_state_changed(harness: ServiceHarness) -> None:
     click, claim = await asked(harness)
     first = await shown(harness, claim)
     assert "State when asked:" in first

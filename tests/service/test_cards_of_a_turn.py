@@ -70,9 +70,7 @@ def proposed(
 
 @given(turns)
 @settings(max_examples=examples(200))
-def test_each_call_gets_the_time_that_its_own_policy_gives_it(
-    turn: list[tuple[str, Evaluation]],
-) -> None:
+def test_each_call_has_its_own_deadline(turn: list[tuple[str, Evaluation]]) -> None:
     found = proposed(turn)
 
     items = {

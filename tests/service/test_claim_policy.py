@@ -289,9 +289,7 @@ async def test_the_policy_names_executor_and_effect(harness: ServiceHarness) -> 
     assert (receipt.aud, receipt.effect) == ("payments", Effect.REVERSIBLE)
 
 
-async def test_the_same_claim_has_one_receipt_and_another_attempt_its_id(
-    harness: ServiceHarness,
-) -> None:
+async def test_a_claims_attempts_share_a_receipt_id(harness: ServiceHarness) -> None:
     claim = await decided(harness)
 
     first, again = [await claimed(harness, claim) for _ in range(2)]

@@ -39,9 +39,7 @@ async def test_a_call_nobody_may_approve_is_a_dead_end(harness: ServiceHarness) 
     assert await found(harness) == []
 
 
-async def test_cards_of_another_policy_are_redrawn_once_and_say_it(
-    harness: ServiceHarness,
-) -> None:
+async def test_another_policys_cards_are_redrawn_once(harness: ServiceHarness) -> None:
     await harness.refund()
     assert await harness.reviews.reevaluated() == []
 

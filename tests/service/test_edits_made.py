@@ -134,9 +134,7 @@ async def told(
     return await harness.agents.claim(claim.with_(reading=reading))
 
 
-async def test_nobody_approves_a_misread_edit_and_its_reading_runs_as_it_was_shown(
-    harness: ServiceHarness,
-) -> None:
+async def test_a_misread_edit_runs_as_it_was_read(harness: ServiceHarness) -> None:
     claim, _ = await edited(harness)
 
     assert await told(harness, claim, Reading(args=READ)) == Reopened(

@@ -119,9 +119,7 @@ async def test_a_dry_run_changes_nothing(harness: ServiceHarness) -> None:
 
 
 @pytest.mark.parametrize("yes", [False, True])
-async def test_what_is_still_to_happen_is_kept(
-    harness: ServiceHarness, *, yes: bool
-) -> None:
+async def test_an_open_call_is_kept(harness: ServiceHarness, *, yes: bool) -> None:
     pending, _ = await harness.refund()
     authorized, claim = await harness.refund(thread="t2")
     await harness.reviews.decide(authorized, Approve(), ANA)
@@ -307,9 +305,7 @@ async def test_a_record_changed_since_reading_is_kept(harness: ServiceHarness) -
     assert await harness.reviews.read(click.approval)
 
 
-async def test_verdicts_and_who_read_it_go_with_an_approval(
-    harness: ServiceHarness,
-) -> None:
+async def test_an_approval_takes_its_verdicts_along(harness: ServiceHarness) -> None:
     _, verdicts = await harness.submit(
         ("process_refund", {"amount": 5}), ("look_up_order", {"id": WORD})
     )
@@ -365,9 +361,7 @@ async def test_a_turn_that_was_erased_is_over(
     assert "security" not in caplog.text
 
 
-async def test_no_file_is_changed_while_a_gateway_seals(
-    store: Store, tmp_path: Path
-) -> None:
+async def test_sealing_changes_no_file(store: Store, tmp_path: Path) -> None:
     house, harness = AuditHarness(store, tmp_path), ServiceHarness(store)
     store.audit_folder = store.tree_folder
     click = await rejected(harness)

@@ -51,9 +51,7 @@ async def test_sixteen_executors_get_one_claim(harness: ServiceHarness) -> None:
     assert sum(isinstance(reply, Busy) for reply in replies) == 15
 
 
-async def test_an_attempt_that_asks_again_after_a_lost_answer_keeps_its_claim(
-    harness: ServiceHarness,
-) -> None:
+async def test_a_repeated_attempt_keeps_its_claim(harness: ServiceHarness) -> None:
     claim = await harness.approved()
 
     first, again = [await harness.agents.claim(claim) for _ in range(2)]
@@ -62,9 +60,7 @@ async def test_an_attempt_that_asks_again_after_a_lost_answer_keeps_its_claim(
     assert first == again
 
 
-async def test_another_attempt_waits_for_the_one_that_runs(
-    harness: ServiceHarness,
-) -> None:
+async def test_a_second_attempt_waits_for_the_first(harness: ServiceHarness) -> None:
     claim = await harness.approved()
     other = claim.with_(owner="1" * 32)
     first = await harness.granted(claim)

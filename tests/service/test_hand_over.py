@@ -142,9 +142,7 @@ async def test_a_handed_over_call_has_no_result_here(harness: ServiceHarness) ->
     assert await state_of(harness, claim) is ItemState.HANDING_OVER
 
 
-async def test_a_call_that_runs_here_cannot_be_handed_over(
-    harness: ServiceHarness,
-) -> None:
+async def test_a_local_call_is_not_handed_over(harness: ServiceHarness) -> None:
     claim = await harness.approved()
     granted = await harness.granted(claim)
 
@@ -298,9 +296,7 @@ async def test_the_first_report_of_a_program_counts(harness: ServiceHarness) -> 
     assert (event.reason, event.data[HANDED_TO]) == ("executed", NAME)
 
 
-async def test_a_restarted_connector_reads_its_calls_from_the_listing(
-    harness: ServiceHarness,
-) -> None:
+async def test_a_restarted_connector_finds_its_calls(harness: ServiceHarness) -> None:
     claim = await approved(harness)
     async with serving(harness) as stack, stack.client() as client:
 

@@ -46,9 +46,7 @@ async def state(harness: ServiceHarness, verdict: Verdict) -> ItemState:
     return (await harness.item(verdict.item_id)).state
 
 
-async def test_the_outer_requester_cannot_approve_what_is_inside(
-    harness: ServiceHarness,
-) -> None:
+async def test_an_outer_requester_approves_no_inner(harness: ServiceHarness) -> None:
     facts = ThreadFacts(requester=DAN)
     await harness.store.threads.change(
         harness.keys, "boss", "t1", lambda _: facts, why="aside"
@@ -61,9 +59,7 @@ async def test_the_outer_requester_cannot_approve_what_is_inside(
     assert isinstance(outcome, Forbidden)
 
 
-async def test_a_decision_about_what_is_inside_brings_back_the_agent_outside(
-    harness: ServiceHarness,
-) -> None:
+async def test_an_inner_decision_resumes_the_outer(harness: ServiceHarness) -> None:
     verdict = await submit(harness, at("tools:1", thread="a-thread-of-its-own"))
 
     await harness.decide(verdict, Approve())

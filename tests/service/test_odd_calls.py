@@ -142,9 +142,7 @@ async def test_a_turn_that_cannot_be_stored_is_refused_with_what_is_wrong(
 
 
 @pytest.mark.parametrize("value", ["\ud800", float("nan")])
-async def test_a_schema_that_cannot_be_stored_takes_only_edits_away(
-    store: Store, value: str | float
-) -> None:
+async def test_a_bad_schema_stops_only_edits(store: Store, value: str | float) -> None:
     harness = ServiceHarness(store, RULES)
     call = ProposedCall(tool="odd", args={"to": "a", "amount": 9}, tool_call_id="c")
     ref = TurnRef(agent="support", thread="t", message_id="m")

@@ -122,9 +122,7 @@ async def test_other_arguments_tools_tenants_differ(harness: ServiceHarness) -> 
     assert keys.precedents(effect) != others.precedents(effect)
 
 
-async def test_the_policy_says_which_arguments_make_a_call_the_same(
-    harness: ServiceHarness,
-) -> None:
+async def test_a_policy_says_which_calls_are_equal(harness: ServiceHarness) -> None:
     await done(harness, "ship", {"order": "7", "by": "air"})
 
     same = await ask(harness, "ship", {"order": 7, "by": "sea"})
@@ -183,9 +181,7 @@ async def test_an_old_vote_does_not_count_for_a_repeat(harness: ServiceHarness) 
     assert (await harness.item(waits.item_id)).votes == ()
 
 
-async def test_an_edit_that_repeats_a_call_is_kept_and_shown_before_it_counts(
-    harness: ServiceHarness,
-) -> None:
+async def test_a_repeating_edit_is_shown_first(harness: ServiceHarness) -> None:
     await done(harness, *REFUND)
     waits = await ask(harness, "process_refund", {"amount": 50, "order": "7"})
     edit = Edit(args=REFUND[1])
@@ -211,9 +207,7 @@ async def test_a_rule_may_ask_more_after_a_rejection(harness: ServiceHarness) ->
     assert "rejected twice today" in again.reason
 
 
-async def test_a_rule_counts_what_was_approved_while_the_call_waited(
-    harness: ServiceHarness,
-) -> None:
+async def test_a_rule_counts_approvals_of_the_wait(harness: ServiceHarness) -> None:
     args: JsonObject = {"order": "7", "customer": "c1"}
     waits, other = (
         await ask(harness, "pay", args),
@@ -293,9 +287,7 @@ async def test_a_failed_call_is_no_precedent(harness: ServiceHarness) -> None:
     assert found.state is ItemState.IN_DOUBT
 
 
-async def test_no_precedent_begins_after_its_last_change(
-    harness: ServiceHarness,
-) -> None:
+async def test_a_precedent_begins_before_its_change(harness: ServiceHarness) -> None:
     ref, (first,) = await harness.submit(REFUND)
     await approved(harness, first)
     effect = effect_of(PRECEDENTS, agent="support", tool=REFUND[0], args=REFUND[1])
@@ -314,9 +306,7 @@ async def test_no_precedent_begins_after_its_last_change(
     assert found.since_ms <= found.at_ms
 
 
-async def test_a_frequent_effect_keeps_the_newest_calls_only(
-    harness: ServiceHarness,
-) -> None:
+async def test_a_frequent_effect_keeps_newest_calls(harness: ServiceHarness) -> None:
     call: tuple[str, JsonObject] = ("look_up_order", {"order": "7"})
     for n in range(MOST_KEPT + 5):
         await harness.submit(call, thread=f"t{n}")

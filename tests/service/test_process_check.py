@@ -136,9 +136,7 @@ async def test_a_store_with_an_unknown_secret_is_told_while_it_is_so(
     [gateway("two", agent="billing"), gateway("two", tenant="other"), bot("k1")],
     ids=["another agent", "another tenant", "a bot"],
 )
-async def test_who_shares_no_threads_may_keep_them_elsewhere(
-    store: Store, other: ProcessInfo
-) -> None:
+async def test_unshared_threads_live_anywhere(store: Store, other: ProcessInfo) -> None:
     async with registered(store, gateway("one")), registered(store, other):
         each = [
             name

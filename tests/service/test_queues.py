@@ -85,9 +85,7 @@ async def test_all_pages_of_one_queue_are_read_and_each_approval_once(
     assert both == [f"{kind}{index}" for index in range(5) for kind in "rp"]
 
 
-async def test_members_of_a_group_and_those_of_whom_slack_said_nothing_find_theirs(
-    harness: ServiceHarness,
-) -> None:
+async def test_members_of_any_group_find_their_calls(harness: ServiceHarness) -> None:
     await harness.submit(("pay", {}), thread="paid")
     open_ = person("U0GRACE").with_(unknown_groups=frozenset({"S0FINANCE"}))
 

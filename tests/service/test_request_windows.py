@@ -202,9 +202,7 @@ async def test_an_edit_keeps_the_place_of_its_request(harness: ServiceHarness) -
     assert isinstance(raised, Voted)
 
 
-async def test_an_edit_towards_somebody_else_meets_their_requests(
-    harness: ServiceHarness,
-) -> None:
+async def test_an_edit_counts_for_the_other_person(harness: ServiceHarness) -> None:
     for thread in ("t1", "t2"):
         await ask(harness, thread, customer="c8")
     _, mine = await ask(harness, "t3")

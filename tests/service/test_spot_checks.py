@@ -111,9 +111,7 @@ async def test_who_took_part_or_is_not_asked_does_not_answer(
     assert await events(harness, EventName.ITEM_CHECKED) == []
 
 
-async def test_what_failed_or_is_unknown_is_not_checked(
-    harness: ServiceHarness,
-) -> None:
+async def test_a_failed_call_is_not_checked(harness: ServiceHarness) -> None:
     item = await ran(harness, ok=False)
     checks = harness.reviews.spot_checks
 
@@ -179,9 +177,7 @@ async def test_a_drawn_auto_call_is_shown(harness: ServiceHarness) -> None:
     assert total.autonomous.rate == 1
 
 
-async def test_no_more_calls_are_shown_than_may_be_checked(
-    harness: ServiceHarness,
-) -> None:
+async def test_shown_calls_stop_at_the_daily_limit(harness: ServiceHarness) -> None:
     harness.put_policy(("99%", "99%, per_day: 1"), of=CHECKED)
     await looked_up(harness)
 

@@ -89,9 +89,7 @@ async def is_covered(
     return verdict.kind is VerdictKind.RUN
 
 
-async def test_a_similar_call_opens_authorized_and_runs_once(
-    harness: ServiceHarness,
-) -> None:
+async def test_a_similar_call_runs_once_unasked(harness: ServiceHarness) -> None:
     standing = await allowed(harness)
 
     ref, (verdict,) = await harness.submit(refund(30, "o2"), thread="next")
@@ -153,9 +151,7 @@ async def test_a_call_outside_of_the_bounds_goes_to_people(
     assert not await is_covered(harness, call)
 
 
-async def test_given_by_those_whom_the_strictest_call_needs_it_covers_that(
-    harness: ServiceHarness,
-) -> None:
+async def test_the_strictest_givers_cover_every_call(harness: ServiceHarness) -> None:
     standing = await proposed(harness, refund(150, "first"), chosen(each=200))
 
     first = await approve(harness, standing, ANA)
@@ -235,9 +231,7 @@ async def test_another_agent_or_a_state_is_not_covered(harness: ServiceHarness) 
         chosen(lasting=timedelta(hours=9)),
     ],
 )
-async def test_nobody_allows_more_than_the_policy_lets_them(
-    harness: ServiceHarness, what: object
-) -> None:
+async def test_the_policy_bounds_it(harness: ServiceHarness, what: object) -> None:
     _, (verdict,) = await harness.submit(refund(5, "o1"))
     approval = await harness.approval(verdict.item_id)
 

@@ -149,9 +149,7 @@ async def test_each_call_is_counted_once_by_its_answer(harness: ServiceHarness) 
 
 
 @pytest.mark.parametrize("seed", range(5))
-async def test_the_numbers_of_the_export_are_the_live_ones(
-    harness: ServiceHarness, seed: int
-) -> None:
+async def test_export_and_live_agree(harness: ServiceHarness, seed: int) -> None:
     chosen = random.Random(seed)  # noqa: S311 - nothing secret
     live = harness.reviews.statistics
     await live.begin()

@@ -55,9 +55,7 @@ async def test_a_call_that_is_too_old_is_not_approved(harness: ServiceHarness) -
     assert item.state is ItemState.REJECTED
 
 
-async def test_time_that_people_added_counts_under_a_shorter_policy(
-    harness: ServiceHarness,
-) -> None:
+async def test_added_time_outlives_a_shorter_policy(harness: ServiceHarness) -> None:
     click, claim = await harness.refund()
     await harness.reviews.change_own(
         claim.item_id.rpartition(".")[0], waiting_changes.extend, ANA

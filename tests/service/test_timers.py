@@ -66,9 +66,7 @@ async def test_shares_of_the_time_become_timers(harness: ServiceHarness) -> None
 
 
 @pytest.mark.parametrize("limit", ["flood_per_10m", "notified_per_1h"])
-async def test_a_call_that_may_notify_nobody_always_has_a_reminder(
-    store: Store, limit: str
-) -> None:
+async def test_a_silent_call_has_a_reminder(store: Store, limit: str) -> None:
     limited = PATIENT.replace("protect:\n", f"protect:\n  {limit}: 1\n")
     harness = ServiceHarness(store, load_policy(limited, "policy.yml"))
     _, second = await opened(harness), await opened(harness)

@@ -171,9 +171,7 @@ async def test_a_refused_edit_reserves_nothing(harness: ServiceHarness) -> None:
     assert await refunded(harness) == 600
 
 
-async def test_what_was_reserved_since_raises_what_already_waits(
-    harness: ServiceHarness,
-) -> None:
+async def test_new_reservations_raise_waiting_calls(harness: ServiceHarness) -> None:
     _, first = await harness.submit(refund(900), thread="t1")
     await harness.submit(refund(900), thread="t2")
     click = await harness.click(first[0])

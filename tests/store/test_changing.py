@@ -250,9 +250,7 @@ async def of_agents(harness: ServiceHarness, *agents: str) -> list[Click]:
     return clicks
 
 
-async def test_rejections_of_one_gesture_count_once_for_each_agent(
-    harness: ServiceHarness, keys: Keys
-) -> None:
+async def test_a_gesture_counts_once_each(harness: ServiceHarness, keys: Keys) -> None:
     clicks = await of_agents(harness, "a", "b", "a", "c")
     before = await read(harness, clicks)
     *most, last = before.values()
@@ -299,9 +297,7 @@ async def test_an_agent_is_paused_once_by_a_gesture(
     assert len(await harness.audited(EventName.AGENT_PAUSED)) == 1
 
 
-async def test_it_is_computed_again_when_one_of_them_moved(
-    harness: ServiceHarness, keys: Keys
-) -> None:
+async def test_a_moved_one_repeats_it(harness: ServiceHarness, keys: Keys) -> None:
     clicks, readings = await asked(harness), list[Read]()
     # Another process: changes of one process wait for each other.
     other = Store(harness.store.conn.url, secrets=SECRETS)

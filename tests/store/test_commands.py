@@ -156,9 +156,7 @@ async def test_a_script_the_server_forgot_is_sent_again(conn: Connection) -> Non
     assert all(await asyncio.gather(*calls))
 
 
-async def test_the_user_database_and_name_of_the_url_are_used(
-    conn: Connection, valkey_url: str
-) -> None:
+async def test_the_url_names_its_database(conn: Connection, valkey_url: str) -> None:
     await conn.command("ACL SETUSER", "a:b", "on", ">p@ss", "~*", "+@all")
     there = valkey_url.replace("://", "://a%3Ab:p%40ss@")
     named = Connection(f"{there}?db=3&client_name=by-url")

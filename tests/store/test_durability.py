@@ -55,9 +55,7 @@ async def conn(valkey_url: str) -> AsyncGenerator[Connection]:
         ("redis", "?", False),
     ],
 )
-def test_only_engines_that_were_tried_are_accepted(
-    software: str, version: str, *, is_good: bool
-) -> None:
+def test_untried_engines_fail(software: str, version: str, *, is_good: bool) -> None:
     problems = durability_problems(replace(SAFE, software=software, version=version))
 
     assert (problems == []) is is_good

@@ -79,9 +79,7 @@ async def test_facts_live_while_something_is_open(
     assert not await harness.store.approvals.has_open(keys, RUN)
 
 
-async def test_facts_live_from_the_moment_on_that_somebody_asks(
-    harness: ServiceHarness, keys: Keys
-) -> None:
+async def test_facts_live_once_asked_for(harness: ServiceHarness, keys: Keys) -> None:
     threads = harness.store.threads
     place = keys, RUN.agent, RUN.thread
     await threads.open_run(*place, has_past=False)

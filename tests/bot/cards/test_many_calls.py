@@ -170,9 +170,7 @@ def test_what_does_not_fit_above_a_full_table_is_said() -> None:
         max_size=30,
     )
 )
-def test_every_call_has_one_row_under_its_number(
-    calls: list[tuple[ItemState, int | str]],
-) -> None:
+def test_every_call_has_its_row(calls: list[tuple[ItemState, int | str]]) -> None:
     items = [
         in_state(an_item({"amount": one}, index=n, totals=EURO), state, result=NO_FUNDS)
         for n, (state, one) in enumerate([(ItemState.PENDING, 1), *calls])

@@ -182,9 +182,7 @@ def test_every_card_is_accepted_and_tame(
 
 @_quick
 @given(_bounds, arguments, hostile)
-def test_every_form_and_list_is_accepted_and_tame(
-    bounds: Bounds, args: JsonObject, text: str
-) -> None:
+def test_every_form_is_accepted(bounds: Bounds, args: JsonObject, text: str) -> None:
     rule = RULE.with_(may_differ=bounds.may_differ, sum=bounds.amount or None)
     item = an_item(args, tool=text or "tool", description=text, can_cover=True)
     form = allow_similar.view(

@@ -200,9 +200,7 @@ def test_a_few_calls_and_calls_of_several_tools_have_rows_of_their_own() -> None
         ({"n" * 41: 1}, False),
     ],
 )
-def test_what_fits_into_a_row_is_whole_and_all_else_is_opened_first(
-    args: JsonObject, *, is_whole: bool
-) -> None:
+def test_a_row_is_whole_or_opened_first(args: JsonObject, *, is_whole: bool) -> None:
     approval = replaced(refunds(20), an_item(args, index=3))
 
     assert (3 in table_of(approval).whole) is is_whole

@@ -70,9 +70,7 @@ async def test_a_guest_is_told_that_only_members_can_ask(stack: Stack) -> None:
         ("<@UBOT> ops", ("ops", "")),
     ],
 )
-def test_the_first_word_may_name_the_agent(
-    text: str, expected: tuple[str, str]
-) -> None:
+def test_a_first_word_names_an_agent(text: str, expected: tuple[str, str]) -> None:
     found = parse_request(
         text, bot_user="UBOT", agents=("support", "ops"), default_agent="support"
     )

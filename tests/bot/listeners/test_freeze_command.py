@@ -92,9 +92,7 @@ async def test_a_member_without_a_role_freezes_nothing(stack: Stack) -> None:
 
 @pytest.mark.parametrize("verb", ["freeze", "unfreeze"])
 @pytest.mark.parametrize("words", ["tool process_refnd", "agent support1"])
-async def test_a_misspelled_name_is_refused(
-    stack: Stack, verb: str, words: str
-) -> None:
+async def test_a_wrong_name_is_refused(stack: Stack, verb: str, words: str) -> None:
     async with stack.running():
         await ask(stack, f"{verb} {words}", "did you mean")
 

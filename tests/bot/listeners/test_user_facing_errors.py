@@ -69,9 +69,7 @@ async def test_a_command_in_another_workspace_is_refused_calmly(stack: Stack) ->
         ("refuse", "push_limit_reached"),
     ],
 )
-async def test_a_window_that_does_not_open_says_why(
-    stack: Stack, fault: str, error: str
-) -> None:
+async def test_a_failed_window_says_why(stack: Stack, fault: str, error: str) -> None:
     async with stack.running():
         card = await stack.card(await stack.refund())
         stack.sandbox.faults.plan(fault, "views.open", seconds=7, error=error)

@@ -85,9 +85,7 @@ some_questions = st.lists(
 
 
 @given(some_questions)
-def test_card_and_form_are_valid_whatever_an_agent_asks(
-    questions: tuple[Question, ...],
-) -> None:
+def test_any_question_has_a_valid_form(questions: tuple[Question, ...]) -> None:
     _ensure_valid(questions)
 
 

@@ -197,9 +197,7 @@ async def test_a_local_server_that_dies_leaves_the_call_unknown(
         ((sys.executable, "-c", "print('hello')"), "in a terminal"),
     ],
 )
-async def test_a_local_server_that_does_not_start_gets_nothing(
-    command: tuple[str, ...], why: str
-) -> None:
+async def test_a_dead_server_gets_nothing(command: tuple[str, ...], why: str) -> None:
     upstream = Upstream(UpstreamSpec("billing", command=command))
     with pytest.raises(NotSent, match=f"'billing' did not start.*{why}"):
         await upstream.call("pay", ARGS, meta={})

@@ -176,9 +176,7 @@ def test_an_error_of_the_app_stands_beside_its_input_and_goes_when_corrected(
     edit.wait(lambda: not edit.all(".has-error"), "the error to go")
 
 
-def test_an_updated_view_keeps_what_was_typed_where_the_ids_stayed(
-    edit: Screen, slack: FakeSlack
-) -> None:
+def test_an_updated_view_keeps_typed_inputs(edit: Screen, slack: FakeSlack) -> None:
     edit.type(control("note"), "typed")
     box = edit.one(control("note"))
     edit.run("arguments[0].setSelectionRange(1, 3)", box)

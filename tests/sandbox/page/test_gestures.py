@@ -89,9 +89,7 @@ def test_a_failed_click_is_explained(screen: Screen, slack: FakeSlack) -> None:
 
 
 @pytest.mark.parametrize("way", ["button", "escape"])
-def test_stepping_back_from_a_confirm_dialog_sends_nothing(
-    screen: Screen, slack: FakeSlack, way: str
-) -> None:
+def test_a_cancelled_click_is_lost(screen: Screen, slack: FakeSlack, way: str) -> None:
     shows(slack, button("Go", "go", confirm=CONFIRM))
     screen.open()
 

@@ -70,9 +70,7 @@ def shown_as_text(screen: Screen, css: str, text: str) -> None:
 
 
 @pytest.mark.parametrize("place", WRITE_PLAIN)
-def test_text_that_is_not_markup_is_shown_byte_for_byte(
-    screen: Screen, slack: FakeSlack, place: str
-) -> None:
+def test_plain_text_stays_whole(screen: Screen, slack: FakeSlack, place: str) -> None:
     blocks = [
         {**WRITE_PLAIN[place](text), "block_id": f"b{at}"}
         for at, text in enumerate(HOSTILE)

@@ -18,10 +18,10 @@ import asyncio
 import logging
 import math
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, tzinfo
-from typing import Generic, TypeVar, cast
+from functools import partial
+from typing import Generic, TypeAlias, TypeVar, cast
 
 from keyturn.bot.limits import GROUP_USERS, USER, Limits
 from keyturn.bot.web import (
@@ -315,6 +315,9 @@ def _account_of(user: SlackBody, *, team: str, enterprise: str) -> Account:
     return Account(kind, name, str(user.get("tz") or ""))
 
 
+_Asking: TypeAlias = asyncio.Task[Snapshot[T] | NoAnswer]
+
+
 class _Snapshots(Generic[T]):
     """Newest answer for each key, and its request in flight."""
 
@@ -330,7 +333,7 @@ class _Snapshots(Generic[T]):
         self._limits = limits
         self._clock = clock
         self._newest: dict[str, Snapshot[T]] = {}
-        self._asking: dict[str, tuple[float, asyncio.Task[Snapshot[T]]]] = {}
+        self._asking: dict[str, tuple[float, _Asking[T]]] = {}
 
     def in_use(self, within_s: float) -> int:
         """Return how many keys were requested within this time."""
@@ -354,20 +357,6 @@ class _Snapshots(Generic[T]):
             if wait_s:
                 return self._no_answer(math.ceil(wait_s), "rate_limit")
             task = self._start(key)
-        return await self._answer(key, task)
-
-    def _start(self, key: str) -> asyncio.Task[Snapshot[T]]:
-        # The age counts from the request, not from the response: Slack may have read
-        # its data when the request came in.
-        asked_at = self._clock()
-        task = asyncio.create_task(self._asked(key, asked_at))
-        self._asking[key] = (asked_at, task)
-        task.add_done_callback(lambda done: self._ended(key, done))
-        return task
-
-    async def _answer(
-        self, key: str, task: asyncio.Task[Snapshot[T]]
-    ) -> Snapshot[T] | NoAnswer:
         try:
             async with asyncio.timeout(LOOKUP_TIMEOUT_S):
                 # A caller that times out must not cancel the request for the others.
@@ -376,18 +365,25 @@ class _Snapshots(Generic[T]):
             # A late answer still serves later clicks, but they start a new request.
             self._forget(key, task)
             return self._no_answer(0, "slow")
-        except RateLimited as error:
-            return self._no_answer(math.ceil(error.retry_after_s), "rate_limited")
-        except SlackError as error:
-            why = error.error if isinstance(error, SlackRefused) else "silent"
-            return self._no_answer(0, why)
 
-    async def _asked(self, key: str, asked_at: float) -> Snapshot[T]:
+    def _start(self, key: str) -> _Asking[T]:
+        # The age counts from the request, not from the response: Slack may have read
+        # its data when the request came in.
+        asked_at = self._clock()
+        task = asyncio.create_task(self._asked(key, asked_at))
+        self._asking[key] = (asked_at, task)
+        task.add_done_callback(partial(self._forget, key))
+        return task
+
+    async def _asked(self, key: str, asked_at: float) -> Snapshot[T] | NoAnswer:
         try:
             snapshot = Snapshot(await self._ask(key), asked_at)
         except RateLimited as error:
             self._limits.refused(self._method, "", error.retry_after_s)
-            raise
+            return self._no_answer(math.ceil(error.retry_after_s), "rate_limited")
+        except SlackError as error:
+            why = error.error if isinstance(error, SlackRefused) else "silent"
+            return self._no_answer(0, why)
         # The keys come from people who click: without a bound a flood of strangers
         # would fill the memory. Clearing it costs one round of requests.
         if len(self._newest) >= _MAX_KEPT:
@@ -398,14 +394,7 @@ class _Snapshots(Generic[T]):
             self._newest[key] = snapshot
         return snapshot
 
-    def _ended(self, key: str, task: asyncio.Task[Snapshot[T]]) -> None:
-        self._forget(key, task)
-        with suppress(asyncio.CancelledError):
-            # Callers that still wait get the exception. Without any, asyncio would log
-            # it as never retrieved.
-            task.exception()
-
-    def _forget(self, key: str, task: asyncio.Task[Snapshot[T]]) -> None:
+    def _forget(self, key: str, task: _Asking[T]) -> None:
         # Only its own entry: a later request for the same key may have replaced it.
         if self._asking.get(key, (0.0, None))[1] is task:
             del self._asking[key]

@@ -20,7 +20,6 @@ from keyturn.bot.config import BotConfig
 from keyturn.bot.delivery.publisher import Publisher
 from keyturn.bot.ids import key_id
 from keyturn.bot.ingress import (
-    HTTP_PORT,
     Delivery,
     Handle,
     Ingress,
@@ -230,13 +229,7 @@ class SlackBot:
     async def _listen(self, opening: AsyncExitStack, ingress: Ingress) -> None:
         config = self._config
         try:
-            self.url = await serve(
-                opening,
-                ingress,
-                host=config.host,
-                port=HTTP_PORT if config.port is None else config.port,
-                settings="'slack.host' and 'slack.port' (KEYTURN_SLACK_PORT)",
-            )
+            self.url = await serve(opening, ingress, config)
         except SettingsError as refused:
             if config.mode is SlackMode.HTTP:
                 raise

@@ -33,6 +33,7 @@ from slack_bolt.response import BoltResponse
 from keyturn.bot.manifest import EVENTS_PATH
 from keyturn.bot.web import Slack, SlackError, SlackNoResponse
 from keyturn.gateway.approvals.events import SecurityEvent, SecurityKind
+from keyturn.gateway.config import SlackSettings
 from keyturn.gateway.errors import StoreUnavailable
 from keyturn.gateway.failures import any_failure, log_failure
 from keyturn.gateway.guarded_server import GuardedServer, Limits, listening
@@ -255,22 +256,14 @@ _DRAIN_S = 10.0
 """Time limit at shutdown for answering the open requests."""
 
 
-async def serve(
-    opening: AsyncExitStack, ingress: Ingress, *, host: str, port: int, settings: str
-) -> str:
+async def serve(opening: AsyncExitStack, ingress: Ingress, slack: SlackSettings) -> str:
     """Serve until the stack is closed; return the URL for Slack.
-
-    Args:
-        opening: closes the server.
-        ingress: answers the requests.
-        host: interface to listen on.
-        port: 0 takes any free one.
-        settings: names the settings with the address.
 
     Raises:
         SettingsError: the address cannot be used; the message names the fix.
     """
-    at = Address(host, port)
+    at = Address(slack.host, HTTP_PORT if slack.port is None else slack.port)
+    settings = "'slack.host' and 'slack.port' (KEYTURN_SLACK_PORT)"
     serving = listening(ingress.server(), at, settings, drain_s=_DRAIN_S)
     return f"{await opening.enter_async_context(serving)}{EVENTS_PATH}"
 

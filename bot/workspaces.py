@@ -54,7 +54,7 @@ from slack_sdk.web.async_slack_response import AsyncSlackResponse
 from typing_extensions import override
 
 from keyturn.bot.app import WorkspaceBot, cancelled, quiet_slack_loggers
-from keyturn.bot.ingress import HTTP_PORT, Delivery, Ingress, Page, serve
+from keyturn.bot.ingress import Delivery, Ingress, Page, serve
 from keyturn.bot.limits import Limits
 from keyturn.bot.manifest import INSTALL_PATH, OPTIONAL, REDIRECT_PATH, SCOPES
 from keyturn.bot.web import Slack, SlackBody, SlackError, SlackRefused, text_at
@@ -258,13 +258,7 @@ class Workspaces:
         async with AsyncExitStack() as opening:
             following = asyncio.create_task(self._follow(), name="workspaces")
             opening.push_async_callback(cancelled, following)
-            await serve(
-                opening,
-                ingress,
-                host=slack.host,
-                port=HTTP_PORT if slack.port is None else slack.port,
-                settings="'slack.host' and 'slack.port' (KEYTURN_SLACK_PORT)",
-            )
+            await serve(opening, ingress, slack)
             await opening.enter_async_context(serving_health(health_at, health))
             yield
 

@@ -437,8 +437,7 @@ async def read_typed(ctx: ListenerContext, typed: str, digits: str) -> list[Load
     if (known := await ctx.service.read(typed)) is not None:
         return [known]
     short = digits[:SHORT_CHARS]
-    found = await ctx.service.queue.read_short(short)
-    found += await ctx.service.read_collected_short(short)
+    found = await ctx.service.read_short(short)
     seeded = await ctx.service.seeded_defects.waiting()
     return [
         one

@@ -164,7 +164,7 @@ async def test_each_approval_with_a_short_id_is_found(
     await harness.command("APPEND", keys.short(short), keys.listed(twin))
 
     assert await found(harness, keys, short) == sorted([click.approval, twin])
-    [read] = await harness.reviews.queue.read_short(short)
+    [read] = await harness.reviews.read_short(short)
     assert read.approval.id == click.approval
     others = harness.store.keys_of_tenant("other")
     assert await found(harness, others, short) == []

@@ -312,11 +312,18 @@ class ReviewService(DecisionService):
         await store.list_together(self._keys, listed, approvals)
         return await self.read_collected(listed)
 
-    async def read_collected_short(self, short: str) -> list[Loaded]:
-        """Return the records of the tenant's collected cards with a short id."""
+    async def read_short(self, short: str) -> list[Loaded]:
+        """Return the tenant's approvals and collected cards with a short id.
+
+        Nearly always this is one.
+
+        Raises:
+            StoreUnavailable: when the store does not answer.
+        """
         ids = await self._store.approvals.with_short_id(self._keys, short)
-        found = [await self.read_collected(one) for one in ids]
-        return [one for one in found if one is not None]
+        collected = [await self.read_collected(one) for one in ids]
+        found = await self._load_each(ids)
+        return [*found, *(one for one in collected if one is not None)]
 
     async def _members(self, card: str) -> tuple[list[Loaded], int]:
         keys = self._store.keys_of_approval(card)

@@ -204,15 +204,6 @@ class ReviewQueue(TenantService):
                 given.add(one)
                 yield found
 
-    async def read_short(self, short: str) -> list[Loaded]:
-        """Return the tenant's approvals with a short id; nearly always one.
-
-        Raises:
-            StoreUnavailable: when the store does not answer.
-        """
-        approvals = self._store.approvals
-        return await self.read_each(await approvals.with_short_id(self._keys, short))
-
     async def read_each(self, approval_ids: Iterable[str]) -> list[Loaded]:
         """Return the tenant's approvals among these that exist and can be read."""
         return await self._load_each(approval_ids)

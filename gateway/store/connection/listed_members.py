@@ -33,6 +33,19 @@ def readable(members: Reply | Iterable[bytes], read: Callable[[bytes], T]) -> li
     return found
 
 
+async def due_now(
+    conn: Connection, key: str, limit: int, read: Callable[[bytes], T]
+) -> list[T]:
+    """Return the members of a sorted set that are due by the store's clock.
+
+    The earliest come first. With a clock that is ahead, members that are not yet due
+    would be listed and written in every round.
+    """
+    now_ms = await conn.now_ms(key)
+    reply = await conn.command("ZRANGEBYSCORE", key, "-inf", now_ms, "LIMIT", 0, limit)
+    return readable(reply, read)
+
+
 class Due(NamedTuple):
     """A member of a sorted set, and its score.
 

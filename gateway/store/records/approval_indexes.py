@@ -21,7 +21,7 @@ from keyturn.gateway.store.connection.connection import (
     number,
     text,
 )
-from keyturn.gateway.store.connection.listed_members import readable
+from keyturn.gateway.store.connection.listed_members import due_now, readable
 from keyturn.gateway.store.keys import Keys
 from keyturn.gateway.store.records.codec import CHECKED, CHECKED_SEAL, RecordSeals
 from keyturn.gateway.store.sealing.conditional_write import write_if
@@ -113,11 +113,7 @@ class TimerStore(Repository):
 
     async def due(self, keys: Keys, limit: int) -> list[Timer]:
         """Return timers that are due by the store's clock, earliest first."""
-        now_ms = await self._conn.now_ms(keys.timers)
-        reply = await self._conn.command(
-            "ZRANGEBYSCORE", keys.timers, 0, now_ms, "LIMIT", 0, limit
-        )
-        return readable(reply, _timer)
+        return await due_now(self._conn, keys.timers, limit, _timer)
 
     async def approvals_with(self, keys: Keys, kind: TimerKind) -> list[str]:
         """Return ids of a tenant's approvals that have a timer of a kind."""

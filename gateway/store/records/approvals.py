@@ -63,7 +63,7 @@ from keyturn.gateway.store.connection.connection import (
     milliseconds,
     text,
 )
-from keyturn.gateway.store.connection.listed_members import readable
+from keyturn.gateway.store.connection.listed_members import due_now, readable
 from keyturn.gateway.store.keys import Keys, hash_of, keys_of_tenant, tenant_of_approval
 from keyturn.gateway.store.limits.freezes import freezes_of
 from keyturn.gateway.store.records import codec
@@ -453,13 +453,7 @@ class ApprovalStore(RunLists):
 
     async def overdue(self, keys: Keys, limit: int) -> list[str]:
         """Return ids of approvals with an overdue deadline, earliest first."""
-        # The store's clock: with a clock that is ahead, approvals that are not yet due
-        # would be listed and written in every round.
-        now_ms = await self._conn.now_ms(keys.expiry)
-        reply = await self._conn.command(
-            "ZRANGEBYSCORE", keys.expiry, 0, now_ms, "LIMIT", 0, limit
-        )
-        return readable(reply, keys.unlisted)
+        return await due_now(self._conn, keys.expiry, limit, keys.unlisted)
 
     async def scheduled(self, keys: Keys) -> list[str]:
         """Return ids of approvals with a deadline, earliest first."""

@@ -18,7 +18,7 @@ from datetime import timedelta
 
 from keyturn.gateway.protocol.records import Record
 from keyturn.gateway.store.connection.connection import fields, milliseconds, number
-from keyturn.gateway.store.connection.listed_members import readable
+from keyturn.gateway.store.connection.listed_members import due_now
 from keyturn.gateway.store.keys import Keys, tenant_of_approval
 from keyturn.gateway.store.sealing.sealing import Repository, Sealed
 
@@ -99,12 +99,7 @@ class PostedMessageStore(Repository):
 
     async def due(self, keys: Keys, limit: int) -> list[str]:
         """Return approvals whose messages are due for a check."""
-        key = keys.messages_due
-        now_ms = await self._conn.now_ms(key)
-        reply = await self._conn.command(
-            "ZRANGEBYSCORE", key, "-inf", now_ms, "LIMIT", 0, limit
-        )
-        return readable(reply, keys.unlisted)
+        return await due_now(self._conn, keys.messages_due, limit, keys.unlisted)
 
     async def read(self, keys: Keys, approval: str) -> PostedMessages:
         """Return an approval's messages; empty if none are known.

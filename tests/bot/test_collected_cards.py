@@ -4,15 +4,24 @@ from __future__ import annotations
 
 import pytest
 
-from keyturn.bot.ids import Action
+from keyturn.bot.blocks import Message
+from keyturn.bot.cards import table
+from keyturn.bot.delivery import card_publisher
+from keyturn.bot.ids import Action, seal
 from keyturn.gateway.approvals.events import EventName
+from keyturn.gateway.approvals.record import collected
+from keyturn.gateway.approvals.timing import TimerKind
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.policy.rules import Policy
 from keyturn.gateway.protocol.records import Person
 from keyturn.gateway.protocol.wire import Verdict
 from keyturn.sandbox.json_types import JsonObject
-from tests.bot.bot_stack import CHANNEL, POLICY, REFUND, TEAM, Stack, has_button
+from tests.bot.bot_stack import CHANNEL, POLICY, REFUND, TEAM, Stack, has_button, says
+from tests.bot.listeners.test_time import PATIENT, ring
+from tests.bot.tampering import click_with, copied, expire
+from tests.bot.test_publisher import nothing_is_left
 from tests.conftest import eventually
+from tests.stored_records import put_detail
 from tests.streams import audit_entries
 
 
@@ -203,3 +212,255 @@ async def notes(stack: Stack, ts: str, words: str) -> list[JsonObject]:
 
     await eventually(is_there)
     return found
+
+
+OVER_100 = "raise: [{to: escalate, when: args.amount > 100, because: over 100}]"
+OVER_1 = OVER_100.replace("100", "1")
+
+
+async def have_cards(stack: Stack, verdicts: list[Verdict]) -> None:
+    """Wait until each call is on a card."""
+
+    async def is_so() -> bool:
+        ids = [(await stack.approval(one)).id for one in verdicts]
+        places = [await stack.store.cards.place(stack.keys, one) for one in ids]
+        return None not in places
+
+    await eventually(is_so)
+
+
+async def test_cards_from_before_the_rule_stay_as_they_are(stack: Stack) -> None:
+    stack.policy = PATIENT
+    async with stack.running():
+        verdicts = [await stack.refund(f"t{n}", amount=100 + n) for n in range(2)]
+        old = [await stack.card(one) for one in verdicts]
+        await nothing_is_left(stack)
+        stack.policy = batched("within: 10m, up_to: 2")
+        for verdict in verdicts:
+            await ring(stack, (await stack.approval(verdict)).id, TimerKind.REMIND)
+        for card in old:
+            await notes(stack, str(card["ts"]), "Still waiting")
+
+        await stack.actor("U0ANA").click(CHANNEL, str(old[0]["ts"]), Action.APPROVE)
+
+        await stack.card(verdicts[0], lambda card: not has_button(card, Action.APPROVE))
+        assert len(await cards(stack)) == 2
+
+
+async def test_the_last_call_on_a_card_can_be_decided_there(stack: Stack) -> None:
+    async with stack.running():
+        verdicts, ts = await three(stack)
+        stack.policy = batched("within: 10m, up_to: 3", OVER_100)
+        await posted(stack, 3)
+
+        card = await shown(stack, "Approve all 1")
+        assert "1 × process_refund" in str(card["blocks"])
+        await stack.actor("U0ANA").click(CHANNEL, ts, Action.APPROVE_ALL)
+
+        assert await states(stack, verdicts) == ["authorized", "pending", "pending"]
+
+
+async def test_a_card_that_all_have_left_says_so(stack: Stack) -> None:
+    async with stack.running():
+        await three(stack)
+        stack.policy = batched("within: 10m, up_to: 3", OVER_1)
+
+        messages = stack.actor("U0ANA")
+        await messages.message_with(
+            CHANNEL, lambda one: "a card of its own now" in str(one["blocks"])
+        )
+        await eventually(lambda: have_own_cards(stack))
+        assert not [c for c in await cards(stack) if has_button(c, Action.APPROVE_ALL)]
+
+
+async def have_own_cards(stack: Stack) -> bool:
+    found = await cards(stack)
+    return sum(has_button(one, Action.APPROVE) for one in found) == 3
+
+
+async def test_a_moved_up_call_is_not_taken_for_another(stack: Stack) -> None:
+    async with stack.running():
+        verdicts, ts = await three(stack)
+        ana = stack.actor("U0ANA")
+        await ana.click(CHANNEL, ts, Action.CHOOSE)
+        view = await ana.wait_for_view()
+        boxes = [row for row in view["blocks"] if row["type"] == "input"]
+        await ana.submit({str(boxes[0]["block_id"]): ["2"], "others": "leave"})
+        await ana.wait_for_view(lambda one: "1 to approve" in str(one))
+        first = (await stack.approval(verdicts[0])).id
+        await stack.store.collected_cards.leave(stack.keys, first)
+
+        await ana.submit({})
+
+        await ana.wait_for_view(lambda one: "nothing was recorded" in str(one))
+        assert await states(stack, verdicts) == ["pending"] * 3
+
+
+async def test_calls_that_expire_together_lose_their_buttons(stack: Stack) -> None:
+    async with stack.running():
+        verdicts, ts = await three(stack)
+        for verdict in verdicts:
+            await expire(stack, await stack.approval(verdict))
+
+        # Late, and before a sweep.
+        await stack.actor("U0ANA").click(CHANNEL, ts, Action.APPROVE_ALL)
+        await stack.sweeper.sweep()
+
+        card = await shown(stack, "3 expired")
+        assert not has_button(card, Action.APPROVE_ALL)
+        assert await states(stack, verdicts) == ["expired"] * 3
+        await nothing_is_left(stack)
+        updates = [one for one in stack.sandbox.calls if one.method == "chat.update"]
+        assert len(updates) <= 3
+
+
+async def test_a_corrupt_record_does_not_stop_the_others(stack: Stack) -> None:
+    async with stack.running():
+        verdicts, ts = await three(stack)
+        broken = (await stack.approval(verdicts[1])).id
+        conn, keys = stack.store.conn, stack.keys
+        await put_detail(conn, keys, broken, tier="{")
+        await conn.command("ZADD", keys.expiry, 1, keys.listed(broken))
+        await stack.sweeper.sweep()
+
+        await shown(stack, "Approve all 2")
+        await stack.actor("U0ANA").click(CHANNEL, ts, Action.APPROVE_ALL)
+
+        await shown(stack, "2 approved")
+        assert await states(stack, [verdicts[0], verdicts[2]]) == ["authorized"] * 2
+
+
+async def test_a_card_that_cannot_be_displayed_offers_to_reject_each_call(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object, **__: object) -> Message:
+        return Message(blocks=({"type": "nonsense"},), text="x")
+
+    monkeypatch.setattr(card_publisher, "card", broken)
+    async with stack.running():
+        verdicts = [await stack.refund(f"t{n}", amount=100 + n) for n in range(3)]
+        ana = stack.actor("U0ANA")
+        card = await ana.message_with(CHANNEL, says("cannot be displayed"))
+
+        await ana.click(CHANNEL, str(card["ts"]), Action.REJECT, chosen="Call 2")
+        await ana.submit({"reason": "No."})
+
+        assert await states(stack, verdicts) == ["pending", "rejected", "pending"]
+
+
+async def test_a_call_too_long_for_a_row_has_its_own_card(stack: Stack) -> None:
+    async with stack.running():
+        long = await stack.refund("t9", amount=9, note="a word " * 24)
+        own = await stack.card(long)
+        assert has_button(own, Action.APPROVE)
+        verdicts = [await stack.refund(f"t{n}", amount=100 + n) for n in range(3)]
+
+        _, shared = await posted(stack, 2)
+        assert "Approve all 3" in str(shared["blocks"])
+        await have_cards(stack, verdicts)
+
+
+async def test_the_same_call_twice_has_two_cards(stack: Stack) -> None:
+    stack.policy = batched("within: 1s, up_to: 2")
+    async with stack.running():
+        same = [await stack.refund(f"t{n}", amount=9) for n in range(2)]
+
+        for verdict in same:
+            own = await stack.card(verdict, says("*The same call* waits on another"))
+            assert has_button(own, Action.APPROVE)
+
+
+async def test_a_card_holds_as_many_calls_as_it_shows_whole(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(table, "TABLE_CHARS", 3_000)
+    stack.policy = batched("within: 10m, up_to: 40")
+    async with stack.running():
+        for n in range(40):
+            await stack.refund(f"t{n}", amount=n, note="n" * 55, order_id="7" * 55)
+
+        # The others wait with those that come after them.
+        (card,) = await posted(stack)
+        assert "Approve all 20" in str(card["blocks"])
+
+
+async def test_other_reviewers_for_all_calls_keep_the_card(stack: Stack) -> None:
+    async with stack.running():
+        verdicts, ts = await three(stack)
+        stack.policy = batched("within: 10m, up_to: 3", "needs: senior")
+
+        async def asks_others() -> bool:
+            return "S0SENIOR" in str((await cards(stack))[0]["blocks"])
+
+        await eventually(asks_others)
+        await nothing_is_left(stack)
+
+        assert len(await cards(stack)) == 1
+        # The people who were required first are still required.
+        for user in ("U0ANA", "U0CHLOE"):
+            await stack.actor(user).click(CHANNEL, ts, Action.APPROVE_ALL)
+            await nothing_is_left(stack)
+        assert await states(stack, verdicts) == ["authorized"] * 3
+
+
+async def test_an_extended_call_is_reminded_of_again(stack: Stack) -> None:
+    stack.policy = batched(
+        "within: 10m, up_to: 3", tiers="  approve: {remind_at: 50%}\n"
+    )
+    async with stack.running():
+        verdicts, ts = await three(stack)
+        for verdict in verdicts:
+            await ring(stack, (await stack.approval(verdict)).id, TimerKind.REMIND)
+        await notes(stack, ts, "Still waiting")
+        await nothing_is_left(stack)
+        (note,) = await notes(stack, ts, "Still waiting")
+        assert "The first of its calls expires" in str(note["blocks"])
+        ana = stack.actor("U0ANA")
+        await ana.click(CHANNEL, ts, Action.VIEW_ALL, chosen="#2")
+        await ana.wait_for_view()
+        await ana.act_in_view(Action.EXTEND)
+        await notes(stack, ts, "extended the deadline")
+
+        await ring(stack, (await stack.approval(verdicts[1])).id, TimerKind.REMIND)
+
+        async def are_two() -> bool:
+            return len(await notes(stack, ts, "Still waiting")) == 2
+
+        await eventually(are_two)
+
+
+async def test_a_seal_over_other_calls_decides_nothing(stack: Stack) -> None:
+    async with stack.running():
+        verdicts, _ = await three(stack)
+        (card,) = await posted(stack)
+        # Of the same tenant and real, so that only the seal can reveal it.
+        other = await stack.refund("t9", amount=109)
+        members = [await stack.approval(one) for one in verdicts]
+        extra = await stack.approval(other)
+        card_id = await stack.store.collected_cards.card_of(stack.keys, members[0].id)
+        assert card_id
+        manipulated = collected(card_id, [*members[:2], extra])
+        value = seal(
+            manipulated,
+            None,
+            key=stack.config.seal_key,
+            team=TEAM,
+            purpose=Action.APPROVE_ALL,
+        )
+
+        await click_with(stack, card, Action.APPROVE_ALL, value)
+
+        await stack.told("U0ANA", "nothing was recorded")
+        assert await states(stack, [*verdicts, other]) == ["pending"] * 4
+
+
+async def test_a_copy_of_the_card_decides_nothing(stack: Stack) -> None:
+    async with stack.running():
+        verdicts, _ = await three(stack)
+        (card,) = await posted(stack)
+        ts = copied(stack, card, CHANNEL)
+
+        await stack.actor("U0ANA").click(CHANNEL, ts, Action.APPROVE_ALL)
+
+        await stack.told("U0ANA", "not the newest copy")
+        assert await states(stack, verdicts) == ["pending"] * 3

@@ -1,4 +1,4 @@
-"""A refused card is retried until it is no longer pending, and reported truthfully."""
+"""A message that Slack refuses is posted later, elsewhere or in plainer form."""
 
 from __future__ import annotations
 
@@ -6,21 +6,27 @@ from collections.abc import Callable
 
 import pytest
 
+from keyturn.bot.delivery import card_updater, queue_sender
 from keyturn.bot.ids import Action
+from keyturn.bot.web import ABOUT_THE_BLOCKS, WORKSPACE_ERRORS
 from keyturn.cli.stack import config_of
-from keyturn.gateway.approvals.decisions import Approve, Reject
+from keyturn.gateway.approvals.decisions import Approve, Edit, Reject
 from keyturn.gateway.approvals.events import Event, EventName
 from keyturn.gateway.approvals.record import Origin
 from keyturn.gateway.config import Settings
 from keyturn.gateway.errors import SettingsError
+from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.protocol.wire import Verdict
+from keyturn.sandbox.faults import Fault
 from keyturn.sandbox.json_types import JsonObject
+from keyturn.sandbox.messages import remove
 from tests.approvals.builders import click_on
-from tests.bot.bot_stack import CHANNEL, REFUND, TEAM, Stack, has_button, says
-from tests.bot.test_publisher import nothing_is_left
+from tests.bot.bot_stack import CHANNEL, POLICY, REFUND, TEAM, Stack, has_button, says
+from tests.bot.test_notified import ana
+from tests.bot.test_publisher import nothing_is_left, put
 from tests.conftest import eventually
-from tests.service.harness import ANA
+from tests.service.harness import ANA, BEN
 
 BOT = "U0KEYTURN"
 GENERAL = "C0GENERAL"
@@ -236,3 +242,120 @@ async def test_the_fallback_channel_reports_a_freeze(stack: Stack) -> None:
 
         await stack.actor("U0DAN").message_with(GENERAL, says("Frozen"))
         await nothing_is_left(stack)
+
+
+DIRECT = POLICY.replace("users: [U0DAN]}", "users: [U0DAN], notify: dm}")
+POST = "chat.postMessage"
+ASKED_IN = "C0GENERAL"
+
+
+def refuse(stack: Stack, error: str, *, calls: int = 1) -> None:
+    stack.sandbox.faults.plan(Fault.REFUSE, POST, error=error, calls=calls)
+
+
+async def asked(stack: Stack) -> dict[str, str]:
+    """Send a request as Dan; return the place of the agent's answers."""
+    ts = await stack.actor("U0DAN").say("#general", "@keyturn refund")
+    return {"channel": ASKED_IN, "thread_ts": ts}
+
+
+@pytest.mark.parametrize("error", sorted(ABOUT_THE_BLOCKS))
+async def test_a_refused_answer_is_reported(stack: Stack, error: str) -> None:
+    async with stack.running():
+        place = await asked(stack)
+        refuse(stack, error)
+
+        await put(stack, EventName.RUN_FINISHED, text="Done", **place)
+
+        dan = stack.actor("U0DAN")
+        told = await dan.message_with("#general", says("Slack refuses the rest"))
+        assert told["thread_ts"] == place["thread_ts"]
+
+
+async def test_a_note_that_slack_never_shows_holds_nothing_up(stack: Stack) -> None:
+    async with stack.running():
+        verdict = await stack.refund()
+        card = await stack.card(verdict)
+        refuse(stack, "invalid_blocks", calls=2)
+
+        click = click_on(await stack.approval(verdict))
+        await stack.reviews.decide(click, Edit(args={**REFUND, "amount": 5}), ana())
+        await nothing_is_left(stack)
+
+        assert await stack.notes(card) == []
+        await stack.execute(verdict, ok=False)
+        await nothing_is_left(stack)
+        assert await stack.notes(card)
+
+
+@pytest.fixture
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Retry at once after a refusal to the whole workspace."""
+    monkeypatch.setattr(queue_sender, "BROKEN_S", 0.02)
+    monkeypatch.setattr(card_updater, "BROKEN_S", 0.02)
+
+
+@pytest.mark.usefixtures("soon")
+@pytest.mark.parametrize("error", sorted(WORKSPACE_ERRORS))
+async def test_an_answer_waits_for_its_workspace(stack: Stack, error: str) -> None:
+    async with stack.running():
+        place = await asked(stack)
+        refuse(stack, error, calls=2)
+
+        await put(stack, EventName.RUN_FINISHED, text="Done", **place)
+
+        await stack.actor("U0DAN").message_with("#general", says("Done"))
+
+
+@pytest.mark.usefixtures("soon")
+@pytest.mark.parametrize("method", [POST, "conversations.open"])
+async def test_who_is_asked_by_direct_message_is_asked_when_the_workspace_takes_it(
+    stack: Stack, method: str
+) -> None:
+    stack.policy = load_policy(DIRECT, "policy.yml")
+    async with stack.running():
+        # The card is posted in its channel first.
+        after = 1 if method == POST else 0
+        stack.sandbox.faults.plan(
+            Fault.REFUSE, method, error="team_added_to_org", calls=2, after=after
+        )
+        verdict = await stack.refund()
+
+        await stack.card(verdict, channel="D0ANA")
+        assert await stack.card(verdict, channel=CHANNEL)
+
+
+def is_settled(card: JsonObject) -> bool:
+    return not has_button(card, Action.APPROVE)
+
+
+async def test_a_deleted_card_with_replies_is_posted_anew(stack: Stack) -> None:
+    async with stack.running():
+        (verdict,) = await stack.submit(("wire_money", {}))
+        card = await stack.card(verdict)
+        ts = str(card["ts"])
+        await stack.actor("U0ANA").click(CHANNEL, ts, Action.APPROVE)
+        await stack.card(verdict, says("1 of 2"))
+        await stack.drawn(verdict)
+        await eventually(lambda: has_notes(stack, card))
+        slack = stack.sandbox.control.slack
+        assert remove(slack, slack.workspace.messages[CHANNEL][ts]), "has replies"
+        await edited_by_ben(stack, verdict)
+
+        anew = await stack.card(verdict, lambda m: m["ts"] != ts)
+
+        await stack.actor("U0CHLOE").click(CHANNEL, str(anew["ts"]), Action.APPROVE)
+        await stack.card(verdict, is_settled)
+
+
+async def has_notes(stack: Stack, card: JsonObject) -> bool:
+    return bool(await stack.notes(card))
+
+
+async def edited_by_ben(stack: Stack, verdict: Verdict) -> None:
+    """Change the arguments as Ben without a click on the card."""
+    approval = await stack.approval(verdict)
+    click = click_on(approval)
+    ben = BEN.with_(team=TEAM, usergroups=frozenset({"S0SUPPORT"}))
+    outcome = await stack.reviews.decide(click, Edit(args={"amount": 1}), ben)
+    assert outcome.kind == "voted"

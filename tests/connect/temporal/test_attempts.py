@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,9 @@ from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
 from temporalio.client import WorkflowFailureError
 from temporalio.exceptions import CancelledError
 
-from keyturn.connect.gate import HttpGate, Listing
+from keyturn.connect.gate import HttpGate, Listing, each_listed
 from keyturn.connect.temporal import gated
+from keyturn.gateway.api.rate_limits import RateLimits
 from keyturn.gateway.approvals.decisions import Approve, Reconcile
 from keyturn.gateway.protocol.records import Finding, ItemState
 from tests.api.api_stack import serving
@@ -321,3 +323,32 @@ async def test_a_worker_may_die_at_each_place(
     assert outcome.kind == "ran"
     # A reviewer who sees the effect does not allow a second run.
     assert len((tmp_path / "deaths").read_text("utf-8")) in {1, times}
+
+
+@pytest.mark.usefixtures("only_dev")
+async def test_many_workflows_wait_on_one_connection(world: World) -> None:
+    count = size(deep=1000, short=20)
+    world.stack.api.limits = RateLimits(10**6)
+    async with world.worker():
+        handles = await asyncio.gather(
+            *(world.start(Refund.run, TOOL, {"amount": n}) for n in range(count))
+        )
+
+        async def all_wait() -> bool:
+            found = [one async for one in each_listed(world.gate, Listing(limit=200))]
+            return len(found) == count
+
+        async def holds_none() -> bool:
+            described = await handles[-1].describe()
+            return not described.raw_description.pending_activities
+
+        await eventually(all_wait, within_s=120)
+        await eventually(holds_none)
+        waiting = world.stack.api.limits._waits.total()  # pyright: ignore[reportPrivateUsage] - its count
+        began = time.perf_counter()
+        await world.decide(handles[0], Approve())
+        await handles[0].result()
+        took_s = time.perf_counter() - began
+
+    assert waiting == 1
+    assert took_s < 10

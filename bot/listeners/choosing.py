@@ -59,7 +59,7 @@ from keyturn.gateway.approvals.decisions import (
     Reject,
 )
 from keyturn.gateway.approvals.gestures import Partition
-from keyturn.gateway.approvals.record import Item, approval_of
+from keyturn.gateway.approvals.record import Approval, Item, approval_of
 from keyturn.gateway.protocol.records import Verb
 
 logger = logging.getLogger(__name__)
@@ -241,11 +241,18 @@ async def _shown_in(
     return Choice.model_validate_json(binding.staged), shown
 
 
-async def _frame(ctx: ListenerContext, target: Target) -> Frame:
-    """Return the frame of a form, with what is known of its calls now."""
+async def _frame(
+    ctx: ListenerContext, target: Target, evaluated: Sequence[Approval] = ()
+) -> Frame:
+    """Return the frame of a form, with what is known of its calls now.
+
+    ``evaluated`` are its approvals, if they were just read.
+    """
     approval = target.approval
-    loaded = await ctx.service.read_as_of_now(approval.id)
-    now = {item.id: item for item in loaded.approval.items} if loaded else {}
+    if not evaluated:
+        loaded = await ctx.service.read_as_of_now(approval.id)
+        evaluated = [loaded.approval] if loaded else []
+    now = {item.id: item for one in evaluated for item in one.items}
     items = (
         item.with_(is_frozen=now[item.id].is_frozen, past=now[item.id].past)
         for item in approval.items
@@ -437,12 +444,13 @@ async def _open_review(ctx: ListenerContext, clicked: Clicked) -> None:
         logger.warning("click.refused why=no_review")
         raise UserFacingError(_NOTHING_WAITS)
     found = await _reviewable(ctx, clicked.user, asked)
-    loaded = await ctx.service.list_together(found) if found else None
+    ids = [one.id for one in found]
+    loaded = await ctx.service.list_together(ids) if ids else None
     if loaded is None:
         ctx.tasks.later(show(ctx, clicked.user), name="home")
         raise UserFacingError(_NOTHING_WAITS)
     target = Target(loaded, None, View.CHOOSE, ctx.keys)
-    frame = await _frame(ctx, target)
+    frame = await _frame(ctx, target, found)
     left_out = len(asked) - len(loaded.approval.items)
     choice = opened(frame.approval, is_list=True, left_out=left_out)
     view, kept = choose.view(frame, choice), choice.model_dump_json()
@@ -451,19 +459,19 @@ async def _open_review(ctx: ListenerContext, clicked: Clicked) -> None:
 
 async def _reviewable(
     ctx: ListenerContext, user: str, asked: Sequence[str]
-) -> list[str]:
+) -> list[Approval]:
     """Return the approvals of those calls that a person may decide together."""
     loaded = await read_each(ctx, dict.fromkeys(approval_of(one)[0] for one in asked))
     found = [(await ctx.service.as_of_now(one)).approval for one in loaded]
     pending = [item for one in found for item in one.items if item.is_pending]
     reviewer = await ctx.reviewer_of(user, ctx.team, *pending)
     now_ms = max((one.now_ms for one in loaded), default=0)
-    kinds = dict[str, tuple[str, str]]()
+    kinds: list[tuple[tuple[str, str], Approval]] = []
     for approval in found:
         item = decidable_in_row(approval)
         if item is None or now_ms >= approval.expires_at_ms:
             continue
         if waits_for(reviewer, approval, item):
-            kinds[approval.id] = (item.tool, approval.agent)
+            kinds.append(((item.tool, approval.agent), approval))
     # One tool and agent per form, because its heading names them for all calls.
-    return [one for one, kind in kinds.items() if kind == next(iter(kinds.values()))]
+    return [approval for kind, approval in kinds if kind == kinds[0][0]]

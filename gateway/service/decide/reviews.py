@@ -233,10 +233,10 @@ class ReviewService(DecisionService):
 
     async def read_as_of_now(self, approval_id: str) -> Loaded | None:
         """Return the result of `read` for display; never decide on this record."""
-        loaded = await self.read(approval_id)
-        if loaded is not None and is_collected(loaded.approval):
-            return await self.read_collected(approval_id, self.as_of_now)
-        return None if loaded is None else await self.as_of_now(loaded)
+        loaded = await self._load(approval_id)
+        if loaded is not None:
+            return await self.as_of_now(loaded)
+        return await self.read_collected(approval_id, self.as_of_now)
 
     async def reevaluated(self, *, is_whole: bool = False) -> list[Loaded]:
         """Return waiting approvals as needed now, soonest due first.

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import secrets
-import socket
 from collections.abc import (
     AsyncGenerator,
     Awaitable,
@@ -54,7 +51,6 @@ from keyturn.gateway.service.run.agents import AgentService
 from keyturn.gateway.service.run.sweep import Sweeper
 from keyturn.gateway.store.connection.ledger import Ledger
 from keyturn.gateway.store.connection.usable import until_usable
-from keyturn.gateway.store.events.readers import forget_consumers
 from keyturn.gateway.store.runs.processes import ProcessInfo
 from keyturn.gateway.store.store import Store
 from keyturn.gateway.triage.asking import Triage, require_triage
@@ -163,9 +159,6 @@ async def running(
         The gateway of this process's agents.
     """
     gateway = AgentService(store, policy, tenant=tenant, triage=triage)
-    # In containers host and process id are often those of the previous process: with
-    # the same name, this process would take over the other's deliveries.
-    consumer = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
     retried = Retries(store, tenant=tenant)
     worker = Worker(
         store,
@@ -173,7 +166,9 @@ async def running(
         runners,
         retried,
         policy,
-        consumer=consumer,
+        # One for all processes: a job is taken over by its idle time. Redis would keep
+        # a consumer of each process for ever.
+        consumer="worker",
         tenant=tenant,
         slots=slots,
         on_change=on_change,
@@ -192,7 +187,6 @@ async def running(
         (freezes.mend, MEND_S),
         (sweeper.sweep, SWEEP_S),
         (retried.forget_old, FORGET_S),
-        (partial(forget_consumers, store.conn, keys), FORGET_S),
         *((writer.tick, AUDIT_S) for writer in writers),
     ]
     if store.conn.ledger is not None:

@@ -149,7 +149,7 @@ async def test_a_new_message_ends_what_waits_inside_and_a_late_click_is_refused(
         await stack.idle()
 
     assert isinstance(late, Stale)
-    assert late.state is ItemState.SUPERSEDED
+    assert late.item.state is ItemState.SUPERSEDED
     [told] = await stack.events(EventName.ITEM_SUPERSEDED)
     assert (told.item, told.run_ref.agent) == (item.id, "shop")
     assert not [line for line in sample_tools.ledger() if line.startswith("refund")]
@@ -185,7 +185,7 @@ async def test_a_deleted_threads_calls_are_superseded(tk: Keyturn) -> None:
     assert await states(tk) == [ItemState.SUPERSEDED]
     late = await decide(tk, item)
     assert isinstance(late, Stale)
-    assert late.state is ItemState.SUPERSEDED
+    assert late.item.state is ItemState.SUPERSEDED
     with pytest.raises(ThreadUnavailable, match="was deleted"):
         await run
     with pytest.raises(ThreadUnavailable, match="There is no thread"):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from datetime import timedelta
 
 import pytest
 
@@ -12,9 +11,7 @@ from keyturn.gateway.service.run.sweep import Sweeper
 from keyturn.gateway.store.connection.connection import (
     Argument,
     Reply,
-    fields,
     number,
-    text,
 )
 from keyturn.gateway.store.connection.listed_members import approvals_by_score
 from keyturn.gateway.store.events import readers
@@ -22,14 +19,11 @@ from keyturn.gateway.store.events.outbox import Outbox
 from keyturn.gateway.store.events.readers import (
     backlog,
     drop_idle_readers,
-    forget_consumers,
     trim_outbox,
 )
 from keyturn.gateway.store.keys import KEEP_MS, Keys
-from keyturn.gateway.store.runs.jobs import GROUP, Job
 from keyturn.gateway.store.sealing.event_seals import parts_of, sealed_text
 from keyturn.gateway.store.store import Store
-from tests.lifetimes import listed
 
 MANY = 110_000
 """More events than a stream of a usual fixed length would keep."""
@@ -175,63 +169,6 @@ async def test_a_long_sorted_set_is_read_once(store: Store, keys: Keys) -> None:
     found = [one for page in pages for one in page]
     assert sorted(found) == [f"m{index:02}" for index in range(57)]
     assert max(map(len, pages)) <= 6
-
-
-NONE = timedelta(milliseconds=-1)
-"""Everybody has been away for longer than that."""
-
-
-async def consumers(store: Store, stream: str, group: str) -> set[str]:
-    found = await store.conn.command("XINFO", "CONSUMERS", stream, group)
-    return {text(fields(one)["name"]) for one in listed(found)}
-
-
-async def known(store: Store, stream: str, group: str, name: str) -> None:
-    """Have the server know a process that asked and was given nothing.
-
-    Redis before 7.2 does not by itself.
-    """
-    await store.conn.command("XGROUP", "CREATECONSUMER", stream, group, name)
-
-
-async def test_processes_that_are_gone_are_forgotten(store: Store, keys: Keys) -> None:
-    queue = store.queue(keys)
-    await queue.prepare()
-    outbox = await reader(store, keys, "orphans")
-    for name in ("first", "second", "third"):
-        assert await queue.take(name, block_ms=1) is None
-        assert await outbox.take(name, block_ms=1) == []
-        await known(store, keys.jobs, GROUP, name)
-        await known(store, keys.outbox, "orphans", name)
-
-    count = await forget_consumers(store.conn, keys, idle=NONE)
-
-    # One of each group stays, to show for how long it has been idle.
-    left = [
-        await consumers(store, keys.jobs, GROUP),
-        await consumers(store, keys.outbox, "orphans"),
-    ]
-    assert (count, [len(one) for one in left]) == (4, [1, 1])
-
-
-async def test_a_process_with_a_job_is_remembered(store: Store, keys: Keys) -> None:
-    queue = store.queue(keys)
-    await queue.prepare()
-    await queue.put(Job.to_resume("default", "shop", "t1"))
-    held = await queue.take("first", block_ms=1)
-    await queue.take("second", block_ms=1)
-    await queue.take("third", block_ms=1)
-
-    await forget_consumers(store.conn, keys, idle=NONE)
-
-    assert "first" in await consumers(store, keys.jobs, GROUP)
-    assert held is not None
-    assert number(fields(await _summary(store, keys))["pending"]) == 1
-
-
-async def _summary(store: Store, keys: Keys) -> Reply:
-    [group] = listed(await store.conn.command("XINFO", "GROUPS", keys.jobs))
-    return group
 
 
 # An event whose reading got no answer is read again, once.

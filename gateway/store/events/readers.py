@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import cast
 
 from redis.exceptions import ResponseError
@@ -20,7 +19,6 @@ from redis.exceptions import ResponseError
 from keyturn.gateway.errors import StoreUnavailable
 from keyturn.gateway.store.connection.connection import Connection, Reply, number, text
 from keyturn.gateway.store.keys import Keys
-from keyturn.gateway.store.scripts.script import Script
 
 MANY = 100_000
 """Size of an outbox from which the slowest reader is reported."""
@@ -30,11 +28,6 @@ _KEPT_MS = 600_000
 
 _TRIMMED = 10_000
 """Limit of events dropped in one step."""
-
-_CONSUMER_GONE = timedelta(minutes=10)
-"""Idle time after which a process counts as gone; a running one polls often."""
-
-FORGET_CONSUMERS = Script("forget_consumers")
 
 EntryId = tuple[int, int]
 """An entry's position in a stream: milliseconds, and a sequence number."""
@@ -202,26 +195,6 @@ async def drop_idle_readers(
             await drop_reader(conn, keys, one.name)
             dropped.append(one.name)
     return dropped
-
-
-async def forget_consumers(
-    conn: Connection, keys: Keys, *, idle: timedelta = _CONSUMER_GONE
-) -> int:
-    """Delete consumers of processes that are gone, for jobs and events.
-
-    Each process is a separate consumer, which the store would keep forever. Consumers
-    with unfinished entries stay until another process has taken these over. A consumer
-    that comes back is created again by its next request.
-
-    Returns:
-        The number of deleted consumers.
-    """
-    idle_ms = int(idle.total_seconds() * 1000)
-    count = 0
-    for stream in (keys.jobs, keys.outbox):
-        reply = await FORGET_CONSUMERS(conn, stream=stream, idle_ms=idle_ms)
-        count += number(reply[1])
-    return count
 
 
 async def _groups(conn: Connection, keys: Keys) -> list[dict[str, Reply]]:

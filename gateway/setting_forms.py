@@ -57,9 +57,7 @@ _LOOPBACK = {"127.0.0.1", "::1", "localhost"}
 class SettingsModel(BaseModel):
     """A part of the settings: unknown keys are refused, and errors show no value."""
 
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", hide_input_in_errors=True, defer_build=True
-    )
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
 
 def is_safe_url(url: str) -> bool:

@@ -28,10 +28,9 @@ class Record(BaseModel):
 
     # `forbid`: an unknown field may change the meaning of a record.
     # `hide_input_in_errors`: errors are logged.
-    # `defer_build`: a process uses some of the many models; the others cost nothing.
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", hide_input_in_errors=True, defer_build=True
-    )
+    # Not `defer_build`: until pydantic 2.14, the first use of a model by two threads at
+    # once raises an AttributeError.
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     def with_(self, **changes: object) -> Self:
         """Return a copy with these fields replaced; values are trusted, not parsed.

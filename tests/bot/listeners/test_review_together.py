@@ -174,6 +174,35 @@ async def test_a_call_that_ended_meanwhile_is_left_out(stack: Stack) -> None:
         assert decision.by.user == "U0BEN"
 
 
+async def test_an_equal_call_that_somebody_wrote_into_the_list_is_left_out(
+    stack: Stack,
+) -> None:
+    async with stack.running():
+        verdicts = await waiting(stack, 3)
+        ana = await reviewing(stack, count=3)
+        await confirmed(ana, {})
+        first, second, _ = [await stack.approval(one) for one in verdicts]
+        twin = await stack.refund(thread="twin", amount=2.5, order_id="78202")
+        view = as_object(await ana.view())
+        binding = await stack.store.cards.bound_view(stack.keys, str(view["id"]))
+        assert binding
+        listed = [first.id, second.id, (await stack.approval(twin)).id]
+        name = stack.keys.card(binding.approval)
+        await stack.store.conn.command("HSET", name, "listed", json.dumps(listed))
+        await stack.agents.withdraw_items(frozenset({first.items[0].id}))
+
+        await submitted(ana)
+        page = await ana.wait_for_view(lambda view: "list has changed" in text_of(view))
+        await submitted(ana)
+
+        assert "because they changed: calls 1, 3." in text_of(page)
+        assert await states(stack, [*verdicts[1:], twin]) == [
+            ItemState.AUTHORIZED,
+            ItemState.PENDING,
+            ItemState.PENDING,
+        ]
+
+
 async def test_a_call_is_edited_in_the_form(stack: Stack) -> None:
     async with stack.running():
         verdicts = await waiting(stack, 2)

@@ -11,6 +11,7 @@ import base64
 import json
 import os
 import re
+import shutil
 import sqlite3
 import tarfile
 import zlib
@@ -329,6 +330,12 @@ def _unpack(archive: tarfile.TarFile, folder: Path) -> None:
         is_known = member.isreg() and _MEMBER.fullmatch(member.name)
         if not is_known or (folder / member.name).exists():
             raise ValueError(f"it has no place for {member.name!r}")
+        # A small file can unpack to any size.
+        if member.size > shutil.disk_usage(folder).free:
+            raise ValueError(
+                f"{member.name!r} has {member.size:,} bytes, more than are free in "
+                f"{str(folder.parent)!r}; set TMPDIR to a larger disk"
+            )
         archive.extract(member, folder, filter="data")
 
 

@@ -253,6 +253,10 @@ async def test_an_unsafe_restore_is_refused(operator: Operator, tmp_path: Path) 
     for part in (whole[:-100], b"", b"text"):
         operator.file.write_bytes(part)
         assert "is no complete backup" in await operator.is_refused("--replace")
+    huge = tarfile.TarInfo("store.jsonl")
+    huge.size = 10**15
+    operator.file.write_bytes(huge.tobuf())
+    assert "more than are free" in await operator.is_refused("--replace")
     operator.file.write_bytes(whole)
     async with operator.gateway() as stack:
         process = ProcessInfo(role="bot", where="host 1", tenant="default")

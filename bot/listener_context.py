@@ -18,7 +18,7 @@ from keyturn.bot.blocks import Block, notice
 from keyturn.bot.cards.frame import Frame
 from keyturn.bot.config import BotConfig
 from keyturn.bot.limits import HomeUpdates
-from keyturn.bot.payload import Clicked, Command
+from keyturn.bot.payload import Clicked
 from keyturn.bot.reviewers import Reviewers
 from keyturn.bot.text import Label, Template, escape_mrkdwn, label, template
 from keyturn.bot.web import BotToken, Slack, SlackError
@@ -35,8 +35,6 @@ logger = logging.getLogger(__name__)
 
 UserText = Template | Label
 """One of the bot's sentences for one person."""
-
-_REPLAYED = label("This request came before, so nothing was changed this time.")
 
 
 class UserFacingError(Exception):
@@ -221,21 +219,6 @@ class ListenerContext:
         if found.account is not AccountKind.MEMBER:
             raise UserFacingError(refusal)
         return found
-
-    async def ensure_first(self, request: Clicked | Command) -> None:
-        """Refuse the replay of a request that names no version.
-
-        Requests that name a version, such as clicks on a card, need no such check: they
-        change nothing a second time.
-
-        Raises:
-            UserFacingError: the request is a replay that a failover let through.
-            StoreUnavailable: the store could not check it.
-        """
-        cards, digest = self.service.store.cards, request.digest
-        if not await cards.takes_effect(self.keys, digest, request.token):
-            logger.warning("listener.replayed request=%s", digest)
-            raise UserFacingError(_REPLAYED)
 
     async def _reply_to_click(self, click: Clicked, message: UserText) -> None:
         try:

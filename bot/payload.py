@@ -18,7 +18,6 @@ So a message is identified by its team, channel and ``ts``.
 from __future__ import annotations
 
 import re
-import secrets
 from collections.abc import Mapping
 from typing import Annotated, ClassVar, Final, Literal, Self
 
@@ -73,7 +72,6 @@ class _Payload(BaseModel):
         user: id of the person.
         home: workspace of their account; "" if Slack does not name it.
         digest: identifies the signed request.
-        token: identifies this delivery of it: a retry of a click has the same token.
     """
 
     model_config = ConfigDict(frozen=True, strict=True, hide_input_in_errors=True)
@@ -82,15 +80,12 @@ class _Payload(BaseModel):
     user: _Text = Field(validation_alias=AliasPath("user", "id"))
     home: _Optional = _maybe(AliasPath("user", "team_id"))
     digest: str
-    token: str
 
     @classmethod
     def read(cls, payload: Json, digest: str = "") -> Self:
         """Read a payload; raises `BadPayload`, which names the wrong member."""
-        # These two are never from the payload, which has a member "token", too.
-        own = {"digest": digest, "token": secrets.token_hex(8)}
         try:
-            return cls.model_validate({**payload, **own})
+            return cls.model_validate({**payload, "digest": digest})
         except ValidationError as error:
             place = ".".join(map(str, error.errors()[0]["loc"]))
             raise BadPayload(place) from None

@@ -241,7 +241,6 @@ async def _freeze(ctx: ListenerContext, clicked: Clicked) -> UserText | None:
     groups = ctx.service.freezes.usergroups(scope)
     reviewer = await ctx.resolve(*clicked.who, groups=groups, fresh=True)
     approval_id = target.approval.id
-    await ctx.ensure_first(clicked)
     reason = f"frozen from notification {approval_id}"
     result = await ctx.service.freezes.freeze_by(
         scope, reviewer.with_(gesture=clicked.gesture), reason

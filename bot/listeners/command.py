@@ -166,14 +166,12 @@ async def delegate(ctx: ListenerContext, command: Command, rest: str) -> UserTex
     asker = await ctx.require_member(command.who)
     owner = Person(team=ctx.team, user=command.user, name=asker.name)
     if rest.lower() == "off":
-        await ctx.ensure_first(command)
         return await _ended(ctx, owner)
     found = _ARGUMENTS.fullmatch(rest)
     if found is None:
         raise UserFacingError(
             template(_DELEGATE_USAGE, command=slash_command(ctx.config.command))
         )
-    await ctx.ensure_first(command)
     return await _started(ctx, owner, found["to"], found["time"])
 
 
@@ -290,7 +288,6 @@ async def _changed(
     # After the permission check: otherwise anyone could probe the names of tools.
     if change == freezes.freeze_by and freezes.forbidden(scope, reviewer) is None:
         _ensure_spelled(ctx, scope)
-    await ctx.ensure_first(command)
     result = await change(scope, reviewer, reason)
     if isinstance(result, Forbidden):
         logger.info("freeze.refused user=%s kind=%s", command.user, scope.kind)

@@ -72,9 +72,10 @@ def lose_with_the_master(
         patch.setattr(stack.store.cards, "is_first", real)
         for one in replicas:
             one.pause()
-        found = await real(keys, digest, mine)
-        await asyncio.to_thread(fail_over)
-        return found
+        try:
+            return await real(keys, digest, mine)
+        finally:
+            await asyncio.to_thread(fail_over)
 
     patch.setattr(stack.store.cards, "is_first", seen)
 
@@ -99,6 +100,9 @@ async def test_a_replayed_unfreeze_ends_no_later_freeze(
     async with stack.running():
         await freezes.freeze(TOOL, "cli/root", "wrong")
         lose_with_the_master(stack, sentinel_set, monkeypatch)
+        assert "nothing was recorded" in (await sent(stack, body, headers)).lower()
+        assert [one.reason for one in await freezes.frozen()] == ["wrong"]
+        # The same delivery again, as Slack repeats it.
         assert "may run again" in await sent(stack, body, headers)
         await freezes.freeze(TOOL, "cli/root", "wrong again")
 

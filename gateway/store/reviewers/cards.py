@@ -18,7 +18,6 @@ from typing import cast
 from pydantic import Field
 
 from keyturn.gateway.approvals.record import short_id
-from keyturn.gateway.errors import NotConfirmed, StoreUnavailable
 from keyturn.gateway.protocol.records import Record
 from keyturn.gateway.store.connection.connection import (
     fields,
@@ -652,45 +651,19 @@ class CardStore(AttachedStore):
         """Return whether a signed request is new, and remember it.
 
         ``mine`` identifies a repeated attempt whose reply was lost.
+
+        Raises:
+            StoreUnavailable: when it is not known to be kept; the request must not
+                proceed.
         """
-        # NX: of two simultaneous deliveries exactly one is first. No confirmation is
-        # needed: a replica that has the request's later writes in the same tenant also
-        # has this one.
+        # NX: of two simultaneous deliveries exactly one is first. Kept by a replica, so
+        # that a replay is no new request after a failover.
         mine = mine or secrets.token_bytes(8)
-        held = await self._conn.command(
-            "SET", keys.nonce(request_digest), mine, "NX", "GET", "PX", NONCE_MS
-        )
+        key = keys.nonce(request_digest)
+        [held] = await self._conn.keep(["SET", key, mine, "NX", "GET", "PX", NONCE_MS])
         # Equal after a broken connection, when the command was sent again.
         return held in {None, mine}
 
-    async def takes_effect(self, keys: Keys, request_digest: str, token: str) -> bool:
-        """Return whether a request without a version number may still take effect.
-
-        After a failover, `is_first` alone could accept such a request twice: the
-        failover may happen between that write and the request's effect. This second
-        mark is confirmed by a replica before anything else is done.
-
-        Args:
-            keys: keys of the tenant.
-            request_digest: digest of the request.
-            token: identifies this delivery, including its retries.
-
-        Raises:
-            StoreUnavailable: when the result is unknown; the request must not proceed.
-        """
-        if not self._conn.confirmed_by:
-            return True
-        key = keys.nonce(f"{request_digest}:kept")
-        try:
-            [held] = await self._conn.keep(
-                ["SET", key, token, "NX", "GET", "PX", NONCE_MS]
-            )
-        except NotConfirmed as error:
-            # Only the mark may have been written, so nothing needs repair.
-            raise StoreUnavailable(str(error)) from None
-        return held in {None, token.encode()}
-
     async def forget(self, keys: Keys, request_digest: str) -> None:
         """Forget a signed request without effect, so that it counts as new."""
-        names = (request_digest, f"{request_digest}:kept")
-        await self._conn.command("DEL", *map(keys.nonce, names))
+        await self._conn.command("DEL", keys.nonce(request_digest))

@@ -365,7 +365,8 @@ def _is_finished(approval: Approval) -> bool:
 def _finished(frame: Frame) -> list[Block]:
     """Return the blocks of a card that has no more decisions."""
     approval = frame.approval
-    items = _by_urgency(approval.items)
+    # Those that went wrong first, the rest in their order.
+    items = sorted(approval.items, key=lambda item: not _went_wrong(item))
     if is_table(approval):
         view = buttons.open_call(frame)
     else:
@@ -464,8 +465,3 @@ def _line(item: Item) -> str:
 
 def _went_wrong(item: Item) -> bool:
     return item.state in {_S.FAILED, _S.NOT_TAKEN} or item.is_contradicted
-
-
-def _by_urgency(items: Sequence[Item]) -> list[Item]:
-    """Sort the calls: those that went wrong first, the rest in their order."""
-    return sorted(items, key=lambda item: (not _went_wrong(item), item.index))

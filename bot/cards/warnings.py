@@ -234,7 +234,8 @@ def homoglyph_warnings(text: str) -> list[str]:
         scripts = sorted({script for script in map(_script, word) if script})
         if len(scripts) > 1:
             why = f"mixes {' and '.join(scripts)} letters"
-        elif scripts and scripts[0] in as_latin and _has_letters(word):
+        # One letter alone is a word in many languages.
+        elif scripts and scripts[0] in as_latin and sum(map(str.isalpha, word)) > 1:
             why = f"reads as Latin and has {scripts[0]} letters"
         else:
             continue
@@ -277,11 +278,6 @@ def _read_as_latin(letters: Collection[str]) -> frozenset[str]:
         for script, latin in _AS_LATIN.items()
         if all(one in latin for one in letters if _script(one) == script)
     )
-
-
-def _has_letters(word: str) -> bool:
-    # One letter alone is a word in many languages.
-    return sum(map(str.isalpha, word)) > 1
 
 
 def _words(seen: str) -> Iterator[str]:

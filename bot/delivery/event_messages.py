@@ -161,7 +161,6 @@ def inquiry_messages(
 POSTED_IN_CHANNEL = FREEZE_EVENTS | METRICS_EVENTS | {EventName.SECURITY_DETECTED}
 """Events that are posted in a channel, not in the thread of a card or a run."""
 
-_NO_COPIES: dict[str, tuple[str, str]] = {}
 _IN_DOUBT = ItemState.IN_DOUBT
 _UNDER_NOTIFICATIONS = frozenset(
     {
@@ -189,7 +188,7 @@ def messages_of(
     event: Event,
     approval: Approval,
     place: tuple[str, str] | None,
-    copies: Mapping[str, tuple[str, str]] = _NO_COPIES,
+    copies: Mapping[str, tuple[str, str]],
 ) -> list[QueuedMessage]:
     """Return the messages for an event: thread replies, and channel escalations.
 

@@ -39,7 +39,7 @@ def event_of(approval: Approval, index: int, *, asks: bool = False) -> Event:
 
 def add(entry: QueueEntry, approval: Approval, event: Event) -> None:
     card_updater.queue_messages(
-        entry, event, messages_of(event, approval, PLACE), approval
+        entry, event, messages_of(event, approval, PLACE, {}), approval
     )
 
 

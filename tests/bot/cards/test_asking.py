@@ -177,7 +177,7 @@ def test_who_is_called_in_their_quiet_hours_is_not_taken_for_mentioned() -> None
     )
     approval = escalated(*roles)
 
-    *_, queued = messages_of(_escalation(approval), approval, ("C0", "1.0"))
+    *_, queued = messages_of(_escalation(approval), approval, ("C0", "1.0"), {})
 
     assert queued.mentioned_roles == {"later"}
 

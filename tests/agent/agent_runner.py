@@ -105,11 +105,11 @@ def build(
 
 
 async def paused(
-    runner: Runner, saver: Any, effects: Effects, *replies: AIMessage
+    runner: Runner, saver: Any, *replies: AIMessage
 ) -> tuple[FakeGateway, Any]:
     """Return a gateway, and an agent whose payment waits in it for people."""
     gateway = FakeGateway(FREE)
-    graph = build(gateway, effects.tools(), *(replies or [pay()]), saver=saver)
+    graph = build(gateway, runner.tools(), *(replies or [pay()]), saver=saver)
     await runner.say(graph, "pay")
     return gateway, graph
 
@@ -131,11 +131,13 @@ def agent_with(
     )
 
 
-class Runner:
+class Runner(Effects):
     """Run a graph by `invoke` in a separate thread, or by `ainvoke`."""
 
     def __init__(self, *, is_async: bool) -> None:
+        super().__init__()
         self.is_async = is_async
+        self.memory = InMemorySaver()
 
     async def run(
         self, graph: Any, given: Any, config: RunnableConfig = CONFIG

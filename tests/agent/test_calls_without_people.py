@@ -20,7 +20,6 @@ from keyturn.gateway.protocol.wire import CallEnd
 from tests.agent.agent_runner import (
     CONFIG,
     GO,
-    Effects,
     Runner,
     build,
     by_call,
@@ -77,11 +76,9 @@ def end_of(gateway: FakeGateway, tool: str) -> CallEnd:
     return end
 
 
-async def test_every_call_without_a_record_tells_its_end(
-    runner: Runner, memory: InMemorySaver, effects: Effects
-) -> None:
+async def test_every_call_without_a_record_tells_its_end(runner: Runner) -> None:
     gateway = FakeGateway(AUTO)
-    graph = build(gateway, effects.tools(), TURN, saver=memory)
+    graph = build(gateway, runner.tools(), TURN)
 
     await runner.say(graph, "pay")
 
@@ -93,12 +90,10 @@ async def test_every_call_without_a_record_tells_its_end(
     assert end_of(gateway, "look_up").result.ok
 
 
-async def test_a_call_that_fails_tells_so_and_raises(
-    runner: Runner, memory: InMemorySaver, effects: Effects
-) -> None:
+async def test_a_call_that_fails_tells_so_and_raises(runner: Runner) -> None:
     gateway = FakeGateway(AUTO)
-    effects.inside = broken
-    graph = build(gateway, effects.tools(), TURN, saver=memory)
+    runner.inside = broken
+    graph = build(gateway, runner.tools(), TURN)
 
     with pytest.raises(RuntimeError, match="no money"):
         await runner.say(graph, "pay")
@@ -108,48 +103,42 @@ async def test_a_call_that_fails_tells_so_and_raises(
     assert "RuntimeError" in end.result.summary
 
 
-async def test_where_no_result_is_kept_only_the_end_of_a_failed_call_is_told(
-    runner: Runner, memory: InMemorySaver, effects: Effects
-) -> None:
+async def test_without_kept_results_only_a_failure_is_told(runner: Runner) -> None:
     def refuse(query: str) -> str:
         """Find nothing."""
         raise ToolException(query)
 
     gateway = FakeGateway(AUTO)
     gateway.keeps_results = False
-    pay, _ = effects.tools()
+    pay, _ = runner.tools()
     look_up = StructuredTool.from_function(
         refuse, name="look_up", handle_tool_error=True
     )
-    graph = build(gateway, [pay, look_up], TURN, saver=memory)
+    graph = build(gateway, [pay, look_up], TURN)
 
     await runner.say(graph, "pay")
 
-    assert effects.paid == [(10, "ada")]
+    assert runner.paid == [(10, "ada")]
     assert [one.tool for one in gateway.ends] == ["look_up"]
     assert not end_of(gateway, "look_up").result.ok
 
 
-async def test_where_nothing_is_kept_of_a_call_nobody_asks_whether_it_may_begin(
-    runner: Runner, memory: InMemorySaver, effects: Effects
-) -> None:
+async def test_an_unkept_call_needs_no_leave_to_begin(runner: Runner) -> None:
     gateway = FakeGateway(AUTO)
     gateway.is_keeping = False
-    graph = build(gateway, effects.tools(), TURN, saver=memory)
+    graph = build(gateway, runner.tools(), TURN)
 
     await runner.say(graph, "pay")
 
-    assert effects.paid == [(10, "ada")]
+    assert runner.paid == [(10, "ada")]
     assert "begin" not in gateway.calls
     assert gateway.ends == []
 
 
-async def test_a_gateway_that_is_gone_by_the_end_stops_nobody(
-    runner: Runner, memory: InMemorySaver, effects: Effects
-) -> None:
+async def test_a_gateway_that_is_gone_by_the_end_stops_nobody(runner: Runner) -> None:
     gateway = FakeGateway(AUTO)
     gateway.down.add("ended")
-    graph = build(gateway, effects.tools(), TURN, saver=memory)
+    graph = build(gateway, runner.tools(), TURN)
 
     state = await runner.say(graph, "pay")
 
@@ -157,11 +146,9 @@ async def test_a_gateway_that_is_gone_by_the_end_stops_nobody(
     assert gateway.calls["ended"] == 2
 
 
-async def test_a_pause_inside_a_call_is_no_end(
-    runner: Runner, memory: InMemorySaver
-) -> None:
+async def test_a_pause_inside_a_call_is_no_end(runner: Runner) -> None:
     gateway = FakeGateway(AUTO)
-    graph = asking_inside(gateway, memory)
+    graph = asking_inside(gateway, runner.memory)
 
     await runner.say(graph, "ask")
     before = list(gateway.ends)
@@ -171,9 +158,7 @@ async def test_a_pause_inside_a_call_is_no_end(
     assert [end.result.summary for end in gateway.ends] == ["said yes"]
 
 
-async def test_a_tool_that_hands_over_to_a_graph_around_it_has_ended(
-    memory: InMemorySaver,
-) -> None:
+async def test_a_tool_that_hands_over_has_ended(memory: InMemorySaver) -> None:
     gateway = FakeGateway({"hand_over": Tier.AUTO})
     await Runner(is_async=True).say(handing_over(gateway, memory), "go")
 
@@ -182,7 +167,7 @@ async def test_a_tool_that_hands_over_to_a_graph_around_it_has_ended(
 
 @pytest.mark.parametrize("is_broken", [False, True])
 async def test_a_step_of_a_plain_node_tells_its_end_too(
-    runner: Runner, memory: InMemorySaver, *, is_broken: bool
+    runner: Runner, *, is_broken: bool
 ) -> None:
     gateway = FakeGateway({"wire": Tier.AUTO})
 
@@ -191,7 +176,7 @@ async def test_a_step_of_a_plain_node_tells_its_end_too(
             broken()
         return f"wired {amount}"
 
-    graph = step_graph(runner, memory, "wire", WIRE, run=wire, gateway=gateway)
+    graph = step_graph(runner, runner.memory, "wire", WIRE, run=wire, gateway=gateway)
 
     if is_broken:
         with pytest.raises(RuntimeError, match="no money"):
@@ -208,11 +193,9 @@ NOTIFIED = {"pay": Tier.NOTIFY, "ask": Tier.NOTIFY, "look_up": Tier.AUTO}
 PAY = calling(("pay", {"amount": 10, "to": "ada"}, "c1"))
 
 
-async def test_it_runs_under_a_claim_without_a_pause(
-    runner: Runner, memory: InMemorySaver, effects: Effects
-) -> None:
+async def test_it_runs_under_a_claim_without_a_pause(runner: Runner) -> None:
     gateway = FakeGateway(NOTIFIED)
-    graph = build(gateway, effects.tools(), PAY, saver=memory)
+    graph = build(gateway, runner.tools(), PAY)
 
     state = await runner.say(graph, "pay")
 
@@ -226,9 +209,7 @@ async def test_it_runs_under_a_claim_without_a_pause(
     assert [gateway.calls[name] for name in ("claim", "begin", "ended")] == [1, 0, 0]
 
 
-async def test_a_cut_off_call_is_told_of_and_the_agent_goes_on(
-    runner: Runner, memory: InMemorySaver, effects: Effects
-) -> None:
+async def test_a_cut_off_call_is_told_of_and_the_agent_goes_on(runner: Runner) -> None:
     gateway = FakeGateway(NOTIFIED)
 
     def lose() -> None:
@@ -237,22 +218,20 @@ async def test_a_cut_off_call_is_told_of_and_the_agent_goes_on(
             gateway.claim_and_die(item)
 
     gateway.before["claim"] = lose
-    graph = build(gateway, effects.tools(), PAY, saver=memory)
+    graph = build(gateway, runner.tools(), PAY)
 
     state = await runner.say(graph, "pay")
 
     answer = by_call(state)["c1"]
     assert answer.text == texts.CUT_OFF
     assert answer.additional_kwargs[RECONCILED_KEY]
-    assert effects.paid == []
+    assert runner.paid == []
     assert gateway.only().state is ItemState.IN_DOUBT
 
 
-async def test_what_ran_before_is_given_back(
-    runner: Runner, memory: InMemorySaver, effects: Effects
-) -> None:
+async def test_what_ran_before_is_given_back(runner: Runner) -> None:
     gateway = FakeGateway(NOTIFIED)
-    graph = build(gateway, effects.tools(), PAY, saver=memory)
+    graph = build(gateway, runner.tools(), PAY)
     await runner.say(graph, "pay")
     history = [one async for one in graph.aget_state_history(CONFIG)]
     before = next(one for one in history if one.next == ("tools",))
@@ -260,14 +239,12 @@ async def test_what_ran_before_is_given_back(
     state = await runner.run(graph, None, before.config)
 
     assert by_call(state)["c1"].text == "paid 10.0 to ada"
-    assert len(effects.paid) == 1
+    assert len(runner.paid) == 1
 
 
-async def test_a_turn_that_moved_on_gets_its_result_back(
-    runner: Runner, memory: InMemorySaver, effects: Effects
-) -> None:
+async def test_a_turn_that_moved_on_gets_its_result_back(runner: Runner) -> None:
     gateway = FakeGateway(NOTIFIED)
-    graph = build(gateway, effects.tools(), PAY, saver=memory)
+    graph = build(gateway, runner.tools(), PAY)
     await runner.say(graph, "pay")
     messages = (await graph.aget_state(CONFIG)).values["messages"]
     made = next(one for one in messages if isinstance(one, ToolMessage))
@@ -279,9 +256,7 @@ async def test_a_turn_that_moved_on_gets_its_result_back(
     assert by_call(state)["c1"].text == "paid 10.0 to ada"
 
 
-async def test_a_step_that_was_cut_off_is_unsure(
-    runner: Runner, memory: InMemorySaver
-) -> None:
+async def test_a_step_that_was_cut_off_is_unsure(runner: Runner) -> None:
     gateway = FakeGateway({"wire": Tier.NOTIFY})
     ran: list[int] = []
 
@@ -290,7 +265,7 @@ async def test_a_step_that_was_cut_off_is_unsure(
     def wire(amount: int) -> None:
         ran.append(amount)
 
-    graph = step_graph(runner, memory, "wire", WIRE, run=wire, gateway=gateway)
+    graph = step_graph(runner, runner.memory, "wire", WIRE, run=wire, gateway=gateway)
 
     state = await runner.run(graph, GO)
 

@@ -68,9 +68,7 @@ def test_every_spelling_of_an_integer_is_one_document(spelled: object) -> None:
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_a_canonical_document_is_read_as_itself_and_fits_its_schema(
-    shape: str,
-) -> None:
+def test_a_canonical_document_is_read_as_itself_and_fits_its_schema(shape: str) -> None:
     one = SHAPES[shape]
     fitting = 0
     for args in SPELLINGS.values():
@@ -108,9 +106,7 @@ def test_a_schema_that_changes_its_own_output_is_refused() -> None:
         canonical_args(described(Doubled), {"amount": 50})
 
 
-def test_no_correction_is_asked_for_where_a_schema_does_not_read_what_it_writes() -> (
-    None
-):
+def test_no_correction_is_asked_for_an_unreadable_schema() -> None:
     class Position(BaseModel):
         amount_minor: int = Field(validation_alias=AliasPath("amount", "minor"))
 
@@ -165,9 +161,7 @@ class _Choices(BaseModel):
         (deque[_Options], [{"dry_run": False}]),
     ],
 )
-def test_an_extra_value_with_the_name_of_a_field_is_refused(
-    kind: Any, given: Any
-) -> None:
+def test_an_extra_value_named_as_a_field_is_refused(kind: Any, given: Any) -> None:
     deploy = create_model("Deploy", options=(kind, ...))
 
     with pytest.raises(SchemaFault, match="does not read 'dry_run'"):
@@ -261,11 +255,7 @@ def test_a_json_schema_of_an_earlier_draft_is_checked_as_that_draft_says(
     assert argument_errors(schema, {"value": misfits})
 
 
-def deploy(
-    env: str,
-    config: str = "test",
-    run_manager: str = "none",
-) -> str:
+def deploy(env: str, config: str = "test", run_manager: str = "none") -> str:
     """Deploy."""
     return f"{env} {config} {run_manager}"
 
@@ -416,9 +406,7 @@ WRITTEN: list[tuple[Any, Any, Any]] = [
 
 
 @pytest.mark.parametrize(("kind", "given", "shown"), WRITTEN)
-def test_what_is_shown_is_read_as_what_the_tool_alone_would_get(
-    kind: Any, given: Any, shown: Any
-) -> None:
+def test_what_is_shown_is_what_a_tool_gets(kind: Any, given: Any, shown: Any) -> None:
     got: list[Any] = []
     one = noting(kind, got)
 
@@ -436,9 +424,7 @@ def test_what_is_shown_is_read_as_what_the_tool_alone_would_get(
     ("kind", "given"),
     [(SecretStr, "hunter2"), (Renamed, LINE), (Either, LINE), (list[Renamed], [LINE])],
 )
-def test_a_value_that_is_written_otherwise_than_it_is_read_is_refused(
-    kind: Any, given: Any
-) -> None:
+def test_a_value_written_otherwise_is_refused(kind: Any, given: Any) -> None:
     with pytest.raises(SchemaFault, match="are ambiguous"):
         canonical_args(noting(kind, []), {"value": given})
 
@@ -454,9 +440,7 @@ def test_a_default_that_is_written_otherwise_is_left_to_the_tool() -> None:
 @pytest.mark.parametrize(
     ("kind", "given"), [(int, str(2**63)), (float, "1e300"), (list[int], [str(2**70)])]
 )
-def test_a_number_that_no_document_can_hold_names_a_type_that_can(
-    kind: Any, given: Any
-) -> None:
+def test_an_unkeepable_number_names_another_type(kind: Any, given: Any) -> None:
     with pytest.raises(SchemaFault, match=r"/value.*declare it as `Decimal` or `str`"):
         canonical_args(noting(kind, []), {"value": given})
 
@@ -545,10 +529,7 @@ def reads_as_itself(tool: StructuredTool, text: str) -> bool:
 @pytest.mark.parametrize(
     ("kind", "text"), [(kind, text) for kind, texts in TYPES.items() for text in texts]
 )
-def test_an_edit_is_accepted_exactly_where_the_tool_would_run_with_it(
-    kind: Any,
-    text: str,
-) -> None:
+def test_an_edit_is_accepted_if_its_tool_would_run(kind: Any, text: str) -> None:
     tool, first = tool_of(kind), TYPES[kind][0]
 
     errors = edit_errors(schema_of(tool), {"x": first}, {"x": text})

@@ -14,52 +14,49 @@ from langchain.agents.middleware import (
     ToolRetryMiddleware,
 )
 from langchain_core.tools import BaseTool, tool
-from langgraph.checkpoint.memory import InMemorySaver
 
 from keyturn.agent import guarded
 from keyturn.agent.grants import ToolEscape, contained
 from keyturn.agent.scripted_model import calling
 from keyturn.gateway.protocol.records import ItemState, Tier
-from tests.agent.agent_runner import Effects, Runner, build, by_call, pay, results
+from tests.agent.agent_runner import Runner, build, by_call, pay, results
 from tests.agent.fake_gateway import FakeGateway
 
 
 @pytest.mark.parametrize(("tier", "times"), [(Tier.AUTO, 3), (Tier.APPROVE, 1)])
 async def test_retrying_middleware_repeats_no_call_that_people_approved(
-    runner: Runner, memory: InMemorySaver, effects: Effects, tier: Tier, times: int
+    runner: Runner, tier: Tier, times: int
 ) -> None:
     def fail() -> None:
-        if len(effects.paid) < 3:
+        if len(runner.paid) < 3:
             raise ConnectionError("try again")
 
-    effects.inside = fail
+    runner.inside = fail
     gateway = FakeGateway({"pay": tier})
     retrying = ToolRetryMiddleware(max_retries=5, initial_delay=0, jitter=False)
-    graph = build(gateway, effects.tools(), pay(), saver=memory, before=[retrying])
+    graph = build(gateway, runner.tools(), pay(), before=[retrying])
     end = await runner.say(graph, "pay")
     if gateway.items:
         gateway.approve(gateway.only().id)
         end = await runner.resume(graph, gateway)
 
-    assert len(effects.paid) == times
+    assert len(runner.paid) == times
     assert by_call(end)["c1"].status == ("success" if times > 1 else "error")
 
 
 @pytest.mark.parametrize("on_failure", ["continue", "error"])
-async def test_retries_behind_the_gate_do_nothing(
-    runner: Runner, memory: InMemorySaver, effects: Effects, on_failure: Any
-) -> None:
+async def test_retries_past_the_gate_do_none(runner: Runner, on_failure: Any) -> None:
     def fail() -> None:
         raise ConnectionError("try again")
 
-    effects.inside = fail
+    runner.inside = fail
     gateway = FakeGateway({"pay": Tier.AUTO})
     retrying = ToolRetryMiddleware(initial_delay=0, jitter=False, on_failure=on_failure)
-    graph = build(gateway, effects.tools(), pay(), saver=memory, after=[retrying])
+    graph = build(gateway, runner.tools(), pay(), after=[retrying])
 
     end = await runner.say(graph, "pay")
 
-    assert len(effects.paid) == 1
+    assert len(runner.paid) == 1
     assert by_call(end)["c1"].status == "error"
 
 
@@ -90,9 +87,7 @@ class Adds(AgentMiddleware[Any, Any, Any]):
 
 
 @pytest.mark.parametrize("place", ["before", "after"])
-async def test_a_tool_of_a_middleware_runs_or_the_refusal_names_the_order(
-    runner: Runner, place: str
-) -> None:
+async def test_a_middlewares_tool_needs_its_order(runner: Runner, place: str) -> None:
     gateway = FakeGateway(default=Tier.AUTO)
     call = calling(("added", {"x": 1}, "c1"))
     known = tool("known")(added.func)  # type: ignore[attr-defined]  # a tool made of a function has it
@@ -150,12 +145,12 @@ def tool_that(end: Callable[[], None], *, is_async: bool) -> BaseTool:
 @pytest.mark.parametrize("is_guarded", [True, False])
 @pytest.mark.parametrize("said", ENDS)
 async def test_an_approved_tool_that_ends_its_program_has_failed(
-    runner: Runner, memory: InMemorySaver, said: str, *, is_guarded: bool
+    runner: Runner, said: str, *, is_guarded: bool
 ) -> None:
     gateway = FakeGateway({})
     plain = tool_that(ENDS[said], is_async=runner.is_async)
     tools = [guarded(plain) if is_guarded else plain]
-    graph = build(gateway, tools, calling(("act", {}, "c1")), saver=memory)
+    graph = build(gateway, tools, calling(("act", {}, "c1")))
     await runner.say(graph, "act")
     item = gateway.only()
     gateway.approve(item.id)
@@ -168,14 +163,12 @@ async def test_an_approved_tool_that_ends_its_program_has_failed(
 
 
 @pytest.mark.parametrize("said", ENDS)
-async def test_a_tool_that_runs_alone_fails_like_with_any_exception(
-    runner: Runner, memory: InMemorySaver, said: str
-) -> None:
+async def test_a_tool_alone_fails_by_any_exception(runner: Runner, said: str) -> None:
     gateway = FakeGateway({"act": Tier.AUTO})
     # A function that is not asynchronous runs in a thread, from where the exception
     # would go through a task.
     plain = tool_that(ENDS[said], is_async=False)
-    graph = build(gateway, [plain], calling(("act", {}, "c1")), saver=memory)
+    graph = build(gateway, [plain], calling(("act", {}, "c1")))
 
     with pytest.raises(ToolEscape, match=said):
         await runner.say(graph, "act")

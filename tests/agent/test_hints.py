@@ -93,9 +93,7 @@ def _verbs(names: str) -> tuple[Verb, ...]:
 
 
 @given(POLICIES, HINTS)
-def test_no_hint_lowers_what_policy_does_not_mark_overridable(
-    policy: Policy, hint: CallHint | None
-) -> None:
+def test_a_hint_lowers_overridables_only(policy: Policy, hint: CallHint | None) -> None:
     plain, hinted = evaluated(policy, None), evaluated(policy, hint)
 
     assert {*hinted.allow} <= {*plain.allow, Verb.REJECT}
@@ -105,9 +103,7 @@ def test_no_hint_lowers_what_policy_does_not_mark_overridable(
 
 
 @given(POLICIES, HINTS)
-def test_only_one_reviewer_is_ever_waived_and_only_by_a_clear_no(
-    policy: Policy, hint: CallHint | None
-) -> None:
+def test_a_clear_no_waives_one_reviewer(policy: Policy, hint: CallHint | None) -> None:
     plain, hinted = evaluated(policy, None), evaluated(policy, hint)
 
     fired = [rule.to for rule in plain.fired]
@@ -118,9 +114,7 @@ def test_only_one_reviewer_is_ever_waived_and_only_by_a_clear_no(
 
 
 @given(POLICIES, HINTS)
-def test_a_reviewer_can_say_no_wherever_policy_lets_them(
-    policy: Policy, hint: CallHint | None
-) -> None:
+def test_a_reviewer_may_always_reject(policy: Policy, hint: CallHint | None) -> None:
     plain, hinted = evaluated(policy, None), evaluated(policy, hint)
 
     assert hinted.allow
@@ -155,9 +149,7 @@ def test_a_call_that_is_held_gets_the_people_time_and_channel_of_a_card() -> Non
         ("approve reject", "", "reject"),
     ],
 )
-def test_decisions_are_narrowed_to_those_wished_for(
-    given_verbs: str, asked: str, left: str
-) -> None:
+def test_wished_decisions_are_offered(given_verbs: str, asked: str, left: str) -> None:
     policy = of_tier(Tier.APPROVE, allow=_verbs(given_verbs), overridable=True)
 
     assert evaluated(policy, CallHint(allow=_verbs(asked))).allow == _verbs(left)
@@ -172,9 +164,7 @@ def test_a_description_is_one_line_and_kept_as_the_agents() -> None:
 
 
 @pytest.mark.parametrize("more", [{"description": "Refund"}, {"redact": ["args.card"]}])
-def test_a_description_neither_replaces_the_policys_nor_tells_what_it_hides(
-    more: dict[str, object],
-) -> None:
+def test_a_description_replaces_and_reveals_nothing(more: dict[str, object]) -> None:
     policy = of_tier(Tier.APPROVE, **more)
 
     hinted = evaluated(policy, CallHint(description="harmless: card 4111 1111"))

@@ -95,18 +95,18 @@ async def test_the_same_calls_pause_as_under_langchains_own_middleware(
     ],
 )
 async def test_unlisted_tools_run_only_as_far_as_policy_says(
-    runner: Runner, effects: Effects, tier: Tier, pauses: set[str]
+    runner: Runner, tier: Tier, pauses: set[str]
 ) -> None:
     gateway = FakeGateway(default=tier)
     agent = agent_with(
-        ApprovalMiddleware(gateway=gateway, interrupt_on={"pay": True}), effects, TURN
+        ApprovalMiddleware(gateway=gateway, interrupt_on={"pay": True}), runner, TURN
     )
 
     await runner.say(agent, "pay")
 
     assert {i.ctx.tool_call_id for i in gateway.pending()} == pauses
-    assert effects.looked == (["x"] if tier.is_auto_approved else [])
-    assert effects.paid == []
+    assert runner.looked == (["x"] if tier.is_auto_approved else [])
+    assert runner.paid == []
 
 
 def _spell_out(call: Any, state: Any, runtime: Any) -> str:
@@ -131,7 +131,6 @@ def _raises(*_: Any) -> Any:
 )
 async def test_a_description_reaches_the_reviewer_as_the_agents_word(
     runner: Runner,
-    effects: Effects,
     config: dict[str, Any],
     prefix: str,
     shown: str,
@@ -142,7 +141,7 @@ async def test_a_description_reaches_the_reviewer_as_the_agents_word(
         HumanInTheLoopMiddleware(
             interrupt_on=whole, description_prefix=prefix, gateway=gateway
         ),
-        effects,
+        runner,
         pay(),
     )
 
@@ -152,16 +151,14 @@ async def test_a_description_reaches_the_reviewer_as_the_agents_word(
     assert gateway.only().summary == expected
 
 
-async def test_an_args_schema_is_what_an_edit_is_checked_against(
-    runner: Runner, effects: Effects
-) -> None:
+async def test_an_edit_is_checked_by_the_args_schema(runner: Runner) -> None:
     gateway = FakeGateway()
     schema: dict[str, Any] = {"type": "object", "properties": {"amount": {"const": 1}}}
     interrupt_on: dict[str, bool | InterruptOnConfig] = {
         "pay": {**ONLY_TWO, "args_schema": schema}
     }
     agent = agent_with(
-        ApprovalMiddleware(gateway=gateway, interrupt_on=interrupt_on), effects, TURN
+        ApprovalMiddleware(gateway=gateway, interrupt_on=interrupt_on), runner, TURN
     )
 
     await runner.say(agent, "pay")
@@ -202,9 +199,7 @@ def _flipping(first: bool) -> Iterator[bool]:  # noqa: FBT001 - the word itself
     return itertools.chain([first], itertools.repeat(not first))
 
 
-async def test_a_call_let_through_stays_so_when_its_sibling_is_resumed(
-    runner: Runner, saver: Any, effects: Effects
-) -> None:
+async def test_a_call_let_through_stays_so(runner: Runner, saver: Any) -> None:
     gateway = FakeGateway(default=Tier.AUTO)
     seen: list[str] = []
 
@@ -216,15 +211,15 @@ async def test_a_call_let_through_stays_so_when_its_sibling_is_resumed(
         "pay": {**ONLY_TWO, "when": when}
     }
     middleware = HumanInTheLoopMiddleware(interrupt_on=interrupt_on, gateway=gateway)
-    agent = agent_with(middleware, effects, TURN, saver=saver)
+    agent = agent_with(middleware, runner, TURN, saver=saver)
     await runner.say(agent, "pay")
-    before = list(effects.paid)
+    before = list(runner.paid)
     gateway.approve(item_of(gateway, "c3").id)
 
     await runner.resume(agent, gateway)
 
     assert before == [(10, "ada")]
-    assert effects.paid == [(10, "ada"), (90, "bob")]
+    assert runner.paid == [(10, "ada"), (90, "bob")]
     assert seen == ["c1", "c3"]
 
 
@@ -251,37 +246,33 @@ def _changes_the_call(request: ToolCallRequest) -> bool:
     ids=["none", "zero", "raises", "async"],
 )
 async def test_a_predicate_without_a_clear_no_holds_the_call(
-    runner: Runner, effects: Effects, when: Callable[..., Any]
+    runner: Runner, when: Callable[..., Any]
 ) -> None:
     gateway = FakeGateway(default=Tier.AUTO)
     interrupt_on: Any = {"pay": {**ONLY_TWO, "when": when}}
     middleware = HumanInTheLoopMiddleware(interrupt_on=interrupt_on, gateway=gateway)
-    agent = agent_with(middleware, effects, pay())
+    agent = agent_with(middleware, runner, pay())
 
     await runner.say(agent, "pay")
 
     assert len(gateway.pending()) == 1
-    assert effects.paid == []
+    assert runner.paid == []
 
 
-async def test_a_predicate_cannot_change_the_call_it_looks_at(
-    runner: Runner, effects: Effects
-) -> None:
+async def test_a_predicate_cannot_change_the_call_it_looks_at(runner: Runner) -> None:
     gateway = FakeGateway()
     interrupt_on: Any = {"pay": {**ONLY_TWO, "when": _changes_the_call}}
     middleware = HumanInTheLoopMiddleware(interrupt_on=interrupt_on, gateway=gateway)
-    agent = agent_with(middleware, effects, pay())
+    agent = agent_with(middleware, runner, pay())
     await runner.say(agent, "pay")
     gateway.approve(gateway.only().id)
 
     await runner.resume(agent, gateway)
 
-    assert effects.paid == [(10, "ada")]
+    assert runner.paid == [(10, "ada")]
 
 
-async def test_a_turn_the_gateway_forgot_is_evaluated_again_by_the_hints_it_had(
-    runner: Runner, effects: Effects
-) -> None:
+async def test_a_forgotten_turn_is_evaluated_by_its_hints(runner: Runner) -> None:
     gateway = FakeGateway(default=Tier.AUTO)
     saver = InMemorySaver()
     words = _flipping(first=False)
@@ -291,7 +282,7 @@ async def test_a_turn_the_gateway_forgot_is_evaluated_again_by_the_hints_it_had(
     def agent() -> Any:
         middleware = HumanInTheLoopMiddleware(interrupt_on, gateway=gateway)
         options = {"saver": saver, "interrupt_before": ["tools"]}
-        return agent_with(middleware, effects, TURN, **options)
+        return agent_with(middleware, runner, TURN, **options)
 
     await runner.say(agent(), "pay")
     first = next(iter(gateway.turns.values()))[0]
@@ -307,16 +298,14 @@ async def test_a_turn_the_gateway_forgot_is_evaluated_again_by_the_hints_it_had(
 @pytest.mark.parametrize(
     "row", [{"hold": "no"}, {"hold": 0}, "no", {"hold": False, "tier": "auto"}, None]
 )
-async def test_a_call_whose_hint_in_the_state_cannot_be_read_does_not_run(
-    runner: Runner, effects: Effects, row: object
-) -> None:
+async def test_an_unreadable_hint_runs_no_call(runner: Runner, row: object) -> None:
     gateway = FakeGateway(default=Tier.AUTO)
     saver = InMemorySaver()
 
     def agent(*replies: AIMessage) -> Any:
         middleware = HumanInTheLoopMiddleware({}, gateway=gateway)
         options = {"saver": saver, "interrupt_before": ["tools"]}
-        return agent_with(middleware, effects, *replies, **options)
+        return agent_with(middleware, runner, *replies, **options)
 
     await runner.say(agent(pay()), "pay")
     note = (await runner.state(agent())).values["keyturn_turn"]
@@ -326,5 +315,5 @@ async def test_a_call_whose_hint_in_the_state_cannot_be_read_does_not_run(
 
     await runner.run(agent(), None)
 
-    assert effects.paid == []
+    assert runner.paid == []
     assert gateway.turns == {}

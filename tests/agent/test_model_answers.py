@@ -37,7 +37,6 @@ from tests.agent import providers
 from tests.agent.agent_runner import (
     CONFIG,
     FREE,
-    Effects,
     Runner,
     build,
     by_call,
@@ -97,10 +96,8 @@ class AskingTwice(Answering):
         return await handler(request)
 
 
-async def test_no_checkpoint_has_an_answer_without_the_verdicts_on_its_calls(
-    runner: Runner, memory: InMemorySaver, effects: Effects
-) -> None:
-    graph = build(FakeGateway(ALL_FREE), effects.tools(), pay(), pay(), saver=memory)
+async def test_no_checkpoint_has_an_answer_without_verdicts(runner: Runner) -> None:
+    graph = build(FakeGateway(ALL_FREE), runner.tools(), pay(), pay())
 
     await runner.say(graph, "pay twice")
 
@@ -116,22 +113,20 @@ async def test_no_checkpoint_has_an_answer_without_the_verdicts_on_its_calls(
 
 @pytest.mark.parametrize("tier", [Tier.AUTO, Tier.APPROVE])
 async def test_what_is_made_of_an_answer_after_its_calls_were_submitted_does_not_run(
-    runner: Runner, memory: InMemorySaver, effects: Effects, tier: Tier
+    runner: Runner, tier: Tier
 ) -> None:
     gateway = FakeGateway({"pay": tier})
-    graph = build(gateway, effects.tools(), pay(), saver=memory, before=[Rewriting()])
+    graph = build(gateway, runner.tools(), pay(), before=[Rewriting()])
 
     final = await runner.say(graph, "pay")
 
-    assert effects.paid == []
+    assert runner.paid == []
     assert "was not cleared" in by_call(final)["c1"].text
 
 
-async def test_what_is_made_of_an_answer_before_its_calls_are_submitted_is_asked_about(
-    runner: Runner, memory: InMemorySaver, effects: Effects
-) -> None:
+async def test_an_answer_changed_before_submission_is_asked(runner: Runner) -> None:
     gateway = FakeGateway(FREE)
-    graph = build(gateway, effects.tools(), pay(), saver=memory, after=[Rewriting()])
+    graph = build(gateway, runner.tools(), pay(), after=[Rewriting()])
     await runner.say(graph, "pay")
     item = gateway.only()
     gateway.approve(item.id)
@@ -139,43 +134,37 @@ async def test_what_is_made_of_an_answer_before_its_calls_are_submitted_is_asked
     await runner.resume(graph, gateway)
 
     assert item.args == {"amount": 9, "to": "mallory"}
-    assert effects.paid == [(9, "mallory")]
+    assert runner.paid == [(9, "mallory")]
 
 
-async def test_an_answer_without_an_id_gets_one(
-    runner: Runner, memory: InMemorySaver, effects: Effects
-) -> None:
+async def test_an_answer_without_an_id_gets_one(runner: Runner) -> None:
     graph = build(
         FakeGateway(ALL_FREE),
-        effects.tools(),
+        runner.tools(),
         pay(),
-        saver=memory,
         after=[Nameless()],
     )
 
     final = await runner.say(graph, "pay")
 
-    assert effects.paid == [(10, "ada")]
+    assert runner.paid == [(10, "ada")]
     ids = [message.id for message in final["messages"]]
     assert all(ids)
     assert len(ids) == len(set(ids))
 
 
-async def test_of_an_answer_that_another_middleware_throws_away_nothing_runs(
-    runner: Runner, memory: InMemorySaver, effects: Effects
-) -> None:
+async def test_a_discarded_answer_runs_nothing(runner: Runner) -> None:
     graph = build(
         FakeGateway(ALL_FREE),
-        effects.tools(),
+        runner.tools(),
         pay(1, call_id="c1"),
         pay(2, call_id="c1"),
-        saver=memory,
         before=[AskingTwice()],
     )
 
     final = await runner.say(graph, "pay")
 
-    assert effects.paid == [(2, "ada")]
+    assert runner.paid == [(2, "ada")]
     assert len(results(final)) == 1
 
 
@@ -226,14 +215,14 @@ def unreadable(*calls: InvalidToolCall, good: AIMessage | None = None) -> AIMess
     ],
 )
 async def test_the_last_call_of_an_answer_that_broke_off_does_not_run_or_ask(
-    runner: Runner, memory: InMemorySaver, effects: Effects, about: dict[str, Any]
+    runner: Runner, about: dict[str, Any]
 ) -> None:
     gateway = FakeGateway(FREE)
-    graph = build(gateway, effects.tools(), streamed(about), saver=memory)
+    graph = build(gateway, runner.tools(), streamed(about))
 
     end = await runner.say(graph, "look")
 
-    assert effects.looked == ["whole"]
+    assert runner.looked == ["whole"]
     told = by_call(end)["c1"].text
     assert "may be cut off" in told
     assert end["messages"][-1].text == "done"
@@ -251,48 +240,42 @@ async def test_the_last_call_of_an_answer_that_broke_off_does_not_run_or_ask(
     ],
 )
 async def test_an_answer_that_came_to_its_end_is_whole(
-    runner: Runner, memory: InMemorySaver, effects: Effects, about: dict[str, Any]
+    runner: Runner, about: dict[str, Any]
 ) -> None:
-    graph = build(FakeGateway(FREE), effects.tools(), streamed(about), saver=memory)
+    graph = build(FakeGateway(FREE), runner.tools(), streamed(about))
 
     await runner.say(graph, "look")
 
-    assert sorted(effects.looked) == ["cut o", "whole"]
+    assert sorted(runner.looked) == ["cut o", "whole"]
     assert not is_cut_off(streamed(about))
 
 
-async def test_a_model_is_told_of_a_call_that_nobody_can_read_and_goes_on(
-    runner: Runner, memory: InMemorySaver, effects: Effects
-) -> None:
+async def test_a_model_is_told_of_an_unreadable_call(runner: Runner) -> None:
     gateway = FakeGateway(FREE)
     again = calling(("look_up", {"query": "bread"}, "c2"))
-    graph = build(gateway, effects.tools(), unreadable(BAD), again, saver=memory)
+    graph = build(gateway, runner.tools(), unreadable(BAD), again)
 
     end = await runner.say(graph, "look")
 
     told = by_call(end)["c1"]
     assert "not a JSON object" in told.text
     assert told.status == "error"
-    assert effects.looked == ["bread"]
+    assert runner.looked == ["bread"]
     assert end["messages"][-1].text == "done"
 
 
-async def test_no_tool_runs_without_the_arguments_that_nobody_could_read(
-    runner: Runner, memory: InMemorySaver, effects: Effects
-) -> None:
+async def test_no_tool_runs_without_unreadable_arguments(runner: Runner) -> None:
     gateway = FakeGateway({**FREE, "pay": Tier.AUTO})
     bad = InvalidToolCall(
         name="pay", args="[1]", id="c2", error=None, type="invalid_tool_call"
     )
     good = calling(("look_up", {"query": "whole"}, "c3"))
-    graph = build(
-        gateway, effects.tools(), unreadable(BAD, bad, good=good), saver=memory
-    )
+    graph = build(gateway, runner.tools(), unreadable(BAD, bad, good=good))
 
     end = await runner.say(graph, "look")
 
-    assert effects.looked == ["whole"]
-    assert effects.paid == []
+    assert runner.looked == ["whole"]
+    assert runner.paid == []
     assert [call.tool for turn, _ in gateway.turns.values() for call in turn.calls] == [
         "look_up"
     ]
@@ -300,12 +283,10 @@ async def test_no_tool_runs_without_the_arguments_that_nobody_could_read(
         assert providers.problems(provider, payload) == []
 
 
-async def test_an_unreadable_call_of_no_tool_ends_the_run_as_ever(
-    runner: Runner, memory: InMemorySaver, effects: Effects
-) -> None:
+async def test_an_unreadable_call_of_no_tool_ends_the_run(runner: Runner) -> None:
     """It may be a structured response, which LangChain reads by itself."""
     answer = unreadable(InvalidToolCall({**BAD, "name": "Report"}))
-    graph = build(FakeGateway(FREE), effects.tools(), answer, saver=memory)
+    graph = build(FakeGateway(FREE), runner.tools(), answer)
 
     end = await runner.say(graph, "look")
 
@@ -314,16 +295,14 @@ async def test_an_unreadable_call_of_no_tool_ends_the_run_as_ever(
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), "half \ud83d"])
-async def test_what_no_provider_takes_back_does_not_stay_in_the_history(
-    runner: Runner, memory: InMemorySaver, effects: Effects, value: Any
-) -> None:
+async def test_a_refused_part_leaves_the_history(runner: Runner, value: Any) -> None:
     """Else each later request of the thread would fail in the provider's client."""
     call = calling(("look_up", {"query": value}, "c1"))
-    graph = build(FakeGateway(FREE), effects.tools(), call, saver=memory)
+    graph = build(FakeGateway(FREE), runner.tools(), call)
 
     end = await runner.say(graph, "look")
 
-    assert effects.looked == []
+    assert runner.looked == []
     assert "cannot be accepted" in by_call(end)["c1"].text
     for provider, payload in providers.payloads(end["messages"]).items():
         assert providers.problems(provider, payload) == []
@@ -331,9 +310,7 @@ async def test_what_no_provider_takes_back_does_not_stay_in_the_history(
 
 
 @pytest.mark.parametrize("call_id", [None, ""])
-async def test_a_call_without_an_id_gets_one(
-    runner: Runner, memory: InMemorySaver, effects: Effects, call_id: str | None
-) -> None:
+async def test_a_call_always_has_an_id(runner: Runner, call_id: str | None) -> None:
     """Nothing could answer it, and each later request of the thread would fail."""
     nameless: list[Any] = [
         {"name": "look_up", "args": {"query": query}, "id": call_id}
@@ -341,11 +318,11 @@ async def test_a_call_without_an_id_gets_one(
     ]
     bad = InvalidToolCall({**BAD, "id": call_id})
     answer = AIMessage("", tool_calls=nameless, invalid_tool_calls=[bad])
-    graph = build(FakeGateway(FREE), effects.tools(), answer, saver=memory)
+    graph = build(FakeGateway(FREE), runner.tools(), answer)
 
     end = await runner.say(graph, "look")
 
-    assert sorted(effects.looked) == ["bread", "milk"]
+    assert sorted(runner.looked) == ["bread", "milk"]
     assert "not a JSON object" in results(end)[-1].text
     for provider, payload in providers.payloads(end["messages"]).items():
         assert providers.problems(provider, payload) == []
@@ -353,7 +330,7 @@ async def test_a_call_without_an_id_gets_one(
 
 @pytest.mark.parametrize("call_id", [None, ""])
 async def test_a_call_whose_id_was_taken_away_does_not_run_and_is_told_why(
-    runner: Runner, memory: InMemorySaver, effects: Effects, call_id: str | None
+    runner: Runner, call_id: str | None
 ) -> None:
     class Nameless(AgentMiddleware[Any, Any, Any]):
         def after_model(self, state: Any, runtime: Any) -> dict[str, Any] | None:
@@ -363,11 +340,11 @@ async def test_a_call_whose_id_was_taken_away_does_not_run_and_is_told_why(
 
     gateway = FakeGateway(FREE)
     call = calling(("look_up", {"query": "bread"}, "c1"))
-    graph = build(gateway, effects.tools(), call, saver=memory, before=[Nameless()])
+    graph = build(gateway, runner.tools(), call, before=[Nameless()])
 
     end = await runner.say(graph, "look")
 
-    assert effects.looked == []
+    assert runner.looked == []
     assert [one.text for one in results(end)] == [NO_ID]
 
 
@@ -384,14 +361,12 @@ ENDS = ("reject", "respond", "expire", "deny", "approve")
 
 
 @pytest.mark.parametrize("end", ENDS)
-async def test_a_structured_answer_beside_a_call_is_given_again_unless_it_ran(
-    runner: Runner, effects: Effects, end: str
-) -> None:
+async def test_a_structured_answer_is_given_again(runner: Runner, end: str) -> None:
     gateway = FakeGateway({"pay": Tier.DENY if end == "deny" else Tier.APPROVE})
     model = scripted([calling(PAY, SAYS_DONE), calling(SAYS_NOT), AIMessage("no more")])
     graph = cast("Any", create_agent)(
         model,
-        effects.tools(),
+        runner.tools(),
         middleware=[ApprovalMiddleware("support", gateway=gateway)],
         response_format=ToolStrategy(Report),
         checkpointer=InMemorySaver(),
@@ -501,9 +476,7 @@ async def test_a_call_that_no_checkpoint_can_hold_goes_back_as_well(
     assert await harness.opened() == []
 
 
-async def test_policy_can_ask_people_about_it_and_it_never_runs_as_it_is(
-    store: Store,
-) -> None:
+async def test_people_may_be_asked_and_it_never_runs(store: Store) -> None:
     asking = POLICY.replace("protect:", "protect:\n  ask_about_invalid_calls: true")
     harness = ServiceHarness(
         store, load_policy(asking + "  anything: {tier: auto}\n", "policy.yml")
@@ -561,17 +534,15 @@ class WithoutTools(AgentMiddleware[Any, Any, Any]):
         return await handler(request.override(tools=[]))
 
 
-async def test_a_call_that_is_submitted_before_its_tool_is_known_runs_nothing_else(
-    runner: Runner, effects: Effects, memory: InMemorySaver
-) -> None:
+async def test_an_early_call_runs_no_other_tool(runner: Runner) -> None:
     gateway = FakeGateway(FREE)
     call = calling(("pay", {"amount": "01", "to": "ada"}, "c9"))
-    agent = build(gateway, effects.tools(), call, saver=memory, before=[WithoutTools()])
+    agent = build(gateway, runner.tools(), call, before=[WithoutTools()])
 
     await runner.say(agent, "go")
     gateway.approve(gateway.only().id)
     final = await runner.resume(agent, gateway)
 
-    assert effects.paid == []
+    assert runner.paid == []
     told = by_call(final)["c9"].text
     assert 'It would read them as {"amount":1,"to":"ada"}' in told

@@ -55,11 +55,9 @@ def run_of(gateway: FakeGateway, call_id: str) -> RunRef:
     return gateway.runs[item_of(gateway, call_id).id]
 
 
-async def test_a_gated_tool_with_an_agent_inside_is_asked_twice_and_runs_once(
-    runner: Runner, saver: Any, effects: Effects
-) -> None:
+async def test_a_gated_agent_tool_is_asked_twice(runner: Runner, saver: Any) -> None:
     gateway = FakeGateway()
-    inners = {"pay": payer(gateway, effects)}
+    inners = {"pay": payer(gateway, runner)}
     graph = build(gateway, [delegating(runner, inners)], DELEGATE, saver=saver)
     await runner.say(graph, "pay ada")
     gateway.approve(item_of(gateway, "d1").id)
@@ -70,7 +68,7 @@ async def test_a_gated_tool_with_an_agent_inside_is_asked_twice_and_runs_once(
     end = await runner.resume(graph, gateway)
 
     assert outer_state is ItemState.AUTHORIZED
-    assert effects.paid == [(1, "ada")]
+    assert runner.paid == [(1, "ada")]
     assert item_of(gateway, "d1").state is ItemState.EXECUTED
     assert by_call(end)["d1"].text == "ada is paid"
     assert run_of(gateway, "c1") == RUN
@@ -78,14 +76,14 @@ async def test_a_gated_tool_with_an_agent_inside_is_asked_twice_and_runs_once(
 
 @pytest.mark.parametrize("first", [0, 1])
 async def test_an_edit_is_not_told_twice_when_siblings_settle_one_by_one(
-    runner: Runner, memory: InMemorySaver, effects: Effects, first: int
+    runner: Runner, first: int
 ) -> None:
     gateway = FakeGateway(TIERS)
-    inners = {to: payer(gateway, effects, pay(1, to)) for to in ("ada", "bob")}
+    inners = {to: payer(gateway, runner, pay(1, to)) for to in ("ada", "bob")}
     both = [("delegate", {"job": to}, to) for to in inners]
     model = scripted([calling(*both)])
     tools = [delegating(runner, inners)]
-    graph = build(gateway, tools, model=model, saver=memory)
+    graph = build(gateway, tools, model=model)
     await runner.say(graph, "pay them")
     items = list(gateway.items.values())
     for item in (items[first], items[1 - first]):
@@ -94,7 +92,7 @@ async def test_an_edit_is_not_told_twice_when_siblings_settle_one_by_one(
 
     read = model.seen[-1]
 
-    assert len(effects.paid) == 2
+    assert len(runner.paid) == 2
     result = next(message for message in read if isinstance(message, ToolMessage))
     assert result.text.count("[keyturn:") == 1
     assert str(read).count("[keyturn:edited]") == 2
@@ -102,7 +100,7 @@ async def test_an_edit_is_not_told_twice_when_siblings_settle_one_by_one(
 
 @pytest.mark.parametrize("first", ["c1", "c2"])
 async def test_an_agent_that_ends_with_its_tools_tells_of_the_edits_to_all_of_them(
-    runner: Runner, memory: InMemorySaver, effects: Effects, first: str
+    runner: Runner, first: str
 ) -> None:
     """No model call follows that would see the calls before the second pause."""
     gateway = FakeGateway(TIERS)
@@ -110,8 +108,8 @@ async def test_an_agent_that_ends_with_its_tools_tells_of_the_edits_to_all_of_th
         ("pay", {"amount": 1, "to": "ada"}, "c1"),
         ("pay", {"amount": 1, "to": "bob"}, "c2"),
     )
-    inners = {"pay": payer(gateway, effects, both, is_direct=True)}
-    graph = build(gateway, [delegating(runner, inners)], DELEGATE, saver=memory)
+    inners = {"pay": payer(gateway, runner, both, is_direct=True)}
+    graph = build(gateway, [delegating(runner, inners)], DELEGATE)
     await runner.say(graph, "pay them")
     for call_id in sorted(["c1", "c2"], key=lambda one: one != first):
         item = item_of(gateway, call_id)
@@ -121,7 +119,7 @@ async def test_an_agent_that_ends_with_its_tools_tells_of_the_edits_to_all_of_th
     state = await runner.state(graph)
 
     told = [one.record.edited_args["to"] for one in edit_messages(state.values)]
-    assert sorted(effects.paid) == [(7, "ada"), (7, "bob")]
+    assert sorted(runner.paid) == [(7, "ada"), (7, "bob")]
     assert sorted(map(str, told)) == ["ada", "bob"]
     assert by_call(state.values)["d1"].text.count("[keyturn:edited]") == 2
 
@@ -129,17 +127,15 @@ async def test_an_agent_that_ends_with_its_tools_tells_of_the_edits_to_all_of_th
 @pytest.mark.parametrize("config", [None, OWN])
 async def test_an_agent_in_a_tool_is_at_home_outside_but_for_a_thread_of_its_own(
     runner: Runner,
-    effects: Effects,
-    memory: InMemorySaver,
     config: RunnableConfig | None,
 ) -> None:
     gateway = FakeGateway(TIERS)
     # One in its own thread keeps checkpoints.
-    inner = payer(gateway, effects).copy(
+    inner = payer(gateway, runner).copy(
         update={"checkpointer": InMemorySaver() if config else None}
     )
     tools = [delegating(runner, {"pay": inner}, config)]
-    graph = build(gateway, tools, DELEGATE, saver=memory)
+    graph = build(gateway, tools, DELEGATE)
 
     await runner.say(graph, "pay ada")
 
@@ -149,14 +145,14 @@ async def test_an_agent_in_a_tool_is_at_home_outside_but_for_a_thread_of_its_own
 
 @pytest.mark.parametrize("given", [RunRef(agent="flow", thread="thread-1"), None])
 async def test_an_agent_that_is_a_node_is_at_home_where_its_graph_is_run(
-    runner: Runner, effects: Effects, memory: InMemorySaver, given: RunRef | None
+    runner: Runner, given: RunRef | None
 ) -> None:
     gateway = FakeGateway()
     builder: Any = StateGraph(MessagesState)
-    builder.add_node("payer", payer(None, effects))
+    builder.add_node("payer", payer(None, runner))
     builder.add_edge(START, "payer")
     builder.add_edge("payer", END)
-    graph = builder.compile(checkpointer=memory)
+    graph = builder.compile(checkpointer=runner.memory)
 
     with connected(gateway, given):
         await runner.say(graph, "pay ada")
@@ -164,12 +160,10 @@ async def test_an_agent_that_is_a_node_is_at_home_where_its_graph_is_run(
     assert run_of(gateway, "c1") == (given or RunRef(agent="payer", thread="thread-1"))
 
 
-async def test_new_words_end_what_waits_inside_a_tool_at_once(
-    runner: Runner, effects: Effects, memory: InMemorySaver
-) -> None:
+async def test_new_words_end_what_waits_inside_a_tool_at_once(runner: Runner) -> None:
     gateway = FakeGateway(TIERS)
-    tools = [delegating(runner, {"pay": payer(gateway, effects)})]
-    graph = build(gateway, tools, DELEGATE, AIMessage("as you like"), saver=memory)
+    tools = [delegating(runner, {"pay": payer(gateway, runner)})]
+    graph = build(gateway, tools, DELEGATE, AIMessage("as you like"))
     await runner.say(graph, "pay ada")
     waiting = item_of(gateway, "c1")
 
@@ -177,7 +171,7 @@ async def test_new_words_end_what_waits_inside_a_tool_at_once(
 
     assert waiting.is_pending
     assert item_of(gateway, "c1").state is ItemState.SUPERSEDED
-    assert effects.paid == []
+    assert runner.paid == []
 
 
 PAYER: dict[str, Any] = {"name": "payer", "description": "P.", "system_prompt": "P."}
@@ -201,36 +195,32 @@ def _deep(
 
 
 @pytest.mark.parametrize("kind", ["general-purpose", "payer", "forked"])
-async def test_a_call_of_any_subagent_waits_for_a_person_and_then_runs(
-    runner: Runner, effects: Effects, kind: str
-) -> None:
+async def test_a_subagents_call_waits_for_people(runner: Runner, kind: str) -> None:
     gateway = FakeGateway(TIERS)
     gated = gated_subagents([PAYER, FORKED], agent="boss", gateway=gateway)
-    graph = _deep(gateway, effects, kind, gated)
+    graph = _deep(gateway, runner, kind, gated)
 
     await runner.say(graph, "pay ada")
-    before = list(effects.paid)
+    before = list(runner.paid)
     gateway.approve(item_of(gateway, "c1").id)
     end = await runner.resume(graph, gateway)
 
     assert before == []
-    assert effects.paid == [(9, "ada")]
+    assert runner.paid == [(9, "ada")]
     assert by_call(end)["t1"].text == "paid"
 
 
-async def test_what_langchains_gate_of_a_subagent_held_is_held_once(
-    runner: Runner, effects: Effects
-) -> None:
+async def test_a_subagents_own_gate_holds_a_call_once(runner: Runner) -> None:
     gateway = FakeGateway({**TIERS, "pay": Tier.AUTO})
     spec = {**PAYER, "interrupt_on": {"pay": True}}
     gated = gated_subagents([spec], agent="boss", gateway=gateway)
-    graph = _deep(gateway, effects, "payer", gated)
+    graph = _deep(gateway, runner, "payer", gated)
 
     await runner.say(graph, "pay ada")
     gateway.approve(item_of(gateway, "c1").id)
     end = await runner.resume(graph, gateway)
 
-    assert effects.paid == [(9, "ada")]
+    assert runner.paid == [(9, "ada")]
     assert "__interrupt__" not in end
 
 

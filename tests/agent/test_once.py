@@ -22,7 +22,6 @@ from tests.agent.agent_runner import (
     CONFIG,
     FREE,
     STRICT,
-    Effects,
     Killed,
     Runner,
     build,
@@ -39,32 +38,31 @@ BY = {"team": "T0", "user": "U0ANA", "name": "Ana"}
 
 
 async def _approved(
-    runner: Runner, saver: Any, effects: Effects, **options: Any
+    runner: Runner, saver: Any, **options: Any
 ) -> tuple[FakeGateway, Any]:
     gateway = FakeGateway(FREE, **options)
-    graph = build(gateway, effects.tools(), pay_turn(), saver=saver)
+    graph = build(gateway, runner.tools(), pay_turn(), saver=saver)
     await runner.say(graph, "pay")
     gateway.approve("ap0.0")
     return gateway, graph
 
 
 async def _killed_inside(
-    runner: Runner, saver: Any, effects: Effects
+    runner: Runner, saver: Any
 ) -> tuple[FakeGateway, Any, dict[str, Any]]:
     """Kill the process of an approved call after its effect; return the answers too."""
-    gateway, graph = await _approved(runner, saver, effects)
+    gateway, graph = await _approved(runner, saver)
     answers = await runner.answers(graph, gateway)
-    effects.inside = _once(_die)
+    runner.inside = _once(_die)
     with pytest.raises(Killed):
         await runner.run(graph, Command(resume=answers), STRICT)
     return gateway, graph, answers
 
 
-async def test_eight_threads_with_one_approval_run_it_once(
-    memory: InMemorySaver, effects: Effects
-) -> None:
-    gateway, graph = await _approved(Runner(is_async=False), memory, effects)
-    answers = await Runner(is_async=False).answers(graph, gateway)
+async def test_eight_threads_with_one_approval_run_it_once() -> None:
+    runner = Runner(is_async=False)
+    gateway, graph = await _approved(runner, runner.memory)
+    answers = await runner.answers(graph, gateway)
     gate = threading.Barrier(8)
     everybody_claimed = threading.Event()
 
@@ -73,7 +71,7 @@ async def test_eight_threads_with_one_approval_run_it_once(
             everybody_claimed.set()
 
     gateway.before["claim"] = count
-    effects.inside = lambda: everybody_claimed.wait(10)
+    runner.inside = lambda: everybody_claimed.wait(10)
     ends: list[Any] = []
 
     def resume() -> None:
@@ -86,7 +84,7 @@ async def test_eight_threads_with_one_approval_run_it_once(
     for each in threads:
         each.join(30)
 
-    assert effects.paid == [(10, "ada")]
+    assert runner.paid == [(10, "ada")]
     assert everybody_claimed.is_set()
     told = {by_call(end)["c1"].text for end in ends if "c1" in by_call(end)}
     assert told == {"paid 10.0 to ada"}
@@ -131,9 +129,9 @@ async def test_a_result_that_was_recorded_is_given_back_and_not_made_again(
 
 @pytest.mark.parametrize("finding", ["executed", "rerun", "skip"])
 async def test_a_kill_after_the_effect_is_reconciled_by_a_person(
-    runner: Runner, saver: Any, effects: Effects, finding: str
+    runner: Runner, saver: Any, finding: str
 ) -> None:
-    gateway, graph, answers = await _killed_inside(runner, saver, effects)
+    gateway, graph, answers = await _killed_inside(runner, saver)
     gateway.lose_owner("ap0.0")
     await runner.run(graph, Command(resume=answers), STRICT)
     (pause,) = (await runner.state(graph)).interrupts
@@ -148,17 +146,15 @@ async def test_a_kill_after_the_effect_is_reconciled_by_a_person(
     }
     assert asked["type"] == "keyturn.reconcile"
     assert (asked["item_id"], asked["tool"]) == ("ap0.0", "pay")
-    assert len(effects.paid) == (2 if finding == "rerun" else 1)
-    assert len(set(effects.keys)) == 1
+    assert len(runner.paid) == (2 if finding == "rerun" else 1)
+    assert len(set(runner.keys)) == 1
     assert expected[finding] in by_call(end)["c1"].text
     assert end["messages"][-1].text == "done"
 
 
 @pytest.mark.parametrize("finding", ["executed", "skip"])
-async def test_what_a_person_found_is_told_even_while_the_gateway_is_behind(
-    runner: Runner, memory: InMemorySaver, effects: Effects, finding: str
-) -> None:
-    gateway, graph, answers = await _killed_inside(runner, memory, effects)
+async def test_a_finding_overtakes_the_gateway(runner: Runner, finding: str) -> None:
+    gateway, graph, answers = await _killed_inside(runner, runner.memory)
     gateway.lose_owner("ap0.0")
     await runner.run(graph, Command(resume=answers), STRICT)
     (pause,) = (await runner.state(graph)).interrupts
@@ -167,14 +163,12 @@ async def test_what_a_person_found_is_told_even_while_the_gateway_is_behind(
 
     end = await runner.run(graph, Command(resume={pause.id: found}), STRICT)
 
-    assert len(effects.paid) == 1
+    assert len(runner.paid) == 1
     assert '"I looked"' in by_call(end)["c1"].text
 
 
-async def test_a_kill_before_the_effect_loses_nothing(
-    runner: Runner, saver: Any, effects: Effects
-) -> None:
-    gateway, graph = await _approved(runner, saver, effects)
+async def test_a_kill_before_the_effect_is_safe(runner: Runner, saver: Any) -> None:
+    gateway, graph = await _approved(runner, saver)
     answers = await runner.answers(graph, gateway)
     gateway.before["claim"] = _once(_die)
 
@@ -182,14 +176,12 @@ async def test_a_kill_before_the_effect_loses_nothing(
         await runner.run(graph, Command(resume=answers), STRICT)
     end = await runner.run(graph, Command(resume=answers), STRICT)
 
-    assert effects.paid == [(10, "ada")]
+    assert runner.paid == [(10, "ada")]
     assert by_call(end)["c1"].text == "paid 10.0 to ada"
 
 
-async def test_a_busy_item_is_waited_for(
-    runner: Runner, memory: InMemorySaver, effects: Effects
-) -> None:
-    gateway, graph, answers = await _killed_inside(runner, memory, effects)
+async def test_a_busy_item_is_waited_for(runner: Runner) -> None:
+    gateway, graph, answers = await _killed_inside(runner, runner.memory)
     claims = gateway.calls["claim"]
 
     def give_up_the_dead_owner() -> None:
@@ -201,53 +193,47 @@ async def test_a_busy_item_is_waited_for(
 
     (pause,) = (await runner.state(graph)).interrupts
     assert pause.value["type"] == "keyturn.reconcile"
-    assert len(effects.paid) == 1
+    assert len(runner.paid) == 1
 
 
 async def test_a_busy_item_hands_the_thread_back_in_the_end(
     runner: Runner,
-    memory: InMemorySaver,
-    effects: Effects,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    _gateway, graph, answers = await _killed_inside(runner, memory, effects)
+    _gateway, graph, answers = await _killed_inside(runner, runner.memory)
     monkeypatch.setattr(claiming, "BUSY_DEADLINE_S", 0.02)
 
     with pytest.raises(ThreadUnavailable, match=r"'ap0\.0'"):
         await runner.run(graph, Command(resume=answers), STRICT)
 
-    assert len(effects.paid) == 1
+    assert len(runner.paid) == 1
 
 
-async def test_an_unreachable_gateway_at_the_claim_keeps_the_answer_for_later(
-    runner: Runner, saver: Any, effects: Effects
-) -> None:
-    gateway, graph = await _approved(runner, saver, effects)
+async def test_an_outage_at_the_claim_keeps_answers(runner: Runner, saver: Any) -> None:
+    gateway, graph = await _approved(runner, saver)
     answers = await runner.answers(graph, gateway)
     gateway.down.add("claim")
 
     with pytest.raises(ThreadUnavailable):
         await runner.run(graph, Command(resume=answers), STRICT)
-    before = list(effects.paid)
+    before = list(runner.paid)
     gateway.down.clear()
     end = await runner.run(graph, Command(resume=answers), STRICT)
 
     assert before == []
-    assert effects.paid == [(10, "ada")]
+    assert runner.paid == [(10, "ada")]
     assert end["messages"][-1].text == "done"
 
 
 @pytest.mark.parametrize("is_lost", [True, False])
 async def test_who_was_paused_before_the_start_asks_whether_the_claim_still_stands(
     runner: Runner,
-    memory: InMemorySaver,
-    effects: Effects,
     monkeypatch: pytest.MonkeyPatch,
     *,
     is_lost: bool,
 ) -> None:
     """Its answer waited in a socket while others took the call over."""
-    gateway, graph = await _approved(runner, memory, effects, lease_s=30.0)
+    gateway, graph = await _approved(runner, runner.memory, lease_s=30.0)
     paused_s = 0.0
     monkeypatch.setattr(claiming, "now_s", lambda: paused_s)
 
@@ -263,19 +249,19 @@ async def test_who_was_paused_before_the_start_asks_whether_the_claim_still_stan
     await runner.resume(graph, gateway)
 
     assert gateway.beats["ap0.0"] >= 1
-    assert effects.paid == ([] if is_lost else [(10, "ada")])
+    assert runner.paid == ([] if is_lost else [(10, "ada")])
     kept = ItemState.IN_DOUBT if is_lost else ItemState.EXECUTED
     assert gateway.only().state is kept
 
 
 @pytest.mark.usefixtures("quick_beats")
 async def test_a_long_execution_keeps_its_claim(
-    runner: Runner, memory: InMemorySaver, effects: Effects
+    runner: Runner, memory: InMemorySaver
 ) -> None:
-    gateway, graph = await _approved(runner, memory, effects, lease_s=30.0)
+    gateway, graph = await _approved(runner, memory, lease_s=30.0)
     beaten = threading.Event()
     gateway.before["heartbeat"] = beaten.set
-    effects.inside = lambda: beaten.wait(10)
+    runner.inside = lambda: beaten.wait(10)
 
     await runner.resume(graph, gateway)
 
@@ -283,9 +269,7 @@ async def test_a_long_execution_keeps_its_claim(
     assert gateway.only().state is ItemState.EXECUTED
 
 
-async def test_a_pause_inside_the_tool_gives_the_claim_back(
-    runner: Runner, saver: Any
-) -> None:
+async def test_a_pause_in_a_tool_returns_its_claim(runner: Runner, saver: Any) -> None:
     ran: list[str] = []
 
     @guarded
@@ -321,15 +305,13 @@ TAMPERED: dict[str, Callable[[Claimed], Claimed]] = {
 
 
 @pytest.mark.parametrize("how", TAMPERED)
-async def test_a_claim_for_anything_but_this_call_does_not_run(
-    runner: Runner, memory: InMemorySaver, effects: Effects, how: str
-) -> None:
-    gateway, graph = await _approved(runner, memory, effects)
+async def test_another_calls_claim_does_not_run(runner: Runner, how: str) -> None:
+    gateway, graph = await _approved(runner, runner.memory)
     gateway.tamper = TAMPERED[how]
 
     end = await runner.resume(graph, gateway)
 
-    assert effects.paid == []
+    assert runner.paid == []
     assert "differs from this call" in by_call(end)["c1"].text
     assert gateway.calls["release"] == 1
 
@@ -350,14 +332,10 @@ def _once(act: Callable[[], None]) -> Callable[[], None]:
 
 @pytest.mark.parametrize("has_outage", [False, True])
 async def test_a_claim_of_a_cancelled_run_is_given_back(
-    memory: InMemorySaver,
-    effects: Effects,
-    monkeypatch: pytest.MonkeyPatch,
-    *,
-    has_outage: bool,
+    monkeypatch: pytest.MonkeyPatch, *, has_outage: bool
 ) -> None:
     runner = Runner(is_async=True)
-    gateway, graph = await _approved(runner, memory, effects)
+    gateway, graph = await _approved(runner, runner.memory)
     answers = await runner.answers(graph, gateway)
     granted, real = asyncio.Event(), gateway.claim
     replies: dict[str, ClaimReply] = {}
@@ -393,9 +371,9 @@ async def test_a_claim_of_a_cancelled_run_is_given_back(
     await eventually(is_given_back)
     assert not fails
     assert gateway.unbegun == 1, "its authorization must not live longer by this"
-    assert effects.paid == []
+    assert runner.paid == []
     await runner.run(graph, Command(resume=answers), STRICT)
-    assert effects.paid == [(10, "ada")]
+    assert runner.paid == [(10, "ada")]
 
 
 CALL = "ap0.0"
@@ -407,22 +385,18 @@ def short_pauses_between_reports(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bridge, "LONGEST_LATE_PAUSE_S", 0.02)
 
 
-async def ran_while_away(
-    runner: Runner, memory: InMemorySaver, effects: Effects
-) -> FakeGateway:
+async def ran_while_away(runner: Runner, memory: InMemorySaver) -> FakeGateway:
     """Run a payment whose end the gateway does not take."""
-    gateway, graph = await paused(runner, memory, effects)
+    gateway, graph = await paused(runner, memory)
     gateway.approve(CALL)
     gateway.down.add("finish")
     await runner.resume(graph, gateway)
-    assert effects.paid == [(10, "ada")]
+    assert runner.paid == [(10, "ada")]
     return gateway
 
 
-async def test_its_process_reports_it_until_the_gateway_has_it(
-    runner: Runner, memory: InMemorySaver, effects: Effects
-) -> None:
-    gateway = await ran_while_away(runner, memory, effects)
+async def test_its_process_reports_it_until_the_gateway_has_it(runner: Runner) -> None:
+    gateway = await ran_while_away(runner, runner.memory)
     asked = gateway.calls["finish"]
 
     async def is_asked_again() -> bool:
@@ -436,14 +410,14 @@ async def test_its_process_reports_it_until_the_gateway_has_it(
         return gateway.only().state is ItemState.EXECUTED
 
     await eventually(is_recorded)
-    assert effects.paid == [(10, "ada")]
+    assert runner.paid == [(10, "ada")]
 
 
 async def test_its_run_is_cancelled_before_the_gateway_has_it_and_it_is_reported(
-    memory: InMemorySaver, effects: Effects, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     runner, gateway = Runner(is_async=True), FakeGateway(FREE)
-    graph = build(gateway, effects.tools(), pay(), saver=memory)
+    graph = build(gateway, runner.tools(), pay())
     await runner.say(graph, "pay")
     gateway.approve(CALL)
     asked, finish = asyncio.Event(), gateway.finish
@@ -469,4 +443,4 @@ async def test_its_run_is_cancelled_before_the_gateway_has_it_and_it_is_reported
         return gateway.only().state is ItemState.EXECUTED
 
     await eventually(is_recorded)
-    assert effects.paid == [(10, "ada")]
+    assert runner.paid == [(10, "ada")]

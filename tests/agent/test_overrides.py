@@ -54,11 +54,9 @@ class Setting:
     keyturn: dict[str, Any]
 
 
-async def test_a_run_can_hold_a_tool_that_policy_lets_run(
-    runner: Runner, saver: Any, effects: Effects
-) -> None:
+async def test_a_run_may_hold_an_auto_tool(runner: Runner, saver: Any) -> None:
     gateway = FakeGateway(default=Tier.AUTO)
-    agent = agent_with(ApprovalMiddleware(gateway=gateway), effects, pay(), saver=saver)
+    agent = agent_with(ApprovalMiddleware(gateway=gateway), runner, pay(), saver=saver)
 
     await runner.run(agent, {"messages": ASK}, overriding(for_pay(hold=True)))
     held = len(gateway.pending())
@@ -66,16 +64,14 @@ async def test_a_run_can_hold_a_tool_that_policy_lets_run(
     await runner.resume(agent, gateway)
 
     assert held == 1
-    assert effects.paid == [(10, "ada")]
+    assert runner.paid == [(10, "ada")]
 
 
-async def test_a_run_names_its_task_for_every_tool_also_after_a_decision(
-    runner: Runner, saver: Any, effects: Effects
-) -> None:
+async def test_a_run_names_its_task_for_all_tools(runner: Runner, saver: Any) -> None:
     gateway = FakeGateway()
     replies = (pay(1, "ada", "c1"), pay(2, "bob", "c2"))
     agent = agent_with(
-        ApprovalMiddleware(gateway=gateway), effects, *replies, saver=saver
+        ApprovalMiddleware(gateway=gateway), runner, *replies, saver=saver
     )
     await runner.run(agent, {"messages": ASK}, overriding({"task": "nightly"}))
     gateway.approve(item_of(gateway, "c1").id)
@@ -109,17 +105,16 @@ def test_a_task_that_is_no_short_text_holds_every_call() -> None:
 )
 async def test_a_run_loosens_only_what_policy_marks_overridable(
     runner: Runner,
-    effects: Effects,
     tier: Tier,
     overridable: frozenset[str],
     runs: bool,  # noqa: FBT001 - a column of the table
 ) -> None:
     gateway = FakeGateway({"pay": tier}, overridable=overridable)
-    agent = agent_with(ApprovalMiddleware(gateway=gateway), effects, pay())
+    agent = agent_with(ApprovalMiddleware(gateway=gateway), runner, pay())
 
     await runner.run(agent, {"messages": ASK}, overriding(for_pay(hold=False)))
 
-    assert (effects.paid != []) is runs
+    assert (runner.paid != []) is runs
 
 
 @pytest.mark.parametrize(
@@ -127,9 +122,7 @@ async def test_a_run_loosens_only_what_policy_marks_overridable(
     [{"keyturn": for_pay(hold=True)}, Setting("C-1", for_pay(hold=True))],
     ids=["mapping", "object"],
 )
-async def test_a_wish_can_come_in_the_agents_context(
-    effects: Effects, context: object
-) -> None:
+async def test_the_context_may_have_wishes(effects: Effects, context: object) -> None:
     gateway = FakeGateway(default=Tier.AUTO)
     agent = agent_with(
         ApprovalMiddleware(gateway=gateway),
@@ -144,9 +137,7 @@ async def test_a_wish_can_come_in_the_agents_context(
     assert effects.paid == []
 
 
-async def test_a_run_can_describe_a_call_and_give_its_schema(
-    effects: Effects,
-) -> None:
+async def test_a_run_can_describe_a_call_and_give_its_schema(effects: Effects) -> None:
     gateway = FakeGateway(default=Tier.AUTO)
     agent = agent_with(
         ApprovalMiddleware(gateway=gateway), effects, pay(), context_schema=dict
@@ -167,26 +158,22 @@ async def test_a_run_can_describe_a_call_and_give_its_schema(
 
 
 @pytest.mark.parametrize("name", ["interrupt_on", "interruptOn"])
-async def test_langchains_option_in_a_run_is_refused_and_not_ignored(
-    runner: Runner, effects: Effects, name: str
-) -> None:
+async def test_langchains_option_is_refused(runner: Runner, name: str) -> None:
     gateway = FakeGateway(default=Tier.AUTO)
-    agent = agent_with(ApprovalMiddleware(gateway=gateway), effects, pay())
+    agent = agent_with(ApprovalMiddleware(gateway=gateway), runner, pay())
     config: Any = {"configurable": {"thread_id": "t", name: {"pay": True}}}
 
     with pytest.raises(ValueError, match=f"A run takes no `{name}`"):
         await runner.run(agent, {"messages": ASK}, config)
 
-    assert effects.paid == []
+    assert runner.paid == []
 
 
-async def test_a_wish_ends_with_the_next_input(
-    runner: Runner, saver: Any, effects: Effects
-) -> None:
+async def test_a_wish_ends_with_the_next_input(runner: Runner, saver: Any) -> None:
     gateway = FakeGateway(default=Tier.AUTO)
     replies = (pay(1, "ada", "c1"), AIMessage("ok"), pay(2, "bob", "c2"))
     agent = agent_with(
-        ApprovalMiddleware(gateway=gateway), effects, *replies, saver=saver
+        ApprovalMiddleware(gateway=gateway), runner, *replies, saver=saver
     )
     await runner.run(agent, {"messages": ASK}, overriding(for_pay(hold=True)))
     gateway.approve(gateway.only().id)
@@ -194,7 +181,7 @@ async def test_a_wish_ends_with_the_next_input(
 
     await runner.say(agent, "again")
 
-    assert effects.paid == [(1, "ada"), (2, "bob")]
+    assert runner.paid == [(1, "ada"), (2, "bob")]
 
 
 @pytest.mark.parametrize(
@@ -211,21 +198,17 @@ async def test_a_wish_ends_with_the_next_input(
     ],
     ids=str,
 )
-async def test_a_wish_that_cannot_be_read_holds_every_call(
-    runner: Runner, effects: Effects, overrides: object
-) -> None:
+async def test_an_unreadable_wish_holds_all(runner: Runner, overrides: object) -> None:
     gateway = FakeGateway(default=Tier.AUTO)
-    agent = agent_with(ApprovalMiddleware(gateway=gateway), effects, pay())
+    agent = agent_with(ApprovalMiddleware(gateway=gateway), runner, pay())
 
     await runner.run(agent, {"messages": ASK}, overriding(overrides))
 
-    assert effects.paid == []
+    assert runner.paid == []
     assert "are corrupt" in gateway.only().summary
 
 
-async def test_wishes_of_code_context_and_configuration_are_joined(
-    effects: Effects,
-) -> None:
+async def test_wishes_of_all_sources_are_joined(effects: Effects) -> None:
     gateway = FakeGateway(overridable=frozenset({"pay"}))
     interrupt_on: dict[str, Any] = {
         "pay": {"allowed_decisions": ["approve", "edit", "reject"]}
@@ -246,20 +229,18 @@ async def test_wishes_of_code_context_and_configuration_are_joined(
     assert effects.paid == []
 
 
-async def test_an_agent_inside_a_tool_inherits_the_wish_even_after_a_resume(
-    runner: Runner, saver: Any, effects: Effects
-) -> None:
+async def test_an_inner_agent_inherits_the_wish(runner: Runner, saver: Any) -> None:
     gateway = FakeGateway(default=Tier.AUTO)
     inner: Any = create_agent(
         scripted([pay(2, "bob", "c2")]),
-        effects.tools(),
+        runner.tools(),
         middleware=[ApprovalMiddleware("payer", gateway=gateway)],
     )
 
     delegate = delegating(runner, {"x": inner})
     outer: Any = create_agent(
         scripted([pay(1, "ada", "c1"), calling(("delegate", {"job": "x"}, "d"))]),
-        [*effects.tools(), delegate],
+        [*runner.tools(), delegate],
         middleware=[ApprovalMiddleware("boss", gateway=gateway)],
         checkpointer=saver,
     )
@@ -268,7 +249,7 @@ async def test_an_agent_inside_a_tool_inherits_the_wish_even_after_a_resume(
 
     await runner.resume(outer, gateway)
 
-    assert effects.paid == [(1, "ada")]
+    assert runner.paid == [(1, "ada")]
     assert item_of(gateway, "c2").ctx.agent == "payer"
 
 

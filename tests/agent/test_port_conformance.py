@@ -193,9 +193,7 @@ async def held(gateway: Gateway, call: Call = PAY, ref: TurnRef | None = None) -
     return Held(gateway, verdict, request)
 
 
-async def test_a_verdict_per_call_names_its_tier_arguments_and_hash(
-    backend: Backend,
-) -> None:
+async def test_a_verdict_names_tier_arguments_and_hash(backend: Backend) -> None:
     calls: list[Call] = [
         ("look_up", {"q": "ada"}, "c0"),
         PAY,
@@ -219,9 +217,7 @@ async def test_a_verdict_per_call_names_its_tier_arguments_and_hash(
     assert item.args == PAY[1]
 
 
-async def test_a_turn_that_is_submitted_again_gets_the_same_verdicts(
-    gateway: Gateway,
-) -> None:
+async def test_a_repeated_turn_gets_the_same_verdicts(gateway: Gateway) -> None:
     first = await gateway.submit(turn(PAY, PAY_BOB))
 
     again = await gateway.submit(turn(PAY, PAY_BOB))
@@ -231,9 +227,7 @@ async def test_a_turn_that_is_submitted_again_gets_the_same_verdicts(
 
 
 @pytest.mark.parametrize("by", ["a newer turn", "the agent"])
-async def test_what_waits_of_an_older_turn_is_superseded(
-    gateway: Gateway, by: str
-) -> None:
+async def test_an_older_turn_is_superseded(gateway: Gateway, by: str) -> None:
     old = await held(gateway)
 
     if by == "a newer turn":
@@ -276,9 +270,7 @@ async def test_an_approved_call_is_not_claimed_as_another_one(
     assert isinstance(await call.claim(), Claimed)
 
 
-async def test_an_approved_call_is_claimed_once_with_what_was_approved(
-    backend: Backend, gateway: Gateway
-) -> None:
+async def test_an_approved_call_claims_once(backend: Backend, gateway: Gateway) -> None:
     call = await held(gateway)
     await backend.decide(call.id, Approve())
 
@@ -294,9 +286,7 @@ async def test_an_approved_call_is_claimed_once_with_what_was_approved(
     assert second.retry_after_s > 0
 
 
-async def test_only_the_holder_of_a_claim_keeps_and_ends_it(
-    backend: Backend, gateway: Gateway
-) -> None:
+async def test_only_its_holder_ends_a_claim(backend: Backend, gateway: Gateway) -> None:
     call = await held(gateway)
     await backend.decide(call.id, Approve())
     fence = (await call.run()).fence

@@ -6,7 +6,6 @@ from collections.abc import AsyncGenerator
 from typing import Any
 
 import pytest
-from langgraph.checkpoint.memory import InMemorySaver
 
 from keyturn.agent import current_receipt, receipt_meta
 from keyturn.gateway.approvals.decisions import Approve
@@ -30,7 +29,7 @@ from keyturn.gateway.protocol.wire import (
 from keyturn.gateway.remote.program import RemoteKeyturn
 from keyturn.gateway.store.store import Store
 from keyturn.gateway.trust.key_folder import Role, SigningKey
-from tests.agent.agent_runner import FREE, Effects, Runner, build
+from tests.agent.agent_runner import FREE, Runner, build
 from tests.agent.agent_runner import pay as pay_turn
 from tests.agent.fake_gateway import FakeGateway
 from tests.api.api_stack import ApiStack, serving
@@ -39,14 +38,12 @@ from tests.service.harness import ANA, ServiceHarness, claim_of
 OTHER = SigningKey.from_seed("keyturn/gateway", bytes(range(32)))
 
 
-async def test_a_tool_sees_the_receipt_of_its_call_and_of_no_other(
-    runner: Runner, memory: InMemorySaver, effects: Effects
-) -> None:
+async def test_a_tool_sees_the_receipt_of_its_call_only(runner: Runner) -> None:
     gateway = FakeGateway(FREE)
     gateway.tamper = lambda claimed: claimed.with_(receipt="signed")
     seen: list[object] = []
-    effects.inside = lambda: seen.append((current_receipt(), receipt_meta()))
-    graph = build(gateway, effects.tools(), pay_turn(), saver=memory)
+    runner.inside = lambda: seen.append((current_receipt(), receipt_meta()))
+    graph = build(gateway, runner.tools(), pay_turn())
 
     await runner.say(graph, "pay")
     gateway.approve("ap0.0")
@@ -162,9 +159,7 @@ async def test_a_program_that_knows_the_gateways_key_takes_no_other(
     await plain.aclose()
 
 
-def test_keys_of_a_gateway_are_for_one_at_a_url(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_keys_are_for_gateways_at_a_url(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(http_gateway.URL_VARIABLE, raising=False)
     for given in (None, FakeGateway(FREE)):
         with pytest.raises(

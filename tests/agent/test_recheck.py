@@ -68,10 +68,8 @@ async def asked(runner: Runner, memory: InMemorySaver, bank: Bank) -> Any:
     return graph, gateway
 
 
-async def test_in_the_same_state_it_runs(
-    runner: Runner, memory: InMemorySaver, bank: Bank
-) -> None:
-    graph, gateway = await asked(runner, memory, bank)
+async def test_in_the_same_state_it_runs(runner: Runner, bank: Bank) -> None:
+    graph, gateway = await asked(runner, runner.memory, bank)
     item = gateway.only()
     gateway.approve(item.id)
 
@@ -83,10 +81,8 @@ async def test_in_the_same_state_it_runs(
     assert bank.read == [ASKED, ASKED]
 
 
-async def test_in_another_state_it_waits_for_people_and_then_runs_once(
-    runner: Runner, memory: InMemorySaver, bank: Bank
-) -> None:
-    graph, gateway = await asked(runner, memory, bank)
+async def test_another_state_waits_for_people(runner: Runner, bank: Bank) -> None:
+    graph, gateway = await asked(runner, runner.memory, bank)
     before = gateway.only()
     gateway.approve(before.id)
     answers = await runner.answers(graph, gateway)
@@ -104,10 +100,8 @@ async def test_in_another_state_it_waits_for_people_and_then_runs_once(
     assert bank.paid == [10]
 
 
-async def test_an_edited_call_is_compared_with_the_arguments_that_run(
-    runner: Runner, memory: InMemorySaver, bank: Bank
-) -> None:
-    graph, gateway = await asked(runner, memory, bank)
+async def test_an_edit_compares_what_runs(runner: Runner, bank: Bank) -> None:
+    graph, gateway = await asked(runner, runner.memory, bank)
     item_id = gateway.only().id
     gateway.edit(item_id, {"amount": 5, "to": "bob"}, "half, and to Bob")
     answers = await runner.answers(graph, gateway)
@@ -124,9 +118,9 @@ async def test_an_edited_call_is_compared_with_the_arguments_that_run(
 
 @pytest.mark.parametrize("fault", ["raises", "no JSON", "too large"])
 async def test_a_recheck_that_fails_at_the_claim_lets_nothing_run_and_loses_nothing(
-    runner: Runner, memory: InMemorySaver, bank: Bank, fault: str
+    runner: Runner, bank: Bank, fault: str
 ) -> None:
-    graph, gateway = await asked(runner, memory, bank)
+    graph, gateway = await asked(runner, runner.memory, bank)
     gateway.approve(gateway.only().id)
     answers = await runner.answers(graph, gateway)
     break_(bank, fault)
@@ -143,11 +137,11 @@ async def test_a_recheck_that_fails_at_the_claim_lets_nothing_run_and_loses_noth
 
 @pytest.mark.parametrize("fault", ["raises", "no JSON", "too large"])
 async def test_a_recheck_that_fails_at_the_request_asks_nobody(
-    runner: Runner, memory: InMemorySaver, bank: Bank, fault: str
+    runner: Runner, bank: Bank, fault: str
 ) -> None:
     break_(bank, fault)
     gateway = FakeGateway()
-    graph = build(gateway, bank.tools(), pay(), saver=memory)
+    graph = build(gateway, bank.tools(), pay())
 
     state = await runner.say(graph, "pay ada")
 
@@ -156,10 +150,10 @@ async def test_a_recheck_that_fails_at_the_request_asks_nobody(
 
 
 async def test_a_recheck_that_hangs_counts_as_failed(
-    runner: Runner, memory: InMemorySaver, monkeypatch: pytest.MonkeyPatch
+    runner: Runner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bank = Bank()
-    graph, gateway = await asked(runner, memory, bank)
+    graph, gateway = await asked(runner, runner.memory, bank)
     gateway.approve(gateway.only().id)
     answers = await runner.answers(graph, gateway)
     ends = threading.Event()
@@ -178,15 +172,13 @@ async def test_a_recheck_that_hangs_counts_as_failed(
     assert gateway.only().state is ItemState.AUTHORIZED
 
 
-async def test_a_call_from_before_its_tool_had_a_recheck_does_not_run(
-    runner: Runner, memory: InMemorySaver
-) -> None:
+async def test_a_call_older_than_its_recheck_does_not_run(runner: Runner) -> None:
     gateway, bank = FakeGateway(), Bank()
     [plain] = bank.tools()
-    graph = build(gateway, [without_recheck(plain)], pay(), saver=memory)
+    graph = build(gateway, [without_recheck(plain)], pay(), saver=runner.memory)
     await runner.say(graph, "pay ada")
     gateway.approve(gateway.only().id)
-    newer = build(gateway, bank.tools(), pay(), saver=memory)
+    newer = build(gateway, bank.tools(), pay(), saver=runner.memory)
 
     state = await runner.resume(newer, gateway)
 
@@ -194,14 +186,12 @@ async def test_a_call_from_before_its_tool_had_a_recheck_does_not_run(
     assert results(state)[0].text == texts.STATE_MISSING
 
 
-async def test_a_call_with_a_state_does_not_run_where_its_tool_has_no_recheck(
-    runner: Runner, memory: InMemorySaver
-) -> None:
+async def test_a_call_with_a_state_needs_a_recheck_to_run(runner: Runner) -> None:
     bank = Bank()
-    _, gateway = await asked(runner, memory, bank)
+    _, gateway = await asked(runner, runner.memory, bank)
     gateway.approve(gateway.only().id)
     [plain] = bank.tools()
-    older = build(gateway, [without_recheck(plain)], pay(), saver=memory)
+    older = build(gateway, [without_recheck(plain)], pay(), saver=runner.memory)
 
     with pytest.raises(StateUnknown, match="has no recheck here"):
         await runner.resume(older, gateway)
@@ -210,9 +200,7 @@ async def test_a_call_with_a_state_does_not_run_where_its_tool_has_no_recheck(
 
 
 @pytest.mark.parametrize("now", [None, 7])
-async def test_a_state_of_null_is_a_state_too(
-    runner: Runner, memory: InMemorySaver, now: int | None
-) -> None:
+async def test_a_state_of_null_is_a_state_too(runner: Runner, now: int | None) -> None:
     shipped: list[str] = []
     rows = [None, now]
 
@@ -227,7 +215,7 @@ async def test_a_state_of_null_is_a_state_too(
 
     gateway = FakeGateway()
     call = calling(("ship", {"order": "o1"}, "c1"))
-    graph = build(gateway, [guarded(ship, recheck=recheck)], call, saver=memory)
+    graph = build(gateway, [guarded(ship, recheck=recheck)], call)
     await runner.say(graph, "ship it")
     gateway.approve(gateway.only().id)
     answers = await runner.answers(graph, gateway)
@@ -238,16 +226,14 @@ async def test_a_state_of_null_is_a_state_too(
     assert gateway.only().is_pending is (now is not None)
 
 
-async def test_a_step_of_a_plain_node_depends_on_its_state_too(
-    runner: Runner, memory: InMemorySaver, bank: Bank
-) -> None:
+async def test_a_plain_nodes_step_has_a_state_too(runner: Runner, bank: Bank) -> None:
     def pay(amount: float, to: str) -> str:
         bank.paid.append(amount)
         return f"paid {to}"
 
     gateway = FakeGateway()
     options: Any = {"gateway": gateway, "recheck": recheck_of(bank.tools()[0])}
-    graph = step_graph(runner, memory, "pay", ASKED, run=pay, **options)
+    graph = step_graph(runner, runner.memory, "pay", ASKED, run=pay, **options)
     break_(bank, "raises")
     unread = (await runner.run(graph, GO))["outcome"]
     assert (unread.message, gateway.items) == (texts.STATE_UNREADABLE, {})

@@ -10,7 +10,6 @@ from deepagents.middleware.patch_tool_calls import PatchToolCallsMiddleware
 from langchain.agents.middleware import AgentMiddleware, AgentState
 from langchain_core.messages import AIMessage, ToolMessage
 from langchain_core.tools import tool
-from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command
 
 from keyturn.agent import guarded, turns
@@ -25,7 +24,6 @@ from tests.agent.agent_runner import (
     CONFIG,
     FREE,
     STRICT,
-    Effects,
     Runner,
     build,
     by_call,
@@ -47,12 +45,11 @@ TURN = calling(
 async def _cut_off(
     runner: Runner,
     saver: Any,
-    effects: Effects,
     before: Sequence[AgentMiddleware[Any, Any, Any]] = (),
 ) -> tuple[FakeGateway, Any, ScriptedModel]:
     gateway = FakeGateway(FREE)
     model = scripted([TURN])
-    graph = build(gateway, effects.tools(), saver=saver, model=model, before=before)
+    graph = build(gateway, runner.tools(), saver=saver, model=model, before=before)
     await runner.say(graph, "pay them")
     gateway.edit(item_of(gateway, "edited").id, {"amount": 0.5, "to": "ada"}, "less")
     gateway.reject(item_of(gateway, "rejected").id, "not bob")
@@ -64,10 +61,10 @@ async def _cut_off(
 @pytest.mark.slow
 @pytest.mark.parametrize("beside", ["alone", "deepagents"])
 async def test_results_are_put_back_and_the_rest_is_superseded(
-    runner: Runner, saver: Any, effects: Effects, beside: str
+    runner: Runner, saver: Any, beside: str
 ) -> None:
     before = [PatchToolCallsMiddleware()] if beside == "deepagents" else []
-    gateway, graph, model = await _cut_off(runner, saver, effects, before)
+    gateway, graph, model = await _cut_off(runner, saver, before)
 
     end = await runner.say(graph, "stop, what did you do?")
 
@@ -83,17 +80,15 @@ async def test_results_are_put_back_and_the_rest_is_superseded(
     lost = "may have run" if beside == "alone" else "no result was recorded"
     assert lost in told["free"].text
     assert item_of(gateway, "waiting").state is ItemState.SUPERSEDED
-    assert effects.paid == [(0.5, "ada")]
+    assert runner.paid == [(0.5, "ada")]
     for provider, payload in providers.payloads(model.seen[-1]).items():
         assert providers.problems(provider, payload) == []
         text = "\n".join(providers.texts(payload))
         assert text.count("[keyturn:edited]") == 1
 
 
-async def test_a_whole_history_is_left_alone_and_nobody_is_asked(
-    runner: Runner, memory: InMemorySaver, effects: Effects
-) -> None:
-    gateway, graph = await paused(runner, memory, effects)
+async def test_a_whole_history_is_left_alone(runner: Runner) -> None:
+    gateway, graph = await paused(runner, runner.memory)
     gateway.approve("ap0.0")
     before = (await runner.resume(graph, gateway))["messages"]
 
@@ -103,10 +98,8 @@ async def test_a_whole_history_is_left_alone_and_nobody_is_asked(
     assert gateway.calls["outcomes"] == 0
 
 
-async def test_a_turn_cut_off_while_a_tool_was_running_is_said_to_be_unknown(
-    runner: Runner, memory: InMemorySaver, effects: Effects
-) -> None:
-    gateway, graph = await paused(runner, memory, effects)
+async def test_a_call_cut_off_while_running_is_unknown(runner: Runner) -> None:
+    gateway, graph = await paused(runner, runner.memory)
     gateway.approve("ap0.0")
     gateway.end("ap0.0", Transition.CLAIM)
 
@@ -128,9 +121,7 @@ class _Pages(AgentMiddleware[Any, Any, Any]):
     state_schema = _Notebook
 
 
-async def test_what_a_tool_wrote_to_the_state_is_put_back_too(
-    runner: Runner, memory: InMemorySaver
-) -> None:
+async def test_what_a_tool_wrote_to_the_state_is_put_back_too(runner: Runner) -> None:
     @guarded
     @tool
     def write(page: str) -> Any:
@@ -140,7 +131,7 @@ async def test_what_a_tool_wrote_to_the_state_is_put_back_too(
 
     gateway = FakeGateway()
     turn = calling(*[("write", {"page": name}, name) for name in ("a", "b", "c")])
-    graph = build(gateway, [write], turn, saver=memory, before=[_Pages()])
+    graph = build(gateway, [write], turn, before=[_Pages()])
     await runner.say(graph, "write")
     gateway.approve(item_of(gateway, "a").id)
     gateway.approve(item_of(gateway, "b").id)
@@ -163,10 +154,10 @@ DONE = AIMessage("done")
 
 @pytest.mark.parametrize("is_down", [False, True])
 async def test_what_a_program_answered_itself_waits_for_nobody_and_runs_never(
-    runner: Runner, memory: InMemorySaver, effects: Effects, *, is_down: bool
+    runner: Runner, *, is_down: bool
 ) -> None:
     gateway = FakeGateway(FREE)
-    graph = build(gateway, effects.tools(), pay(), DONE, saver=memory)
+    graph = build(gateway, runner.tools(), pay(), DONE)
     await runner.say(graph, "pay")
     mine = ToolMessage("I paid it myself", name="pay", tool_call_id="c1")
     await graph.aupdate_state(CONFIG, {"messages": [mine]}, as_node="tools")
@@ -178,21 +169,19 @@ async def test_what_a_program_answered_itself_waits_for_nobody_and_runs_never(
     assert end["messages"][-1].text == "done"
     is_over = item_of(gateway, "c1").state is ItemState.SUPERSEDED
     assert is_over is not is_down
-    assert effects.paid == []
+    assert runner.paid == []
 
 
-async def test_a_call_that_people_decided_is_not_asked_about_again(
-    runner: Runner, memory: InMemorySaver, effects: Effects
-) -> None:
+async def test_a_decided_call_is_not_asked_about_again(runner: Runner) -> None:
     gateway = FakeGateway(FREE)
-    graph = build(gateway, effects.tools(), BOTH, DONE, saver=memory)
+    graph = build(gateway, runner.tools(), BOTH, DONE)
     await runner.say(graph, "pay")
     gateway.approve("ap0.0")
     gateway.down.add("supersede")
 
     await runner.resume(graph, gateway)
 
-    assert effects.paid == [(1, "ada")]
+    assert runner.paid == [(1, "ada")]
     assert item_of(gateway, "c1").state is ItemState.EXECUTED
 
 
@@ -214,24 +203,20 @@ class Losing(FakeGateway):
         return verdicts
 
 
-async def test_a_call_whose_card_stayed_is_told_not_to_have_run_and_never_runs(
-    runner: Runner, memory: InMemorySaver, effects: Effects
-) -> None:
+async def test_a_call_whose_card_stayed_never_runs(runner: Runner) -> None:
     gateway = Losing(FREE)
-    graph = build(gateway, effects.tools(), pay(), saver=memory)
+    graph = build(gateway, runner.tools(), pay())
 
     end = await runner.say(graph, "pay")
 
     assert by_call(end)["c1"].text == turns.UNREACHABLE
     gateway.approve(gateway.only().id)
     await runner.say(graph, "and now?")
-    assert effects.paid == []
+    assert runner.paid == []
 
 
-async def test_of_calls_whose_ends_cannot_be_asked_it_is_said_that_they_may_have_run(
-    runner: Runner, memory: InMemorySaver, effects: Effects
-) -> None:
-    gateway, graph = await paused(runner, memory, effects)
+async def test_calls_of_an_unknown_end_may_have_run(runner: Runner) -> None:
+    gateway, graph = await paused(runner, runner.memory)
     gateway.down.add("supersede")
 
     end = await runner.say(graph, "hurry")

@@ -38,7 +38,6 @@ from tests.agent.agent_runner import (
     CONFIG,
     GO,
     STRICT,
-    Effects,
     Killed,
     Runner,
     Step,
@@ -55,7 +54,6 @@ SCHEMA: Any = {
 
 def _graph(
     runner: Runner,
-    effects: Effects,
     saver: Any,
     gateway: FakeGateway | None,
     amount: float = 5,
@@ -63,9 +61,9 @@ def _graph(
     """Return a graph of one step that wires money."""
 
     def wire(**args: Any) -> Any:
-        effects.keys.append(grant().idempotency_key)
-        effects.paid.append((args["amount"], args["to"]))
-        effects.inside()
+        runner.keys.append(grant().idempotency_key)
+        runner.paid.append((args["amount"], args["to"]))
+        runner.inside()
         return f"wired {args['amount']}"
 
     options: Any = {"agent": "bank", "schema": SCHEMA, "gateway": gateway}
@@ -73,49 +71,41 @@ def _graph(
     return step_graph(runner, saver, "wire", given, run=wire, **options)
 
 
-async def _waiting(
-    runner: Runner, effects: Effects, saver: Any
-) -> tuple[FakeGateway, Any]:
+async def _waiting(runner: Runner, saver: Any) -> tuple[FakeGateway, Any]:
     """Return a graph whose step waits for people, and its gateway."""
     gateway = FakeGateway()
-    graph = _graph(runner, effects, saver, gateway)
+    graph = _graph(runner, saver, gateway)
     await runner.run(graph, GO)
     return gateway, graph
 
 
-async def test_an_approved_step_runs_once_with_what_was_approved(
-    runner: Runner, memory: InMemorySaver, effects: Effects
-) -> None:
-    gateway, graph = await _waiting(runner, effects, memory)
-    paused = list(effects.paid)
+async def test_an_approved_step_runs_once_as_approved(runner: Runner) -> None:
+    gateway, graph = await _waiting(runner, runner.memory)
+    paused = list(runner.paid)
     gateway.approve("ap0.0")
 
     end = await runner.resume(graph, gateway)
 
     assert paused == []
-    assert effects.paid == [(5, "ada")]
+    assert runner.paid == [(5, "ada")]
     assert end["outcome"] == Approved("wired 5", ARGS)
     assert gateway.only().state is ItemState.EXECUTED
 
 
-async def test_an_edited_step_runs_with_the_edit_and_says_so(
-    runner: Runner, memory: InMemorySaver, effects: Effects
-) -> None:
-    gateway, graph = await _waiting(runner, effects, memory)
+async def test_an_edited_step_runs_with_the_edit_and_says_so(runner: Runner) -> None:
+    gateway, graph = await _waiting(runner, runner.memory)
     gateway.edit("ap0.0", {"amount": 2, "to": "ada"}, "less")
 
     end = await runner.resume(graph, gateway)
 
     outcome = end["outcome"]
-    assert effects.paid == [(2, "ada")]
+    assert runner.paid == [(2, "ada")]
     assert outcome.args == {"amount": 2, "to": "ada"}
     assert outcome.edit == told_edit(gateway.only())
 
 
-async def test_a_step_that_nobody_approved_says_why(
-    runner: Runner, memory: InMemorySaver, effects: Effects
-) -> None:
-    gateway, graph = await _waiting(runner, effects, memory)
+async def test_a_step_that_nobody_approved_says_why(runner: Runner) -> None:
+    gateway, graph = await _waiting(runner, runner.memory)
     gateway.reject("ap0.0", "no")
     rejected = (await runner.resume(graph, gateway))["outcome"]
     await runner.run(graph, GO)
@@ -124,39 +114,37 @@ async def test_a_step_that_nobody_approved_says_why(
 
     expired = (await runner.resume(graph, gateway))["outcome"]
 
-    assert effects.paid == []
+    assert runner.paid == []
     assert (rejected.kind, expired.kind) == ("reject", "expired")
     assert '"no"' in rejected.message
     assert "in time" in expired.message
 
 
 @pytest.mark.parametrize("tier", [Tier.AUTO, Tier.DENY])
-async def test_policy_decides_alone_where_it_can(
-    runner: Runner, memory: InMemorySaver, effects: Effects, tier: Tier
-) -> None:
-    graph = _graph(runner, effects, memory, FakeGateway({"wire": tier}))
+async def test_policy_decides_alone_where_it_can(runner: Runner, tier: Tier) -> None:
+    graph = _graph(runner, runner.memory, FakeGateway({"wire": tier}))
 
     end = await runner.run(graph, GO)
 
     if tier is Tier.AUTO:
         assert end["outcome"] == Approved("wired 5", ARGS)
-        assert effects.keys[0].startswith("sha256:")
+        assert runner.keys[0].startswith("sha256:")
     else:
         assert end["outcome"] == NotApproved("deny", "Policy forbids it.")
-        assert effects.paid == []
+        assert runner.paid == []
 
 
 @pytest.mark.parametrize("kind", [ValueError, SystemExit, asyncio.CancelledError])
 async def test_a_step_that_failed_is_said_to_be_unsure(
-    runner: Runner, memory: InMemorySaver, effects: Effects, kind: type[BaseException]
+    runner: Runner, kind: type[BaseException]
 ) -> None:
-    gateway, graph = await _waiting(runner, effects, memory)
+    gateway, graph = await _waiting(runner, runner.memory)
     gateway.approve("ap0.0")
 
     def fail() -> None:
         raise kind("no line to the bank")
 
-    effects.inside = fail
+    runner.inside = fail
     end = await runner.resume(graph, gateway)
 
     assert isinstance(end["outcome"], Unsure)
@@ -165,17 +153,15 @@ async def test_a_step_that_failed_is_said_to_be_unsure(
 
 
 @pytest.mark.parametrize("finding", ["executed", "skip"])
-async def test_a_step_in_doubt_is_reconciled_by_a_person(
-    runner: Runner, memory: InMemorySaver, effects: Effects, finding: str
-) -> None:
-    gateway, graph = await _waiting(runner, effects, memory)
+async def test_a_person_reconciles_a_step(runner: Runner, finding: str) -> None:
+    gateway, graph = await _waiting(runner, runner.memory)
     gateway.approve("ap0.0")
     answers = await runner.answers(graph, gateway)
 
     def die() -> None:
         raise Killed
 
-    effects.inside = die
+    runner.inside = die
     with pytest.raises(Killed):
         await runner.run(graph, Command(resume=answers), STRICT)
     gateway.lose_owner("ap0.0")
@@ -185,17 +171,15 @@ async def test_a_step_in_doubt_is_reconciled_by_a_person(
 
     end = await runner.run(graph, Command(resume={pause.id: found}), STRICT)
 
-    assert len(effects.paid) == 1
+    assert len(runner.paid) == 1
     assert isinstance(end["outcome"], Unsure)
 
 
-async def test_steps_of_a_fan_out_wait_apart(
-    memory: InMemorySaver, effects: Effects
-) -> None:
+async def test_steps_of_a_fan_out_wait_apart() -> None:
     runner, gateway = Runner(is_async=True), FakeGateway()
 
     async def wire(amount: float) -> None:
-        effects.paid.append((amount, "x"))
+        runner.paid.append((amount, "x"))
 
     async def node(given: Step) -> dict[str, Any]:
         args = {"amount": given["outcome"]}
@@ -208,7 +192,7 @@ async def test_steps_of_a_fan_out_wait_apart(
     builder: Any = StateGraph(Step)
     builder.add_node("bank", node)
     builder.add_conditional_edges(START, fan_out)
-    graph = builder.compile(checkpointer=memory)
+    graph = builder.compile(checkpointer=runner.memory)
     await runner.run(graph, GO)
     waiting = [item.state for item in gateway.items.values()]
     for item in gateway.pending():
@@ -216,46 +200,40 @@ async def test_steps_of_a_fan_out_wait_apart(
         await runner.resume(graph, gateway)
 
     assert waiting == [ItemState.PENDING] * 3
-    assert sorted(effects.paid) == [(1, "x"), (2, "x"), (3, "x")]
+    assert sorted(runner.paid) == [(1, "x"), (2, "x"), (3, "x")]
     assert len(gateway.items) == 3
 
 
-async def test_a_gateway_that_does_not_answer_stops_the_node_before_it_runs(
-    runner: Runner, memory: InMemorySaver, effects: Effects
-) -> None:
+async def test_an_absent_gateway_stops_the_node(runner: Runner) -> None:
     gateway = FakeGateway()
     gateway.down.add("submit")
-    graph = _graph(runner, effects, memory, gateway)
+    graph = _graph(runner, runner.memory, gateway)
 
     with pytest.raises(ThreadUnavailable, match="'wire'"):
         await runner.run(graph, GO)
 
-    assert effects.paid == []
+    assert runner.paid == []
 
 
-async def test_a_step_without_gateway_thread_or_json_is_refused(
-    runner: Runner, memory: InMemorySaver, effects: Effects
-) -> None:
-    without_gateway = _graph(runner, effects, memory, None)
-    without_thread = _graph(runner, effects, None, FakeGateway())
+async def test_a_step_without_gateway_thread_or_json_is_refused(runner: Runner) -> None:
+    without_gateway = _graph(runner, runner.memory, None)
+    without_thread = _graph(runner, None, FakeGateway())
 
     with pytest.raises(NotAllowed, match="No approval gateway"):
         await runner.run(without_gateway, GO)
     with pytest.raises(NotAllowed, match="thread_id"):
         await runner.run(without_thread, GO, {})
-    endless = _graph(runner, effects, memory, FakeGateway(), amount=math.inf)
+    endless = _graph(runner, runner.memory, FakeGateway(), amount=math.inf)
     with pytest.raises(BadJson):
         await runner.run(endless, GO)
 
-    assert effects.paid == []
+    assert runner.paid == []
 
 
 @pytest.mark.parametrize("fault", ["forbid submit", "forbid claim"])
-async def test_a_step_that_the_gateway_forbids_is_not_approved(
-    runner: Runner, memory: InMemorySaver, effects: Effects, fault: str
-) -> None:
+async def test_a_forbidden_step_is_not_approved(runner: Runner, fault: str) -> None:
     gateway = FakeGateway()
-    graph = _graph(runner, effects, memory, gateway)
+    graph = _graph(runner, runner.memory, gateway)
     if fault == "forbid claim":
         await runner.run(graph, GO)
         gateway.approve("ap0.0")
@@ -270,26 +248,22 @@ async def test_a_step_that_the_gateway_forbids_is_not_approved(
     assert isinstance(end["outcome"], NotApproved)
     assert end["outcome"].kind == "deny"
     assert "not allowed" in end["outcome"].message
-    assert effects.paid == []
+    assert runner.paid == []
 
 
-async def test_a_step_whose_arguments_change_while_it_waits_does_not_run(
-    runner: Runner, memory: InMemorySaver, effects: Effects
-) -> None:
-    gateway, graph = await _waiting(runner, effects, memory)
+async def test_a_step_changed_while_waiting_does_not_run(runner: Runner) -> None:
+    gateway, graph = await _waiting(runner, runner.memory)
     ((key, (turn, verdicts)),) = gateway.turns.items()
     gateway.turns[key] = (turn, (verdicts[0].with_(args_hash="sha256:other"),))
     gateway.approve("ap0.0")
 
     end = await runner.resume(graph, gateway)
 
-    assert effects.paid == []
+    assert runner.paid == []
     assert "not cleared" in end["outcome"].message
 
 
-async def test_a_result_that_is_not_plain_is_given_once_and_then_said_to_be_lost(
-    memory: InMemorySaver,
-) -> None:
+async def test_a_result_that_is_not_plain_is_given_once() -> None:
     runner = Runner(is_async=True)
     gateway = FakeGateway()
     outcomes: list[Any] = []
@@ -306,7 +280,7 @@ async def test_a_result_that_is_not_plain_is_given_once_and_then_said_to_be_lost
     builder: Any = StateGraph(Step)
     builder.add_node("bank", node)
     builder.add_edge(START, "bank")
-    graph = builder.compile(checkpointer=memory)
+    graph = builder.compile(checkpointer=runner.memory)
     await runner.run(graph, GO)
     gateway.approve("ap0.0")
     answers = await runner.answers(graph, gateway)
@@ -320,14 +294,12 @@ async def test_a_result_that_is_not_plain_is_given_once_and_then_said_to_be_lost
     assert "took effect" in outcomes[1].message
 
 
-async def test_a_function_with_another_signature_is_refused_before_anybody_is_asked(
-    runner: Runner, memory: InMemorySaver
-) -> None:
+async def test_a_function_of_another_signature_is_refused(runner: Runner) -> None:
     def wire(to: str, total: int) -> str:
         return f"{to}{total}"
 
     gateway = FakeGateway()
-    graph = step_graph(runner, memory, "wire", ARGS, run=wire, gateway=gateway)
+    graph = step_graph(runner, runner.memory, "wire", ARGS, run=wire, gateway=gateway)
 
     with pytest.raises(BadStep, match=r"wire.*not submitted.*'total'"):
         await runner.run(graph, GO)
@@ -335,15 +307,13 @@ async def test_a_function_with_another_signature_is_refused_before_anybody_is_as
     assert not gateway.turns
 
 
-async def test_a_coroutine_function_in_a_synchronous_step_is_refused(
-    memory: InMemorySaver,
-) -> None:
+async def test_a_coroutine_function_in_a_synchronous_step_is_refused() -> None:
     async def wire(to: str, amount: int) -> str:
         return f"{to}{amount}"
 
     gateway = FakeGateway()
     runner = Runner(is_async=False)
-    graph = step_graph(runner, memory, "wire", ARGS, run=wire, gateway=gateway)
+    graph = step_graph(runner, runner.memory, "wire", ARGS, run=wire, gateway=gateway)
 
     with pytest.raises(BadStep, match="await arequire_approval"):
         await runner.run(graph, GO)
@@ -358,12 +328,10 @@ def book(
     return f"{seats} on {day:%d %B}{'' if key else '!'}"
 
 
-async def test_what_is_approved_is_what_the_function_reads(
-    runner: Runner, memory: InMemorySaver
-) -> None:
+async def test_what_is_approved_is_what_the_function_reads(runner: Runner) -> None:
     gateway = FakeGateway()
     args = {"day": "2026-01-02", "seats": "03"}
-    graph = step_graph(runner, memory, "book", args, run=book, gateway=gateway)
+    graph = step_graph(runner, runner.memory, "book", args, run=book, gateway=gateway)
 
     await runner.run(graph, GO)
     item = gateway.only()
@@ -374,12 +342,10 @@ async def test_what_is_approved_is_what_the_function_reads(
     assert end["outcome"] == Approved("3 on 02 January", item.args)
 
 
-async def test_arguments_that_do_not_fit_are_refused_before_anybody_is_asked(
-    runner: Runner, memory: InMemorySaver
-) -> None:
+async def test_arguments_that_do_not_fit_are_refused(runner: Runner) -> None:
     gateway = FakeGateway()
     args = {"day": "soon", "seats": 3}
-    graph = step_graph(runner, memory, "book", args, run=book, gateway=gateway)
+    graph = step_graph(runner, runner.memory, "book", args, run=book, gateway=gateway)
 
     with pytest.raises(BadStep, match="was not submitted: day: Input should be"):
         await runner.run(graph, GO)

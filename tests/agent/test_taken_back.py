@@ -48,10 +48,8 @@ async def went_back(
 
 
 @pytest.mark.parametrize("times", [1, 3])
-async def test_it_is_asked_again_and_runs_once(
-    runner: Runner, memory: InMemorySaver, times: int
-) -> None:
-    graph, gateway, effects, item_id = await went_back(runner, memory, times)
+async def test_it_is_asked_again_and_runs_once(runner: Runner, times: int) -> None:
+    graph, gateway, effects, item_id = await went_back(runner, runner.memory, times)
     snapshot = await runner.state(graph)
     [asked] = snapshot.interrupts
     assert asked.value["item_id"] == item_id
@@ -86,12 +84,11 @@ def expired(gateway: FakeGateway) -> None:
 )
 async def test_the_second_decision_counts(
     runner: Runner,
-    memory: InMemorySaver,
     end: Callable[[FakeGateway], None],
     paid: list[tuple[float, str]],
     told: str,
 ) -> None:
-    graph, gateway, effects, _ = await went_back(runner, memory)
+    graph, gateway, effects, _ = await went_back(runner, runner.memory)
 
     end(gateway)
     state = await runner.resume(graph, gateway)
@@ -100,9 +97,7 @@ async def test_the_second_decision_counts(
     assert told in results(state)[0].text
 
 
-async def test_a_tool_that_paused_is_given_its_own_answer_after_it_went_back(
-    runner: Runner, memory: InMemorySaver
-) -> None:
+async def test_a_paused_tool_gets_its_own_answer(runner: Runner) -> None:
     """The tool's question and ours share a task: each gets its own answer."""
     gateway, said = FakeGateway(), list[str]()
 
@@ -112,8 +107,7 @@ async def test_a_tool_that_paused_is_given_its_own_answer_after_it_went_back(
         said.append(str(interrupt(f"how many {what}?")))
         return f"ordered {said[-1]} {what}"
 
-    graph = build(gateway, [order], calling(("order", {"what": "pens"}, "c1")),
-                  saver=memory)  # fmt: skip
+    graph = build(gateway, [order], calling(("order", {"what": "pens"}, "c1")))
     await runner.say(graph, "order pens")
     item_id = gateway.only().id
     gateway.approve(item_id)
@@ -135,12 +129,12 @@ async def test_a_tool_that_paused_is_given_its_own_answer_after_it_went_back(
 
 
 async def test_a_cleared_call_that_the_policy_takes_back_says_so(
-    runner: Runner, memory: InMemorySaver, monkeypatch: pytest.MonkeyPatch
+    runner: Runner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The thread rests before its tools, and goes on under another policy."""
     monkeypatch.setattr(calls, "CACHE_AGE_S", 0.0)
     gateway, effects = FakeGateway({"pay": Tier.AUTO}), Effects()
-    graph = build(gateway, effects.tools(), pay(), saver=memory)
+    graph = build(gateway, effects.tools(), pay())
     graph.interrupt_before_nodes = ["tools"]
     await runner.say(graph, "pay ada")
     [(key, (turn, verdicts))] = gateway.turns.items()
@@ -159,9 +153,7 @@ async def mail(to: str) -> str:
     return f"mailed {to}"
 
 
-async def test_a_call_cut_off_by_another_is_asked_about_and_not_stuck(
-    memory: InMemorySaver,
-) -> None:
+async def test_a_call_cut_off_by_another_is_asked_about_and_not_stuck() -> None:
     """One call cannot go on, LangGraph cancels the other one in the middle of it."""
     runner, gateway, begun = Runner(is_async=True), FakeGateway(), asyncio.Event()
 
@@ -180,7 +172,6 @@ async def test_a_call_cut_off_by_another_is_asked_about_and_not_stuck(
         gateway,
         [pay, mail],
         calling(("pay", {"amount": 1}, "c1"), ("mail", {"to": "ada"}, "c2")),
-        saver=memory,
     )
     await runner.say(graph, "pay")
     paying, mailing = (item_of(gateway, each).id for each in ("c1", "c2"))
@@ -202,7 +193,7 @@ async def test_a_call_cut_off_by_another_is_asked_about_and_not_stuck(
     assert "took effect" in by_call(end)["c1"].text
 
 
-async def test_an_outage_of_one_call_cuts_off_no_other(memory: InMemorySaver) -> None:
+async def test_an_outage_of_one_call_cuts_off_no_other() -> None:
     runner, gateway, is_away = Runner(is_async=True), FakeGateway(), asyncio.Event()
     paid: list[float] = []
 
@@ -222,7 +213,6 @@ async def test_an_outage_of_one_call_cuts_off_no_other(memory: InMemorySaver) ->
         gateway,
         [pay, mail],
         calling(("pay", {"amount": 1}, "c1"), ("mail", {"to": "ada"}, "c2")),
-        saver=memory,
     )
     await runner.say(graph, "pay")
     for each in ("c1", "c2"):
@@ -238,9 +228,7 @@ async def test_an_outage_of_one_call_cuts_off_no_other(memory: InMemorySaver) ->
     assert by_call(end)["c2"].text == "mailed ada"
 
 
-async def test_a_tools_own_question_is_not_answered_by_an_approval(
-    runner: Runner, saver: Any
-) -> None:
+async def test_an_approval_answers_no_question(runner: Runner, saver: Any) -> None:
     gateway = FakeGateway()
 
     @tool

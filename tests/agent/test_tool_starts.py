@@ -83,16 +83,16 @@ def _delegate_to(inner: Any, options: RunnableConfig | None = None) -> BaseTool:
 
 @pytest.mark.parametrize("options", [None, {"callbacks": []}])
 async def test_an_agent_without_a_gate_starts_no_tool_and_the_parent_is_told(
-    runner: Runner, effects: Effects, options: RunnableConfig | None
+    runner: Runner, options: RunnableConfig | None
 ) -> None:
-    inner = _inner(effects)
+    inner = _inner(runner)
     graph = _boss(FakeGateway(TIERS), _delegate_to(inner, options))
 
     end = await runner.say(graph, "pay ada")
     again = await runner.say(graph, "are you there?")
 
     told = by_call(end)["d1"]
-    assert effects.paid == []
+    assert runner.paid == []
     assert told.text.startswith(REFUSED)
     assert told.status == "error"
     assert end["messages"][-1].text == "over"
@@ -100,18 +100,16 @@ async def test_an_agent_without_a_gate_starts_no_tool_and_the_parent_is_told(
 
 
 @pytest.mark.parametrize("tier", [Tier.AUTO, Tier.APPROVE])
-async def test_a_tool_in_which_each_call_is_refused_runs_none(
-    runner: Runner, effects: Effects, tier: Tier
-) -> None:
+async def test_a_tool_of_refused_calls_runs_none(runner: Runner, tier: Tier) -> None:
     begun: list[str] = []
 
     def work(job: str) -> str:
         begun.append(job)
-        return str(effects.tools(is_guarded=False)[0].invoke(PAYMENTS[0]))
+        return str(runner.tools(is_guarded=False)[0].invoke(PAYMENTS[0]))
 
     async def awork(job: str) -> str:
         begun.append(job)
-        return str(await effects.tools(is_guarded=False)[0].ainvoke(PAYMENTS[0]))
+        return str(await runner.tools(is_guarded=False)[0].ainvoke(PAYMENTS[0]))
 
     gateway = FakeGateway({"delegate": tier})
     call = calling(("delegate", {"job": "pay"}, "d1"))
@@ -122,21 +120,19 @@ async def test_a_tool_in_which_each_call_is_refused_runs_none(
         gateway.approve(gateway.pending()[0].id)
         end = await runner.resume(graph, gateway)
 
-    assert effects.paid == []
+    assert runner.paid == []
     assert begun == ["pay"]
     assert by_call(end)["d1"].status == "error"
     assert end["messages"][-1].text == "over"
 
 
-async def test_the_subagent_that_deepagents_adds_starts_no_tool(
-    runner: Runner, effects: Effects
-) -> None:
+async def test_the_subagent_that_deepagents_adds_starts_no_tool(runner: Runner) -> None:
     args = {"description": "pay ada", "subagent_type": "general-purpose"}
     # One model serves both: the parent delegates, the subagent pays.
     model = scripted([calling(("task", args, "t1")), pay(9), AIMessage("over")])
     graph: Any = create_deep_agent(
         model=model,
-        tools=effects.tools(is_guarded=False),
+        tools=runner.tools(is_guarded=False),
         middleware=[
             ApprovalMiddleware("boss", gateway=FakeGateway({**TIERS, "pay": Tier.DENY}))
         ],
@@ -145,27 +141,23 @@ async def test_the_subagent_that_deepagents_adds_starts_no_tool(
 
     end = await runner.say(graph, "pay ada")
 
-    assert effects.paid == []
+    assert runner.paid == []
     assert by_call(end)["t1"].text.startswith(REFUSED)
     assert end["messages"][-1].text == "over"
 
 
-async def test_a_tool_that_policy_auto_approves_needs_a_gate_too(
-    runner: Runner, effects: Effects
-) -> None:
-    inner = _inner(effects, calling(("look_up", {"query": "ada"}, "c1")))
+async def test_an_auto_approved_tool_needs_a_gate(runner: Runner) -> None:
+    inner = _inner(runner, calling(("look_up", {"query": "ada"}, "c1")))
     delegate = _delegate_to(inner)
 
     end = await runner.say(_boss(FakeGateway(TIERS), delegate), "look ada up")
 
-    assert effects.looked == []
+    assert runner.looked == []
     assert "'look_up' did not run" in by_call(end)["d1"].text
 
 
-async def test_an_approved_call_with_an_ungated_agent_inside_ends_as_failed(
-    runner: Runner, effects: Effects
-) -> None:
-    inner = _inner(effects)
+async def test_an_ungated_inner_agent_fails_its_call(runner: Runner) -> None:
+    inner = _inner(runner)
     gateway = FakeGateway()
     delegate = _delegate_to(inner)
     graph = _boss(gateway, delegate)
@@ -174,7 +166,7 @@ async def test_an_approved_call_with_an_ungated_agent_inside_ends_as_failed(
 
     end = await runner.resume(graph, gateway)
 
-    assert effects.paid == []
+    assert runner.paid == []
     assert by_call(end)["d1"].text.startswith(REFUSED)
     assert item_of(gateway, "d1").state is ItemState.FAILED
     assert end["messages"][-1].text == "over"
@@ -226,9 +218,7 @@ ASYNC_WAYS: dict[str, Below] = {
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_no_way_of_running_below_gets_around_the_check(
-    way: str, effects: Effects
-) -> None:
+def test_no_way_below_avoids_the_check(way: str, effects: Effects) -> None:
     pays = effects.tools(is_guarded=False)[0]
     inner = _inner(effects)
     delegate = _delegate(lambda _: WAYS[way](inner, pays), _never)
@@ -242,9 +232,7 @@ def test_no_way_of_running_below_gets_around_the_check(
 
 
 @pytest.mark.parametrize("way", ASYNC_WAYS)
-async def test_no_asynchronous_way_of_running_below_gets_around_the_check(
-    way: str, effects: Effects
-) -> None:
+async def test_no_async_way_avoids_the_check(way: str, effects: Effects) -> None:
     pays = effects.tools(is_guarded=False)[0]
     inner = _inner(effects)
 
@@ -259,24 +247,20 @@ async def test_no_asynchronous_way_of_running_below_gets_around_the_check(
     assert by_call(end)["d1"].text.startswith(REFUSED)
 
 
-async def test_a_named_exception_starts_ungated_and_nothing_else_does(
-    runner: Runner, effects: Effects
-) -> None:
+async def test_only_a_named_exception_starts_ungated(runner: Runner) -> None:
     both = calling(("look_up", {"query": "ada"}, "c1")), pay(1, call_id="c2")
-    inner = _inner(effects, *both)
+    inner = _inner(runner, *both)
     delegate = _delegate_to(inner)
 
     with run_context.excepting(["look_up"]):
         end = await runner.say(_boss(FakeGateway(TIERS), delegate), "pay ada")
 
-    assert effects.looked == ["ada"]
-    assert effects.paid == []
+    assert runner.looked == ["ada"]
+    assert runner.paid == []
     assert by_call(end)["d1"].text.startswith(REFUSED)
 
 
-async def test_a_tool_may_put_a_step_of_its_own_behind_the_gateway(
-    effects: Effects,
-) -> None:
+async def test_a_tool_may_gate_its_own_step(effects: Effects) -> None:
     gateway = FakeGateway({**TIERS, "pay": Tier.AUTO})
     pays = effects.tools(is_guarded=False)[0]
 
@@ -296,10 +280,8 @@ async def test_a_tool_may_put_a_step_of_its_own_behind_the_gateway(
     assert "paid 1.0 to ada" in by_call(end)["d1"].text
 
 
-async def test_a_model_that_starts_tools_by_itself_is_stopped(
-    runner: Runner, effects: Effects
-) -> None:
-    pays = effects.tools(is_guarded=False)[0]
+async def test_a_model_that_starts_tools_by_itself_is_stopped(runner: Runner) -> None:
+    pays = runner.tools(is_guarded=False)[0]
 
     def pay_inside(messages: list[BaseMessage]) -> AIMessage:
         pays.invoke(PAYMENTS[0])
@@ -315,13 +297,11 @@ async def test_a_model_that_starts_tools_by_itself_is_stopped(
     with pytest.raises(UngatedTool, match="'pay' did not run"):
         await runner.say(graph, "pay ada")
 
-    assert effects.paid == []
+    assert runner.paid == []
 
 
-async def test_tools_outside_of_gated_agents_are_left_alone(
-    runner: Runner, effects: Effects
-) -> None:
-    pays = effects.tools(is_guarded=False)[0]
+async def test_tools_outside_of_gated_agents_are_left_alone(runner: Runner) -> None:
+    pays = runner.tools(is_guarded=False)[0]
     delegate = _delegate(str, _done)
     graph = _boss(FakeGateway(TIERS), delegate)
 
@@ -329,7 +309,7 @@ async def test_tools_outside_of_gated_agents_are_left_alone(
     pays.invoke(PAYMENTS[0])
     await pays.ainvoke(PAYMENTS[1])
 
-    assert effects.paid == [(1, "ada"), (2, "bob")]
+    assert runner.paid == [(1, "ada"), (2, "bob")]
 
 
 async def _done(job: str) -> str:

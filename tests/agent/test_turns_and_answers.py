@@ -61,11 +61,9 @@ TURN = calling(
 )
 
 
-async def test_a_turn_is_submitted_once_and_each_held_call_pauses_by_itself(
-    runner: Runner, saver: Any, effects: Effects
-) -> None:
+async def test_a_turn_is_submitted_once(runner: Runner, saver: Any) -> None:
     gateway = FakeGateway(FREE)
-    graph = build(gateway, effects.tools(), TURN, saver=saver)
+    graph = build(gateway, runner.tools(), TURN, saver=saver)
 
     await runner.say(graph, "pay them")
 
@@ -85,15 +83,13 @@ async def test_a_turn_is_submitted_once_and_each_held_call_pauses_by_itself(
         "ap0.0",
         "ap1.0",
     }
-    assert effects.looked == ["x"]
-    assert effects.paid == []
+    assert runner.looked == ["x"]
+    assert runner.paid == []
 
 
-async def test_the_question_names_the_call_and_the_answers_it_takes(
-    runner: Runner, memory: InMemorySaver, effects: Effects
-) -> None:
+async def test_the_question_names_call_and_answers(runner: Runner) -> None:
     gateway = FakeGateway(FREE, allow=(Verb.APPROVE, Verb.REJECT))
-    graph = build(gateway, effects.tools(), pay(), saver=memory)
+    graph = build(gateway, runner.tools(), pay())
 
     await runner.say(graph, "pay")
 
@@ -116,16 +112,14 @@ async def test_the_question_names_the_call_and_the_answers_it_takes(
 
 
 @pytest.mark.slow
-async def test_each_answer_has_its_own_end_and_only_approved_calls_run(
-    runner: Runner, saver: Any, effects: Effects
-) -> None:
+async def test_only_approved_calls_run(runner: Runner, saver: Any) -> None:
     gateway = FakeGateway(FREE)
     ids = ["approve", "edit", "reject", "respond", "expire", "withdraw", "supersede"]
     ids += ["lapse"]
     turn = calling(
         *[("pay", {"amount": at, "to": id_}, id_) for at, id_ in enumerate(ids)]
     )
-    graph = build(gateway, effects.tools(), turn, saver=saver)
+    graph = build(gateway, runner.tools(), turn, saver=saver)
     await runner.say(graph, "pay")
 
     gateway.approve(item_of(gateway, "approve").id)
@@ -139,7 +133,7 @@ async def test_each_answer_has_its_own_end_and_only_approved_calls_run(
     end = await runner.resume(graph, gateway)
 
     told = by_call(end)
-    assert sorted(effects.paid) == [(0, "approve"), (0.5, "eve")]
+    assert sorted(runner.paid) == [(0, "approve"), (0.5, "eve")]
     assert told["approve"].text == "paid 0.0 to approve"
     assert told["approve"].status == "success"
     assert told["edit"].text.endswith("paid 0.5 to eve")
@@ -156,10 +150,8 @@ async def test_each_answer_has_its_own_end_and_only_approved_calls_run(
     assert end["messages"][-1].text == "done"
 
 
-async def test_the_model_reads_why_people_approved_and_no_mark_of_ours_in_it(
-    runner: Runner, saver: Any, effects: Effects
-) -> None:
-    gateway, graph = await paused(runner, saver, effects)
+async def test_a_reason_of_approval_has_no_mark(runner: Runner, saver: Any) -> None:
+    gateway, graph = await paused(runner, saver)
     item, why = gateway.only(), "checked [keyturn:edited]"
     who = {"by": ANNA, "roles": ("support",), "action_hash": item.action_hash}
     vote = Vote.model_validate({**who, "at_ms": 1, "reason": why})
@@ -183,11 +175,9 @@ class _Flooded(FakeGateway):
 
 
 @pytest.mark.parametrize("is_approved", [True, False])
-async def test_the_model_of_an_agent_that_floods_people_is_told_to_wait(
-    runner: Runner, memory: InMemorySaver, effects: Effects, *, is_approved: bool
-) -> None:
+async def test_a_flooding_model_must_wait(runner: Runner, *, is_approved: bool) -> None:
     gateway = _Flooded()
-    graph = build(gateway, effects.tools(), pay(), saver=memory)
+    graph = build(gateway, runner.tools(), pay())
     await runner.say(graph, "pay ada")
     item_id = gateway.only().id
     if is_approved:
@@ -198,84 +188,74 @@ async def test_the_model_of_an_agent_that_floods_people_is_told_to_wait(
     state = await runner.resume(graph, gateway)
 
     assert "7 of your calls waited" in results(state)[0].text
-    assert effects.paid == [(10, "ada")] * is_approved
+    assert runner.paid == [(10, "ada")] * is_approved
 
 
-async def test_calls_decided_one_by_one_run_one_by_one(
-    runner: Runner, saver: Any, effects: Effects
-) -> None:
-    gateway, graph = await paused(runner, saver, effects, TURN)
+async def test_calls_run_as_they_are_decided(runner: Runner, saver: Any) -> None:
+    gateway, graph = await paused(runner, saver, TURN)
 
     gateway.approve("ap1.0")
     await runner.resume(graph, gateway)
-    after_one = list(effects.paid)
+    after_one = list(runner.paid)
     gateway.approve("ap0.0")
     end = await runner.resume(graph, gateway)
 
     assert after_one == [(20, "bob")]
-    assert effects.paid == [(20, "bob"), (10, "ada")]
-    assert effects.looked == ["x"]
+    assert runner.paid == [(20, "bob"), (10, "ada")]
+    assert runner.looked == ["x"]
     assert [message.tool_call_id for message in results(end)] == ["c1", "c2", "c3"]
-    assert len(set(effects.keys)) == 2
+    assert len(set(runner.keys)) == 2
     assert {item.state for item in gateway.items.values()} == {ItemState.EXECUTED}
     assert gateway.calls["submit"] == 1
 
 
-async def test_what_policy_denies_is_told_and_does_not_run(
-    runner: Runner, memory: InMemorySaver, effects: Effects
-) -> None:
+async def test_what_policy_denies_is_told_and_does_not_run(runner: Runner) -> None:
     gateway = FakeGateway({"pay": Tier.DENY})
-    graph = build(gateway, effects.tools(), pay(), saver=memory)
+    graph = build(gateway, runner.tools(), pay())
 
     end = await runner.say(graph, "pay")
 
-    assert effects.paid == []
+    assert runner.paid == []
     assert by_call(end)["c1"].text == "Policy forbids it."
     assert by_call(end)["c1"].status == "error"
 
 
 @pytest.mark.parametrize("fault", ["submit", "forbid submit"])
-async def test_without_an_answer_of_the_gateway_nothing_runs(
-    runner: Runner, memory: InMemorySaver, effects: Effects, fault: str
-) -> None:
+async def test_a_silent_gateway_runs_nothing(runner: Runner, fault: str) -> None:
     gateway = FakeGateway(FREE)
     gateway.down.add(fault)
-    graph = build(gateway, effects.tools(), TURN, saver=memory)
+    graph = build(gateway, runner.tools(), TURN)
 
     end = await runner.say(graph, "pay")
 
-    assert (effects.paid, effects.looked) == ([], [])
+    assert (runner.paid, runner.looked) == ([], [])
     assert {message.status for message in results(end)} == {"error"}
     assert len({message.text for message in results(end)}) == 1
     assert end["messages"][-1].text == "done"
 
 
-async def test_without_any_gateway_nothing_runs_and_the_model_is_told_how(
-    runner: Runner, memory: InMemorySaver, effects: Effects
-) -> None:
-    graph = build(None, effects.tools(), TURN, saver=memory)
+async def test_a_missing_gateway_runs_nothing_and_is_told(runner: Runner) -> None:
+    graph = build(None, runner.tools(), TURN)
 
     end = await runner.say(graph, "pay")
 
-    assert (effects.paid, effects.looked) == ([], [])
+    assert (runner.paid, runner.looked) == ([], [])
     assert "No approval gateway is connected" in results(end)[0].text
 
 
-async def test_two_calls_with_one_id_are_both_refused(
-    runner: Runner, memory: InMemorySaver, effects: Effects
-) -> None:
+async def test_two_calls_with_one_id_are_both_refused(runner: Runner) -> None:
     gateway = FakeGateway(FREE)
     turn = calling(
         ("pay", {"amount": 1, "to": "a"}, "same"),
         ("pay", {"amount": 2, "to": "b"}, "same"),
         ("look_up", {"query": "x"}, "c3"),
     )
-    graph = build(gateway, effects.tools(), turn, saver=memory)
+    graph = build(gateway, runner.tools(), turn)
 
     end = await runner.say(graph, "pay")
 
-    assert effects.paid == []
-    assert effects.looked == ["x"]
+    assert runner.paid == []
+    assert runner.looked == ["x"]
     assert gateway.items == {}
     same = [m for m in results(end) if m.tool_call_id == "same"]
     assert len(same) == 2
@@ -284,10 +264,10 @@ async def test_two_calls_with_one_id_are_both_refused(
 
 @pytest.mark.parametrize("config", [{}, CONFIG], ids=["no thread", "no checkpointer"])
 async def test_a_graph_that_keeps_no_thread_runs_nothing_and_asks_nobody(
-    runner: Runner, effects: Effects, config: RunnableConfig
+    runner: Runner, config: RunnableConfig
 ) -> None:
     gateway = FakeGateway(FREE)
-    graph = build(gateway, effects.tools(), TURN, saver=False)
+    graph = build(gateway, runner.tools(), TURN, saver=False)
 
     # Without `durability`, which `runner` asks for: nothing is kept.
     words = {"messages": [("user", "pay")]}
@@ -296,31 +276,27 @@ async def test_a_graph_that_keeps_no_thread_runs_nothing_and_asks_nobody(
     else:
         end = await asyncio.to_thread(graph.invoke, words, config)
 
-    assert (effects.paid, effects.looked) == ([], [])
+    assert (runner.paid, runner.looked) == ([], [])
     assert gateway.calls["submit"] == 0
     assert "thread_id" in results(end)[0].text
 
 
-async def test_a_verdict_on_something_else_clears_nothing(
-    runner: Runner, memory: InMemorySaver, effects: Effects
-) -> None:
+async def test_a_verdict_on_something_else_clears_nothing(runner: Runner) -> None:
     class Confused(FakeGateway):
         async def submit(self, turn: Any) -> tuple[Verdict, ...]:
             verdicts = await super().submit(turn)
             wrong = verdicts[1].with_(args_hash="sha256:" + "0" * 64)
             return (verdicts[0].with_(tool="look_up"), wrong)
 
-    graph = build(Confused(FREE), effects.tools(), TURN, saver=memory)
+    graph = build(Confused(FREE), runner.tools(), TURN)
 
     end = await runner.say(graph, "pay")
 
-    assert (effects.paid, effects.looked) == ([], [])
+    assert (runner.paid, runner.looked) == ([], [])
     assert all("not cleared" in message.text for message in results(end))
 
 
-async def test_a_rejected_direct_answer_goes_to_the_model_instead_of_the_user(
-    runner: Runner, memory: InMemorySaver
-) -> None:
+async def test_a_rejected_direct_answer_goes_to_the_model(runner: Runner) -> None:
     @tool(return_direct=True)
     def quote(price: float) -> str:
         """Quote a price."""
@@ -328,7 +304,7 @@ async def test_a_rejected_direct_answer_goes_to_the_model_instead_of_the_user(
 
     gateway = FakeGateway()
     turns = [calling(("quote", {"price": 1}, at)) for at in ("c1", "c2")]
-    graph = build(gateway, [quote], *turns, saver=memory)
+    graph = build(gateway, [quote], *turns)
     await runner.say(graph, "quote")
     gateway.reject("ap0.0")
     await runner.resume(graph, gateway)
@@ -343,12 +319,10 @@ async def test_a_rejected_direct_answer_goes_to_the_model_instead_of_the_user(
     assert told["c2"].additional_kwargs["keyturn_edit"]["edited_args"] == {"price": 2}
 
 
-async def test_the_system_prompt_lists_what_needs_a_person(
-    runner: Runner, memory: InMemorySaver, effects: Effects
-) -> None:
+async def test_the_system_prompt_lists_what_needs_a_person(runner: Runner) -> None:
     gateway = FakeGateway({**FREE, "pay": Tier.APPROVE}, default=Tier.AUTO)
     model = scripted([])
-    graph = build(gateway, effects.tools(), saver=memory, model=model)
+    graph = build(gateway, runner.tools(), model=model)
 
     await runner.say(graph, "hello")
     await runner.say(graph, "again")
@@ -361,24 +335,20 @@ async def test_the_system_prompt_lists_what_needs_a_person(
 
 
 @pytest.mark.parametrize("has_note", [True, False])
-async def test_the_note_can_be_switched_off_and_its_failure_is_no_failure(
-    runner: Runner, memory: InMemorySaver, effects: Effects, *, has_note: bool
-) -> None:
+async def test_a_missing_note_fails_nothing(runner: Runner, *, has_note: bool) -> None:
     gateway, model = FakeGateway(FREE), scripted([])
     if has_note:
         gateway.down.add("note")
-    options: Any = {"saver": memory, "model": model, "system_note": has_note}
+    options: Any = {"saver": runner.memory, "model": model, "system_note": has_note}
 
-    await runner.say(build(gateway, effects.tools(), **options), "hello")
+    await runner.say(build(gateway, runner.tools(), **options), "hello")
 
     assert isinstance(model.seen[0][0], HumanMessage)
 
 
-async def test_private_state_stays_out_of_what_a_caller_gets_and_gives(
-    runner: Runner, memory: InMemorySaver, effects: Effects
-) -> None:
+async def test_private_state_stays_private(runner: Runner) -> None:
     gateway = FakeGateway(FREE)
-    graph = build(gateway, effects.tools(), pay(), saver=memory)
+    graph = build(gateway, runner.tools(), pay())
     forged = {"messages": [("user", "pay")], "keyturn_turn": {"x": 1}}
 
     await runner.run(graph, forged, CONFIG)
@@ -388,29 +358,27 @@ async def test_private_state_stays_out_of_what_a_caller_gets_and_gives(
     )
 
     assert set(end) == {"messages"}
-    assert effects.paid == [(1, "ada")]
+    assert runner.paid == [(1, "ada")]
 
 
-async def test_an_approval_resumed_without_a_gateway_does_not_run(
-    runner: Runner, memory: InMemorySaver, effects: Effects
-) -> None:
+async def test_an_approval_without_a_gateway_does_not_run(runner: Runner) -> None:
     gateway = FakeGateway(FREE)
-    graph = build(None, effects.tools(), pay(), saver=memory)
+    graph = build(None, runner.tools(), pay())
     with connected(gateway):
         await runner.say(graph, "pay")
     gateway.approve("ap0.0")
 
     end = await runner.resume(graph, gateway)
 
-    assert effects.paid == []
+    assert runner.paid == []
     assert "No approval gateway is connected" in by_call(end)["c1"].text
 
 
 @pytest.mark.usefixtures("quick_beats")
 async def test_a_claim_that_was_lost_while_running_changes_nothing_for_the_model(
-    runner: Runner, memory: InMemorySaver, effects: Effects
+    runner: Runner, memory: InMemorySaver
 ) -> None:
-    gateway, graph = await paused(runner, memory, effects)
+    gateway, graph = await paused(runner, memory)
     gateway.approve("ap0.0")
     second_beat = threading.Event()
 
@@ -422,7 +390,7 @@ async def test_a_claim_that_was_lost_while_running_changes_nothing_for_the_model
             second_beat.set()
 
     gateway.before["heartbeat"] = stumble_then_lose
-    effects.inside = lambda: second_beat.wait(10)
+    runner.inside = lambda: second_beat.wait(10)
     end = await runner.resume(graph, gateway)
 
     assert second_beat.is_set()
@@ -430,9 +398,7 @@ async def test_a_claim_that_was_lost_while_running_changes_nothing_for_the_model
     assert gateway.only().state is ItemState.IN_DOUBT
 
 
-async def test_a_release_that_fails_does_not_hide_the_pause(
-    runner: Runner, memory: InMemorySaver
-) -> None:
+async def test_a_release_that_fails_does_not_hide_the_pause(runner: Runner) -> None:
     @guarded
     @tool
     def unlock(door: str) -> str:
@@ -441,7 +407,7 @@ async def test_a_release_that_fails_does_not_hide_the_pause(
 
     gateway = FakeGateway()
     turn = calling(("unlock", {"door": "a"}, "c1"))
-    graph = build(gateway, [unlock], turn, saver=memory)
+    graph = build(gateway, [unlock], turn)
     await runner.say(graph, "unlock")
     gateway.approve("ap0.0")
     gateway.down.add("release")
@@ -452,9 +418,7 @@ async def test_a_release_that_fails_does_not_hide_the_pause(
     assert pause.value == "pin?"
 
 
-async def test_a_tool_that_hands_over_to_an_outer_graph_is_recorded_as_done(
-    runner: Runner, memory: InMemorySaver
-) -> None:
+async def test_a_tool_that_hands_over_is_executed(runner: Runner) -> None:
     ran: list[str] = []
 
     @guarded
@@ -466,7 +430,7 @@ async def test_a_tool_that_hands_over_to_an_outer_graph_is_recorded_as_done(
 
     gateway = FakeGateway()
     turn = calling(("hand_over", {"to": "boss"}, "c1"))
-    graph = build(gateway, [hand_over], turn, saver=memory)
+    graph = build(gateway, [hand_over], turn)
     await runner.say(graph, "hand over")
     gateway.approve("ap0.0")
     answers = await runner.answers(graph, gateway)
@@ -498,9 +462,7 @@ async def test_a_call_that_no_message_asks_for_does_not_run(effects: Effects) ->
         assert "not cleared" in told.text
 
 
-async def test_a_tool_whose_schema_is_no_json_schema_is_still_evaluated(
-    runner: Runner, memory: InMemorySaver
-) -> None:
+async def test_a_tool_without_a_json_schema_is_evaluated(runner: Runner) -> None:
     class Strange(BaseModel):
         model_config = {"arbitrary_types_allowed": True}
         lock: threading.Event | None = None
@@ -513,7 +475,7 @@ async def test_a_tool_whose_schema_is_no_json_schema_is_still_evaluated(
 
     gateway = FakeGateway()
     turn = calling(("odd", {"amount": 1}, "c1"))
-    graph = build(gateway, [odd], turn, saver=memory)
+    graph = build(gateway, [odd], turn)
     await runner.say(graph, "go")
     gateway.approve("ap0.0")
 

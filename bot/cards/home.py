@@ -349,6 +349,8 @@ def _row(
     # change of the call must.
     name = "own" if is_own else "home"
     is_decided = not is_own and decidable_in_row(approval) is not None
+    act = f"Approve {item.act}".rstrip()
+    approve = frame.button(item.index, Action.APPROVE_ROW, text=act)
     reasons = why_needed(item)
     whole = whole_call(item) if is_decided else ()
     # Without a description by the policy the title would repeat the arguments of the
@@ -369,7 +371,7 @@ def _row(
         rich_text(*map(box, [*titles, *whole])),
         context(*small, template("{id}", id=short_ref(approval.id))),
         actions(
-            *([frame.button(item.index, Action.APPROVE_ROW)] if is_decided else []),
+            *([approve] if is_decided else []),
             frame.button(item.index, Action.VIEW_ALL),
             block_id=f"{name}.{approval.id}.{approval.rev}",
         ),

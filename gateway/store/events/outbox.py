@@ -111,23 +111,19 @@ class Outbox:
 
         Each process has a separate consumer, which takes one page at a time.
         """
-        words = "XREADGROUP", "GROUP", self.reader, consumer, "COUNT", limit
-        streams = "STREAMS", self._keys.outbox
         resent = self._conn.resent
-        reply = await self._conn.command(*words, "BLOCK", block_ms, *streams, ">")
-        found = first_stream(reply)
+        reply = await self._conn.command(
+            "XREADGROUP", "GROUP", self.reader, consumer, "COUNT", limit,
+            "BLOCK", block_ms, "STREAMS", self._keys.outbox, ">",
+        )  # fmt: skip
         if self._conn.resent != resent:
-            # The reply to the first of two requests may be lost. The server counts its
+            # The replies to earlier requests may be lost. The server counts their
             # events as taken, so `>` would never return them again.
-            found = list[Entry]()
-            while reply := first_stream(
-                await self._conn.command(
-                    *words, *streams, found[-1].id if found else self._taken
-                )
-            ):
-                found += reply
-            # Trimmed entries have an id but no values.
-            found = [one for one in found if one.values]
+            ms, index = entry_id(self._taken)
+            start = f"{ms}-{index + 1}"
+            lost, _ = await self.left(consumer, start=start, limit=limit * 9)
+            return lost
+        found = first_stream(reply)
         self._taken = max((self._taken, *(one.id for one in found)), key=entry_id)
         return await self._readable(found)
 

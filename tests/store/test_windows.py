@@ -45,7 +45,9 @@ async def test_a_turn_evaluated_too_long_is_evaluated_again(store: Store) -> Non
     use = use_of(keys.window("w", "k"), name="w", call="c", micro=5,
                  within_ms=1000)  # fmt: skip
     await store.windows.reserve(keys, turn, [[use]])
-    preconditions = Preconditions(RUN, ("a", "t"), counted=[use], reserved=[use])
+    preconditions = Preconditions(
+        RUN, ("a", "t"), (), 1, 1, counted=[use], reserved=[use]
+    )
     await store.conn.command("DEL", keys.reservation(turn, windows.as_rows([use])))
 
     opened = await store.approvals.open_turn(
@@ -66,7 +68,7 @@ async def test_a_turn_with_verdicts_reserves_nothing(store: Store) -> None:
     use = use_of(window, name="w", call="c", micro=5, within_ms=1000)
     await store.approvals.open_turn(
         keys, turn, [], verdicts=b"\n", events=[],
-        preconditions=Preconditions(RUN, ("a", "t")),
+        preconditions=Preconditions(RUN, ("a", "t"), (), 1, 1),
     )  # fmt: skip
 
     assert await store.windows.reserve(keys, turn, [[use]]) is None

@@ -43,7 +43,7 @@ from keyturn.gateway.store.erasing import turn_key_of
 from keyturn.gateway.store.keys import Keys
 from keyturn.gateway.store.limits.agent_load import AgentLoad, rejection_effects
 from keyturn.gateway.store.records.atomic_write import Loaded, Write
-from keyturn.gateway.store.records.turn_opener import Preconditions
+from keyturn.gateway.store.records.turn_opener import UNLIMITED, Preconditions
 from keyturn.gateway.store.store import Store
 
 # Match a turn's calls to the standing approvals that cover them.
@@ -553,6 +553,9 @@ class StandingService(PolicyService):
             preconditions=Preconditions(
                 run_ref=standing.run_ref,
                 thread=(standing.agent, standing.thread),
+                names=(),
+                waiting=UNLIMITED,
+                requests_10m=UNLIMITED,
                 now_ms=now_ms,
             ),
         )

@@ -34,7 +34,7 @@ from keyturn.gateway.store.scripts.script import Script
 from keyturn.gateway.store.sealing.encryption import DATA_KEY, encrypted_document
 from keyturn.gateway.store.sealing.event_seals import sealed_texts
 
-_UNLIMITED = 1_000_000_000
+UNLIMITED = 1_000_000_000
 
 
 @dataclass(frozen=True)
@@ -64,9 +64,10 @@ class Preconditions:
 
     run_ref: RunRef
     thread: tuple[str, str]
-    names: tuple[str, ...] = ()
-    waiting: int = _UNLIMITED
-    requests_10m: int = _UNLIMITED
+    # Without defaults: a caller that forgets a limit must not be without one.
+    names: tuple[str, ...]
+    waiting: int
+    requests_10m: int
     held: Mapping[str, Sequence[Use]] = field(default_factory=dict[str, Sequence[Use]])
     counted: Sequence[Use] = ()
     refused: Sequence[Use] = ()

@@ -1,8 +1,9 @@
-"""The bot starts or names the missing setting, and stops in order."""
+"""The bot starts or names the missing setting, tells its health, and stops in order."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 import socket
 from collections.abc import Awaitable, Callable
@@ -12,13 +13,17 @@ import aiohttp
 import pytest
 
 from keyturn.bot import web
+from keyturn.bot.app import SlackBot
 from keyturn.bot.config import BotConfig
 from keyturn.bot.ids import Action
 from keyturn.bot.listener_context import Tasks
+from keyturn.bot.web import CHECKED_S, REJECTED_S
 from keyturn.gateway.config import SlackMode
 from keyturn.gateway.errors import SettingsError, StoreUnavailable
 from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.service.decide.reviews import ReviewService
+from keyturn.gateway.service_settings import MetricsSettings
+from keyturn.sandbox.client import UserActionFailed
 from tests.bot.bot_stack import CHANNEL, Stack
 from tests.conftest import eventually
 
@@ -218,3 +223,138 @@ async def test_endless_work_is_cancelled(caplog: pytest.LogCaptureFixture) -> No
     await tasks.drain(timeout_s=0.01)
 
     assert "tasks.cancelled count=1" in caplog.text
+
+
+NAME = "/refund-approvals"
+
+
+async def test_the_bot_answers_to_its_command_name_only(each_stack: Stack) -> None:
+    stack = each_stack
+    stack.sandbox.workspace.commands = (NAME,)
+    ana = stack.actor("U0ANA")
+    async with stack.running(command=NAME):
+        await ana.command(NAME, "help", CHANNEL)
+        told = await stack.told("U0ANA", "What I do")
+        await ana.open_home()
+        home = await ana.wait_for(lambda state: state["home"])
+        with pytest.raises(UserActionFailed):
+            await ana.command("/approvals", "help", CHANNEL)
+
+    assert f"{NAME} freeze tool" in told
+    assert "/approvals`" not in told.replace(NAME, "")
+    assert f"{NAME} delegate" in str(home)
+    assert stack.sandbox.problems == []
+
+
+PATHS = ("/healthz", "/readyz", "/metrics", "/slack/events")
+
+
+async def statuses(url: str) -> list[int]:
+    found: list[int] = []
+    async with aiohttp.ClientSession() as session:
+        for path in PATHS:
+            async with session.get(f"{url}{path}") as answer:
+                found.append(answer.status)
+    return found
+
+
+def listening_at(address: str) -> MetricsSettings:
+    return MetricsSettings.model_validate({"listen": address})
+
+
+def port_of(bot: SlackBot) -> str:
+    return bot.url.removesuffix("/slack/events")
+
+
+@pytest.mark.parametrize("mode", SlackMode)
+async def test_one_address_shows_them(stack: Stack, mode: SlackMode) -> None:
+    apart = listening_at("127.0.0.1:0")
+    async with stack.running(mode=mode) as bot:
+        assert await statuses(port_of(bot)) == [200, 200, 200, 404]
+        assert bot.health_url == ""
+    async with stack.running(mode=mode, metrics=apart) as bot:
+        assert await statuses(port_of(bot)) == [200, 404, 404, 404]
+        assert await statuses(bot.health_url) == [200, 200, 200, 404]
+
+
+async def test_without_a_port_for_slack_they_have_theirs(stack: Stack) -> None:
+    apart = listening_at("127.0.0.1:0")
+    async with stack.running(mode=SlackMode.SOCKET, port=None, metrics=apart) as bot:
+        assert bot.url == ""
+        assert await statuses(bot.health_url) == [200, 200, 200, 404]
+
+
+async def test_an_address_in_use_is_named(stack: Stack) -> None:
+    async with stack.running() as bot:
+        taken = port_of(bot).removeprefix("http://")
+        with pytest.raises(SettingsError, match=rf"{taken}.*'metrics.listen'"):
+            async with stack.running(metrics=listening_at(taken)):
+                pass
+
+
+async def readiness(stack: Stack) -> tuple[int, list[str]]:
+    assert stack.bot
+    url = stack.bot.url.replace("/slack/events", "/readyz")
+    async with aiohttp.ClientSession() as session, session.get(url) as response:
+        body = await response.json()
+        return response.status, body.get("problems", [])
+
+
+async def is_not_ready(stack: Stack) -> bool:
+    return (await readiness(stack))[0] == 503
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", [SlackMode.HTTP, SlackMode.SOCKET])
+@pytest.mark.parametrize("event", ["tokens_revoked", "app_uninstalled"])
+async def test_an_event_that_the_token_is_gone_turns_readiness_off(
+    stack: Stack, event: str, mode: SlackMode, caplog: pytest.LogCaptureFixture
+) -> None:
+    stack.mode = mode
+    stack.sandbox.workspace.events = (event,)
+    async with stack.running(mode=mode):
+        assert await readiness(stack) == (200, [])
+
+        with caplog.at_level(logging.ERROR):
+            await stack.sandbox.control.uninstall_app()
+            await stack.bot_is_quiet()
+
+        status, problems = await readiness(stack)
+        assert status == 503
+        assert "does not accept SLACK_BOT_TOKEN any more ('token_revoked')" in str(
+            problems
+        )
+        assert f"bot.token_lost event={event}" in caplog.text
+
+
+async def test_a_revoked_token_is_noticed_without_an_event(stack: Stack) -> None:
+    stack.sandbox.workspace.events = ()
+    async with stack.running():
+        await stack.sandbox.control.revoke_bot_token()
+        assert (await readiness(stack))[0] == 200
+
+        stack.sandbox.control.advance(CHECKED_S)
+
+        assert (await readiness(stack))[0] == 503
+
+
+async def test_what_happens_without_a_token_is_told_when_it_works_again(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("keyturn.bot.delivery.card_updater.BROKEN_S", 0.1)
+    async with stack.running():
+        verdict = await stack.refund()
+        card = await stack.card(verdict)
+        await stack.bot_is_quiet()
+        await stack.sandbox.control.uninstall_app()
+
+        await stack.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.APPROVE)
+        later = await stack.refund(thread="t2")
+        await eventually(lambda: is_not_ready(stack))
+        stack.sandbox.control.restore_bot_token()
+        stack.sandbox.control.advance(REJECTED_S)
+
+        assert (await stack.card(later))["ts"]
+        assert (await readiness(stack))[0] == 200
+        await stack.told("U0ANA", "Slack did not say who you are")
+        assert (await stack.approval(verdict)).items[0].state is ItemState.PENDING

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import time
 from collections.abc import AsyncGenerator, Callable
@@ -29,6 +30,8 @@ from keyturn.bot.ingress import (
 )
 from keyturn.gateway.errors import StoreUnavailable
 from keyturn.gateway.health import Health
+from keyturn.gateway.logs import LogSettings, write_logs
+from tests.bot.bot_stack import Stack
 from tests.bot.signed import FORM, post, signed_headers
 
 SECRET = "8f742231b10e8888abcd99yyyzzz85a5"
@@ -360,3 +363,35 @@ async def test_in_socket_mode_nobody_is_let_in_by_http() -> None:
         status, _ = await post(door.url, signed_headers("", BODY), BODY)
 
         assert (status, door.seen) == (404, [])
+
+
+REQUESTS = 200
+BODIES = [
+    b"",
+    b"payload=%7B%7D",
+    b"\xff\xfe\x00 no text",
+    b"payload=%7Bnot json",
+    json.dumps({"type": "url_verification", "challenge": "x"}).encode(),
+    json.dumps([[[[1]]]]).encode(),
+]
+
+
+async def test_unsigned_requests_are_a_few_lines_and_no_stack_trace(
+    stack: Stack, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with stack.running() as bot:
+        await stack.bot_is_quiet()
+        write_logs(LogSettings())
+        capsys.readouterr()
+        for number in range(REQUESTS):
+            body = BODIES[number % len(BODIES)]
+            headers = signed_headers("not the secret", body) if number % 2 else {}
+
+            status, _ = await post(bot.url, headers, body)
+
+            assert status == 401
+        lines = capsys.readouterr().err.splitlines()
+
+    assert any("ingress.refused" in line for line in lines)
+    assert len(lines) < 10, lines
+    assert not [line for line in lines if "Traceback" in line]

@@ -1,11 +1,21 @@
-"""Decisions of the past: by command and on the Home tab, with a search."""
+"""People find approvals and decisions by command and on Home, and only their own."""
 
 from __future__ import annotations
 
+import json
+
+import pytest
+
+from keyturn.bot.cards.refs import when
 from keyturn.bot.ids import Action, Input, View
+from keyturn.gateway.approvals.record import short_id
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.wire import Verdict
-from tests.bot.bot_stack import CHANNEL, POLICY, Stack
+from keyturn.gateway.service.run.agents import AgentService
+from keyturn.gateway.store import keys
+from keyturn.sandbox.json_types import JsonObject
+from tests.bot.bot_stack import CHANNEL, POLICY, Stack, says
+from tests.bot.listeners.test_read_access import answer, private_call
 from tests.bot.listeners.test_review_together import home, text_of, waiting
 
 
@@ -105,3 +115,138 @@ async def test_the_numbers_of_the_week_are_shown_to_a_member(stack: Stack) -> No
     assert "No agent asked for a call in the last 7 days" in nothing
     assert "0 of 2 calls ran without a person" in numbers
     assert "process_refund" in numbers
+
+
+SAME = "145163ba"
+
+
+@pytest.fixture
+def same_short_id(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give all approvals the same short id."""
+    made = keys.approval_id
+
+    def same(tenant: str, bits: str) -> str:
+        return made(tenant, SAME + bits[len(SAME) :])
+
+    monkeypatch.setattr(keys, "approval_id", same)
+
+
+async def test_what_a_card_shows_finds_its_approval(stack: Stack) -> None:
+    async with stack.running():
+        verdict = await stack.refund()
+        approval = await stack.approval(verdict)
+        short = short_id(approval.id)
+        card = await stack.card(verdict, says(f"`{short}`"))
+
+        assert approval.id not in str(card["blocks"][2]["elements"])
+        for typed in (
+            short,
+            short.upper(),
+            f"`{short}`",
+            approval.id,
+            approval.id[:20],
+        ):
+            told = await answer(stack, "U0ANA", f"show {typed}", CHANNEL)
+            assert "Tool: `process_refund`." in told
+            assert f"`{short}`" in told
+            # In the reader's own time zone, as on the card.
+            assert when(approval.expires_at_ms).text in told
+
+
+@pytest.mark.usefixtures("same_short_id")
+async def test_an_ambiguous_short_id_names_the_whole_ids(stack: Stack) -> None:
+    async with stack.running():
+        both = [
+            (await stack.approval(await stack.refund(thread=thread))).id
+            for thread in ("t1", "t2")
+        ]
+
+        told = await answer(stack, "U0ANA", f"show {SAME}", CHANNEL)
+        one = await answer(stack, "U0ANA", f"show {both[1]}", CHANNEL)
+
+        assert told.startswith(f"2 approvals have the id `{SAME}`.")
+        assert all(f"`{approval}`" in told for approval in both)
+        assert one.startswith("⏳ *Approval needed*.")
+
+
+@pytest.mark.usefixtures("same_short_id")
+async def test_what_a_person_may_not_read_makes_no_id_ambiguous(stack: Stack) -> None:
+    async with stack.running():
+        secret = await stack.approval(await private_call(stack))
+        open_ = await stack.approval(await stack.refund(thread="other"))
+        assert short_id(secret.id) == short_id(open_.id)
+
+        told = await answer(stack, "U0EVE", f"show {SAME}", CHANNEL)
+        hidden = await answer(stack, "U0EVE", f"show {secret.id}", CHANNEL)
+
+        assert "Tool: `process_refund`." in told
+        assert "lonely" not in told
+        assert "no such approval" in hidden
+
+
+@pytest.mark.usefixtures("same_short_id")
+async def test_another_tenants_approval_is_not_found(stack: Stack) -> None:
+    stack.agents = AgentService(stack.store, lambda: stack.policy, tenant="other")
+    async with stack.running():
+        verdict = await stack.refund()
+
+        short = await answer(stack, "U0ANA", f"show {SAME}", CHANNEL)
+        whole = await answer(
+            stack, "U0ANA", f"show {verdict.item_id.rpartition('.')[0]}", CHANNEL
+        )
+
+        assert "no such approval" in short
+        assert "no such approval" in whole
+
+
+def home_of(state: JsonObject | None) -> str:
+    return json.dumps((state or {}).get("home"), ensure_ascii=False)
+
+
+async def test_home_lists_only_what_waits_for_this_person(stack: Stack) -> None:
+    async with stack.running():
+        verdict = await stack.refund()
+        approval_id = (await stack.approval(verdict)).id
+        shown = {}
+        for user in ("U0ANA", "U0CHLOE", "U0DAN"):
+            person = stack.actor(user)
+            await person.open_home()
+            state = await person.wait_for(lambda s: s if s["home"] else None)
+            shown[user] = home_of(state)
+
+    assert approval_id in shown["U0ANA"]
+    assert "Waiting for you: 1" in shown["U0ANA"]
+    assert "Nothing waits for you" in shown["U0CHLOE"]
+    assert "Nothing waits for you" in shown["U0DAN"], "the requester decides nothing"
+    assert "Waiting for others: 1" in shown["U0DAN"], "and may take it back"
+    assert approval_id in shown["U0DAN"]
+    assert "Waiting for others" not in shown["U0ANA"] + shown["U0CHLOE"]
+
+
+async def test_who_has_more_than_one_look_reads_is_told_so(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("keyturn.bot.listeners.reading.ENOUGH", 2)
+    monkeypatch.setattr("keyturn.bot.listeners.reading.MAX_QUEUE", 2)
+    for name in ("t1", "t2", "t3"):
+        await stack.refund(thread=name)
+    async with stack.running():
+        ana = stack.actor("U0ANA")
+        await ana.open_home()
+        state = await ana.wait_for(lambda s: s if s["home"] else None)
+        await ana.command("/approvals", "list", CHANNEL)
+        await stack.told("U0ANA", "only the 2 approvals that expire first")
+
+    assert "Waiting for you: 2 or more" in home_of(state)
+    assert "only the 2 approvals that expire first were checked" in home_of(state)
+
+
+async def test_an_unknown_command_is_answered_with_the_known(stack: Stack) -> None:
+    async with stack.running():
+        ana = stack.actor("U0ANA")
+
+        await ana.command("/approvals", "allow all", CHANNEL)
+
+        told = await stack.told("U0ANA", "I do not know this command")
+        assert "/approvals list" in told
+        assert "allow all" not in told

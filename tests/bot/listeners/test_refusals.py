@@ -8,10 +8,13 @@ import pytest
 
 from keyturn.bot.ids import Action, seal
 from keyturn.gateway.approvals.decisions import AccountKind, Click, Edit, Reviewer
-from keyturn.gateway.protocol.records import ItemState
-from keyturn.gateway.protocol.wire import Verdict
+from keyturn.gateway.protocol.records import ItemState, RunRef
+from keyturn.gateway.protocol.wire import ProposedCall, Turn, TurnRef, Verdict
+from keyturn.gateway.store.runs.threads import ThreadFacts
 from keyturn.sandbox.client import UserActionFailed
-from tests.bot.bot_stack import CHANNEL, TEAM, Stack, has_button
+from keyturn.sandbox.elements import find
+from keyturn.sandbox.json_types import JsonObject, as_objects
+from tests.bot.bot_stack import CHANNEL, DAN, REFUND, TEAM, Stack, has_button, says
 from tests.bot.tampering import button_value, click_with, copied, expire
 
 
@@ -129,3 +132,78 @@ async def edit_by_somebody_else(stack: Stack, verdict: Verdict) -> None:
     decision = Edit(args={"amount": 449.5, "order_id": "78291"})
     outcome = await stack.reviews.decide(click, decision, ben)
     assert outcome.kind == "decided", outcome
+
+
+def block_of(card: JsonObject, action: Action) -> str:
+    """Return the id of a button's block."""
+    placed = find(as_objects(card["blocks"]), action)
+    assert placed is not None
+    return placed.block_id
+
+
+async def test_a_vote_before_the_confirmation_voids_nothing(stack: Stack) -> None:
+    async with stack.running():
+        (verdict,) = await stack.submit(("wire_money", {"amount": 1}))
+        card = await stack.card(verdict, lambda m: has_button(m, Action.APPROVE))
+        ts, seen = str(card["ts"]), block_of(card, Action.APPROVE)
+
+        await stack.actor("U0ANA").click(CHANNEL, ts, Action.APPROVE)
+        redrawn = await stack.card(verdict, says("1 of 2 approvals"))
+        assert block_of(redrawn, Action.APPROVE) != seen
+        await stack.actor("U0CHLOE").click(CHANNEL, ts, Action.APPROVE, seen)
+
+        await stack.card(verdict, says("Waiting to run"))
+        item = (await stack.approval(verdict)).items[0]
+        assert [vote.by.user for vote in item.votes] == ["U0ANA", "U0CHLOE"]
+
+
+async def test_an_edit_before_the_confirmation_voids_it(stack: Stack) -> None:
+    async with stack.running():
+        verdict = await stack.refund()
+        card = await stack.card(verdict, lambda m: has_button(m, Action.APPROVE))
+        await edit_by_somebody_else(stack, verdict)
+        await stack.card(verdict, says("449.5"))
+
+        await stack.actor("U0ANA").click(
+            CHANNEL, str(card["ts"]), Action.APPROVE, block_of(card, Action.APPROVE)
+        )
+
+        await stack.told("U0ANA", "edited and approved by")
+        item = (await stack.approval(verdict)).items[0]
+        assert item.state is ItemState.AUTHORIZED
+        assert item.args["amount"] == 449.5
+
+
+OUTSIDE = RunRef(agent="support", thread="t1")
+INSIDE = TurnRef(
+    agent="cashier", thread="t1", ns="tools:1", message_id="m", nested_in=OUTSIDE
+)
+
+
+async def asked_inside(stack: Stack) -> Verdict:
+    """Request a refund by an agent inside the support agent's tool."""
+    facts = ThreadFacts(requester=DAN)
+    await stack.store.threads.change(
+        stack.keys, "support", "t1", lambda _: facts, why="aside"
+    )
+    call = ProposedCall(tool="process_refund", args=REFUND, tool_call_id="c1")
+    (verdict,) = await stack.agents.submit(Turn(ref=INSIDE, calls=(call,)))
+    return verdict
+
+
+async def test_the_card_is_closed_and_a_late_click_reads_why(stack: Stack) -> None:
+    async with stack.running():
+        verdict = await asked_inside(stack)
+        card = await stack.card(verdict, lambda m: has_button(m, Action.APPROVE))
+        value = button_value(stack, await stack.approval(verdict), Action.APPROVE)
+
+        await stack.submit(("look_up_order", {}))
+        closed = await stack.card(verdict, says("*Cancelled*"))
+        await click_with(stack, card, Action.APPROVE, value)
+
+        await stack.told("U0ANA", "Already cancelled")
+        assert closed["ts"] == card["ts"]
+        assert not has_button(closed, Action.APPROVE)
+        item = (await stack.approval(verdict)).items[0]
+        assert item.state is ItemState.SUPERSEDED
+    assert stack.sandbox.problems == []

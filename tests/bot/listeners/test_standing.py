@@ -9,9 +9,12 @@ import pytest
 from keyturn.bot.ids import Action, Input, View
 from keyturn.bot.listeners import standing as standing_listener
 from keyturn.gateway.approvals.record import Approval
+from keyturn.gateway.approvals.standing import bounds_of
+from keyturn.gateway.errors import StoreUnavailable
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.protocol.wire import Verdict, VerdictKind
+from keyturn.gateway.service.submit.standing import StandingService
 from keyturn.sandbox.elements import find
 from keyturn.sandbox.json_types import JsonObject, as_objects
 from tests.bot.bot_stack import CHANNEL, POLICY, Stack, has_button, says
@@ -206,3 +209,48 @@ async def test_the_third_call_offers_to_allow_similar_ones(allowing: Stack) -> N
 
     assert "covered 2 of the last 2 calls" in json.dumps(form["blocks"])
     assert '"initial_value": "60"' in json.dumps(form["blocks"])
+
+
+__all__ = ["allowing"]
+
+WIDER = ALLOWING.replace(
+    "sum: args.amount, at_most: 1000, may_differ: args.order_id}",
+    "may_differ: [args.order_id, args.amount, args.note]}",
+)
+
+
+async def test_a_policy_changed_behind_the_form_widens_nothing(allowing: Stack) -> None:
+    assert WIDER != ALLOWING
+    stack = allowing
+    async with stack.running():
+        await open_form(stack)
+        # The form shows: any order, at most 50 in one call, at most 500 in all.
+        stack.policy = load_policy(WIDER, "policy.yml")
+
+        await stack.actor("U0ANA").submit({})
+
+        found = await stack.store.standing.listed(stack.keys)
+        given = [
+            loaded.approval
+            for loaded in await stack.store.approvals.load_each(found)
+            if not loaded.approval.items[0].is_pending
+        ]
+    assert [bounds_of(one) for one in given] == []
+
+
+async def test_an_approved_call_is_not_told_as_not_recorded(
+    allowing: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def gone(*_: object) -> None:
+        raise StoreUnavailable("A fail-over.")
+
+    monkeypatch.setattr(StandingService, "propose", gone)
+    stack = allowing
+    async with stack.running():
+        verdict = await open_form(stack)
+        ana = stack.actor("U0ANA")
+        await ana.submit({})
+        shown = await ana.wait_for_view(lambda one: one["callback_id"] == View.NOTICE)
+
+    assert (await stack.approval(verdict)).items[0].state is ItemState.AUTHORIZED
+    assert "nothing was recorded" not in json.dumps(shown)

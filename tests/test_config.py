@@ -80,9 +80,7 @@ def test_a_missing_policy_file_says_what_to_do(file: Path) -> None:
     assert "If that file is elsewhere, start there" in str(refused.value)
 
 
-def test_a_policy_file_that_is_named_and_missing_is_told_in_true_words(
-    file: Path,
-) -> None:
+def test_a_named_policy_file_that_is_missing_is_told(file: Path) -> None:
     with pytest.raises(SettingsError, match=r"no file '.*mine\.yml'") as refused:
         load(file, "policy: mine.yml\n").policy.read()
 
@@ -131,9 +129,7 @@ def test_the_environment_stands_over_the_file(file: Path) -> None:
         ("metrics: {channel: ops}", "'metrics.channel': write #name in quotes, or an"),
     ],
 )
-def test_a_mistake_in_the_file_is_named_with_its_line(
-    file: Path, text: str, problem: str
-) -> None:
+def test_a_mistake_has_its_line(file: Path, text: str, problem: str) -> None:
     assert problem in refusal(file, text)
 
 
@@ -158,9 +154,7 @@ def test_variables_of_others_are_left_alone(file: Path) -> None:
 
 
 @pytest.mark.parametrize("service", ["", "_GATEWAY", "_VALKEY"])
-def test_what_kubernetes_sets_for_a_service_is_left_alone(
-    file: Path, service: str
-) -> None:
+def test_variables_of_kubernetes_are_left_alone(file: Path, service: str) -> None:
     ends = ("PORT", "SERVICE_HOST", "SERVICE_PORT", "PORT_6379_TCP_ADDR")
     env = {f"KEYTURN{service}_{end}": "10.0.0.1" for end in ends}
 
@@ -268,9 +262,7 @@ def test_a_run_is_retried_for_as_long_as_the_settings_say(file: Path) -> None:
     ("given", "kept"),
     [("7d", timedelta(days=7)), ("400d", timedelta(days=400)), ("never", None)],
 )
-def test_messages_are_kept_for_days_or_for_ever(
-    given: str, kept: timedelta | None
-) -> None:
+def test_messages_are_kept_for_days(given: str, kept: timedelta | None) -> None:
     found = RetentionSettings.model_validate({"messages": given})
 
     assert found.messages == kept

@@ -85,9 +85,7 @@ def test_the_lines_under_a_key_are_those_of_the_file() -> None:
         ("[" * 3000 + "]" * 3000, "a.yml:1: This is nested too deeply"),
     ],
 )
-def test_a_text_that_could_mean_two_things_is_refused_with_its_line(
-    text: str, problem: str
-) -> None:
+def test_an_ambiguous_text_is_refused_by_line(text: str, problem: str) -> None:
     assert refusal(text).startswith(problem)
 
 
@@ -103,9 +101,7 @@ def test_a_text_that_could_mean_two_things_is_refused_with_its_line(
         ("a:\n  b: 1\n c: 2", 3, "expected <block end>"),
     ],
 )
-def test_a_text_that_is_not_yaml_is_refused_with_what_to_do(
-    text: str, line: int, advice: str
-) -> None:
+def test_a_text_without_yaml_is_refused(text: str, line: int, advice: str) -> None:
     found = refusal(text)
 
     assert found.startswith(f"a.yml:{line}: This is not YAML: ")

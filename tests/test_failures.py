@@ -149,9 +149,7 @@ def sent(error: KeyturnError) -> KeyturnError:
 
 
 @pytest.mark.parametrize("error", MADE, ids=lambda one: type(one).__name__)
-def test_an_error_has_the_same_text_and_facts_in_another_process(
-    error: KeyturnError,
-) -> None:
+def test_an_error_is_the_same_in_another_process(error: KeyturnError) -> None:
     found = sent(error)
 
     assert type(found) is type(error)

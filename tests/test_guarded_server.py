@@ -79,9 +79,7 @@ async def test_a_body_that_does_not_come_holds_up_no_stop() -> None:
 @pytest.mark.parametrize(
     ("body_bytes", "answers"), [(len(BODY), b"1000 bytes"), (len(BODY) - 1, b" 413 ")]
 )
-async def test_a_body_that_comes_with_its_header_is_bounded_as_any_other(
-    body_bytes: int, answers: bytes
-) -> None:
+async def test_a_body_with_its_header_is_bound(body_bytes: int, answers: bytes) -> None:
     async with serving(body_bytes) as served:
         last = HEAD.replace(b"Host", b"Connection: close\r\nHost")
         served.writer.write(last + BODY)

@@ -51,9 +51,7 @@ def test_json_names_the_fields_of_an_event(capsys: Capture) -> None:
     }
 
 
-def test_json_writes_nothing_that_ends_a_line_or_controls_a_terminal(
-    capsys: Capture,
-) -> None:
+def test_json_controls_no_line_and_no_terminal(capsys: Capture) -> None:
     write_logs(LogSettings(format="json"))
     hostile = "a\u2028b\x85c\x9b31md\u202ee\U000e0041f\ud800É"
 
@@ -65,9 +63,7 @@ def test_json_writes_nothing_that_ends_a_line_or_controls_a_terminal(
     assert json.loads(written)["user"] == hostile
 
 
-def test_json_keeps_what_is_written_otherwise_and_says_its_error(
-    capsys: Capture,
-) -> None:
+def test_json_keeps_other_values_and_their_errors(capsys: Capture) -> None:
     write_logs(LogSettings(format="json"))
 
     error = ValueError("x")
@@ -190,9 +186,7 @@ def test_the_words_of_an_error_that_a_library_logs_are_for_developers_too(
     assert "\x1b" not in shown
 
 
-def test_a_developers_log_shows_words_and_places_and_no_control_characters(
-    capsys: Capture,
-) -> None:
+def test_a_developers_log_has_no_control_characters(capsys: Capture) -> None:
     write_logs(LogSettings(), shows_errors=True)
 
     fail()

@@ -68,9 +68,7 @@ def test_a_changed_file_is_taken_once_it_stands_still(path: Path) -> None:
         ("version: 1\ntools: {pay: {teir: auto}}\n", "policy.yml:2: Unknown key"),
     ],
 )
-def test_what_is_no_policy_is_refused_once_and_the_old_one_stays(
-    path: Path, text: str, why: str
-) -> None:
+def test_a_bad_policy_leaves_the_old_one(path: Path, text: str, why: str) -> None:
     policy = opened(path)
     before = policy().digest
 
@@ -83,9 +81,7 @@ def test_what_is_no_policy_is_refused_once_and_the_old_one_stays(
     assert look_until_stable(policy) is None
 
 
-def test_a_file_that_cannot_be_read_is_refused_and_the_old_one_stays(
-    path: Path,
-) -> None:
+def test_an_unreadable_file_leaves_the_old_policy(path: Path) -> None:
     policy = opened(path)
 
     path.unlink()

@@ -75,9 +75,7 @@ async def test_a_gated_agent_tool_is_asked_twice(runner: Runner, saver: Any) -> 
 
 
 @pytest.mark.parametrize("first", [0, 1])
-async def test_an_edit_is_not_told_twice_when_siblings_settle_one_by_one(
-    runner: Runner, first: int
-) -> None:
+async def test_siblings_tell_an_edit_once(runner: Runner, first: int) -> None:
     gateway = FakeGateway(TIERS)
     inners = {to: payer(gateway, runner, pay(1, to)) for to in ("ada", "bob")}
     both = [("delegate", {"job": to}, to) for to in inners]

@@ -255,9 +255,7 @@ async def test_who_was_paused_before_the_start_asks_whether_the_claim_still_stan
 
 
 @pytest.mark.usefixtures("quick_beats")
-async def test_a_long_execution_keeps_its_claim(
-    runner: Runner, memory: InMemorySaver
-) -> None:
+async def test_a_long_run_keeps_a_claim(runner: Runner, memory: InMemorySaver) -> None:
     gateway, graph = await _approved(runner, memory, lease_s=30.0)
     beaten = threading.Event()
     gateway.before["heartbeat"] = beaten.set
@@ -413,9 +411,7 @@ async def test_its_process_reports_it_until_the_gateway_has_it(runner: Runner) -
     assert runner.paid == [(10, "ada")]
 
 
-async def test_its_run_is_cancelled_before_the_gateway_has_it_and_it_is_reported(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_cancelled_run_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     runner, gateway = Runner(is_async=True), FakeGateway(FREE)
     graph = build(gateway, runner.tools(), pay())
     await runner.say(graph, "pay")

@@ -319,9 +319,7 @@ async def test_a_claim_that_is_given_back_is_claimed_anew_under_a_later_fence(
     assert not await gateway.finish(call.id, first.fence, PAID)
 
 
-async def test_a_rejection_and_an_answer_end_a_call_with_their_words(
-    backend: Backend, gateway: Gateway
-) -> None:
+async def test_a_rejection_has_its_words(backend: Backend, gateway: Gateway) -> None:
     rejected = await held(gateway)
     await backend.decide(rejected.id, Reject(reason="not today"))
     answered = await held(gateway, PAY_BOB, at("m2"))

@@ -153,9 +153,7 @@ DONE = AIMessage("done")
 
 
 @pytest.mark.parametrize("is_down", [False, True])
-async def test_what_a_program_answered_itself_waits_for_nobody_and_runs_never(
-    runner: Runner, *, is_down: bool
-) -> None:
+async def test_a_programs_answer_runs_nothing(runner: Runner, *, is_down: bool) -> None:
     gateway = FakeGateway(FREE)
     graph = build(gateway, runner.tools(), pay(), DONE)
     await runner.say(graph, "pay")

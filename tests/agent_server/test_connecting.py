@@ -54,9 +54,7 @@ async def checks(tmp_path: Path, **server: Any) -> list[tuple[State, str]]:
     return [(one.state, one.text) async for one in check_servers(settings)]
 
 
-async def test_the_doctor_shows_version_and_graphs(
-    server: DevServer, tmp_path: Path
-) -> None:
+async def test_the_doctor_shows_the_graphs(server: DevServer, tmp_path: Path) -> None:
     graphs = {"stock": {"agent": "billing"}, "plain": {"agent": "plain"}}
 
     [(state, text)] = await checks(tmp_path, url=server.url, graphs=graphs)
@@ -98,9 +96,7 @@ async def test_the_doctor_refuses_an_old_langgraph(tmp_path: Path) -> None:
     assert text == "it runs LangGraph 0.5; Keyturn needs 0.6 or newer."
 
 
-async def test_the_doctor_names_a_missing_graph(
-    server: DevServer, tmp_path: Path
-) -> None:
+async def test_a_missing_graph_is_named(server: DevServer, tmp_path: Path) -> None:
     graphs = {"refunds": {"agent": "billing"}}
 
     [(state, text)] = await checks(tmp_path, url=server.url, graphs=graphs)

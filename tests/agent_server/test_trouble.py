@@ -120,9 +120,7 @@ async def test_a_new_message_withdraws_the_question(on: Bench) -> None:
 
 
 @pytest.mark.parametrize("is_known", [True, False])
-async def test_a_deleted_thread_withdraws_its_question(
-    on: Bench, *, is_known: bool
-) -> None:
+async def test_a_deleted_thread_is_withdrawn(on: Bench, *, is_known: bool) -> None:
     thread = await on.asked("stock", [[REFUND]])
     await on.server.forget()
     if not is_known:

@@ -32,9 +32,7 @@ def is_so(fate: Fate) -> Act:
 
 
 @pytest.mark.timeout(900)
-async def test_no_message_between_agent_and_gateway_can_be_lost_for_good(
-    house: House,
-) -> None:
+async def test_no_lost_message_loses_a_call(house: House) -> None:
     for fate in (Fate.DROPPED, Fate.STALLED, Fate.HALF):
         stages = [f"{name} answered" for name in ASKED]
         if fate is not Fate.HALF:
@@ -51,9 +49,7 @@ async def test_no_message_between_agent_and_gateway_can_be_lost_for_good(
 
 
 @pytest.mark.timeout(900)
-async def test_a_gateway_that_is_cut_off_from_the_store_grants_a_claim_once(
-    house: House,
-) -> None:
+async def test_a_cut_off_gateway_grants_a_claim_once(house: House) -> None:
     thread, stage = "cut", "claim sent"
 
     async def heals() -> Fate:
@@ -72,9 +68,7 @@ async def test_a_gateway_that_is_cut_off_from_the_store_grants_a_claim_once(
 
 
 @pytest.mark.timeout(900)
-async def test_connections_that_are_reset_at_every_stage_lose_nothing(
-    house: House,
-) -> None:
+async def test_a_reset_at_any_stage_loses_nothing(house: House) -> None:
     for name, cut in house.cuts.items():
         for stage in (
             f"{one} {when}" for one in ASKED for when in ("sent", "answered")
@@ -145,9 +139,7 @@ async def test_an_agent_that_was_cut_off_past_its_lease_runs_its_call_once(
 
 
 @pytest.mark.timeout(900)
-async def test_a_claim_whose_answer_is_late_past_its_lease_runs_nothing(
-    brief: House,
-) -> None:
+async def test_a_claim_answered_too_late_runs_nothing(brief: House) -> None:
     thread = "late"
     brief.between.acts[thread, "claim answered"] = closes(brief)
     async with brief.people(thread):

@@ -34,9 +34,7 @@ async def house(tmp_path: Path, victim: str) -> AsyncGenerator[House]:
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("victim", ["gateway", "bot", "agent"])
-async def test_whoever_is_killed_and_whenever_the_call_runs_once(
-    house: House, victim: str
-) -> None:
+async def test_a_kill_at_any_moment_runs_it_once(house: House, victim: str) -> None:
     for stage in sample(STAGES, 3):
         thread = f"{victim}-{stage.replace(' ', '-')}"
         # The gateway's death loses its current requests and answers.

@@ -235,9 +235,7 @@ async def test_a_revocation_that_stands_in_the_audit_log_outlives_a_restart(
     assert house.store.security.counts[SecurityKind.REPLAYED] == 1
 
 
-async def test_it_is_known_before_its_checkpoint_to_the_process_that_writes_the_log(
-    house: AuditHarness, box: Box
-) -> None:
+async def test_its_writer_knows_it_at_once(house: AuditHarness, box: Box) -> None:
     other, (new, before) = await box.made(), await box.revoked()
     await house.writer.tick()
     await box.put(new.kept.id, before)

@@ -202,9 +202,7 @@ async def test_it_is_raised_as_in_one_process_and_asked_again_where_that_helps(
 
 
 @pytest.mark.parametrize("row", [ROWS[0], ROWS[-1]], ids=_name)
-async def test_the_agent_asks_once_what_stays_as_it_is(
-    failing: Failing, row: Row
-) -> None:
+async def test_a_final_refusal_is_asked_once(failing: Failing, row: Row) -> None:
     with pytest.raises(row.raised):
         await ask_with_retries(Awaiting(), lambda: failing.gateway.note("support"))
 

@@ -76,9 +76,7 @@ async def served(store: Store, folder: Path, **api: object) -> AsyncGenerator[st
         yield url
 
 
-async def test_a_request_with_a_wrong_key_is_noticed_once(
-    store: Store, tmp_path: Path
-) -> None:
+async def test_a_wrong_key_is_noticed_once(store: Store, tmp_path: Path) -> None:
     wrong = {"Authorization": f"Bearer {NO_KEY}"}
     async with (
         served(store, tmp_path) as url,

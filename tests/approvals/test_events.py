@@ -53,9 +53,7 @@ def test_what_is_about_calls_of_several_approvals_is_told_on_their_card() -> Non
         (Finding.SKIP, None),
     ],
 )
-def test_a_reconciled_call_is_what_people_found(
-    finding: Finding, state: ItemState | None
-) -> None:
+def test_a_finding_ends_its_call(finding: Finding, state: ItemState | None) -> None:
     fold = PrecedentFold()
     fold.opened("call", "effect")
     fold.record(EventName.ITEM_IN_DOUBT, "call", at_ms=1)

@@ -365,9 +365,7 @@ def test_answers_of_people_are_given_in_order() -> None:
         (ItemState.WITHDRAWN, "The question was withdrawn."),
     ],
 )
-def test_questions_that_end_otherwise_have_no_answers(
-    state: ItemState, why: str
-) -> None:
+def test_unanswered_questions_have_no_answers(state: ItemState, why: str) -> None:
     found = answer(ASKED.with_(state=state))
     assert (found.type, found.answers) == (AnswerKind(state), None)
     assert found.is_question

@@ -30,9 +30,7 @@ def place_of(stack: Stack) -> tuple[str, int]:
 
 
 @pytest.mark.slow
-async def test_hundreds_of_clicks_at_once_decide_once_and_all_are_answered(
-    stack: Stack, unlimited: None
-) -> None:
+async def test_concurrent_clicks_decide_once(stack: Stack, unlimited: None) -> None:
     async with stack.running() as bot, aiohttp.ClientSession() as session:
         verdict = await stack.refund()
         card = await stack.card(verdict)

@@ -85,9 +85,7 @@ async def test_a_store_that_is_cut_off_fills_no_log_and_a_click_afterwards_count
 
 
 @pytest.mark.parametrize("text", ["list", FREEZE])
-async def test_a_command_is_answered_while_the_store_answers_nothing(
-    stack: Stack, wire: Proxy, text: str
-) -> None:
+async def test_an_outage_answers_commands(stack: Stack, wire: Proxy, text: str) -> None:
     async with stack.running():
         wire.close()
 
@@ -122,9 +120,7 @@ async def test_a_click_is_answered_while_the_store_answers_nothing(
         assert (await stack.approval(verdict)).items[0].state is ItemState.AUTHORIZED
 
 
-async def test_an_envelope_that_the_store_remembers_too_late_is_handled_when_it_is_back(
-    store: Store, wire: Proxy
-) -> None:
+async def test_a_late_envelope_is_handled_at_last(store: Store, wire: Proxy) -> None:
     """It was not processed, and Slack sends an unacknowledged one again."""
     over = Store(wire.url, secrets=SECRETS, lease_ms=2000)
     nonces, handled = StoreNonces(over, "default"), list[bool]()

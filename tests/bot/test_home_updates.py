@@ -67,9 +67,7 @@ async def test_an_open_tab_shows_a_freeze_until_it_ends(stack: Stack) -> None:
 
 @LOOKING
 @pytest.mark.parametrize("fault", ["rate_limit", "http_500", "no_json"])
-async def test_a_tab_that_slack_does_not_take_at_once_is_shown_without_another_click(
-    stack: Stack, fault: str
-) -> None:
+async def test_a_refused_tab_is_published_later(stack: Stack, fault: str) -> None:
     async with stack.running():
         await stack.actor("U0BEN").open_home()
         await shown(stack, "U0BEN", "Waiting for you: 0")

@@ -89,9 +89,7 @@ async def test_a_decision_on_one_copy_is_shown_on_all(direct: Stack) -> None:
 
 
 @pytest.mark.parametrize("is_restarted", [False, True])
-async def test_a_copy_whose_answer_was_lost_becomes_true_after_the_decision(
-    direct: Stack, *, is_restarted: bool
-) -> None:
+async def test_a_lost_copy_becomes_true(direct: Stack, *, is_restarted: bool) -> None:
     direct.sandbox.faults.plan("lost_response", "chat.postMessage", after=1)
     direct.sandbox.faults.plan("http_500", "conversations.history", calls=20)
     async with direct.running():

@@ -309,9 +309,7 @@ async def test_an_answer_waits_for_its_workspace(stack: Stack, error: str) -> No
 
 @pytest.mark.usefixtures("soon")
 @pytest.mark.parametrize("method", [POST, "conversations.open"])
-async def test_who_is_asked_by_direct_message_is_asked_when_the_workspace_takes_it(
-    stack: Stack, method: str
-) -> None:
+async def test_a_refused_direct_message_is_repeated(stack: Stack, method: str) -> None:
     stack.policy = load_policy(DIRECT, "policy.yml")
     async with stack.running():
         # The card is posted in its channel first.

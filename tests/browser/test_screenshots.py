@@ -86,9 +86,7 @@ def opened(screen: Screen, user: str, *words: str, at: str = CHANNEL) -> None:
     words_on(screen, *words)
 
 
-def test_pictures_of_a_card_from_asked_to_done(
-    chrome: Chrome, demo: Demo, take: Take
-) -> None:
+def test_pictures_of_a_whole_card(chrome: Chrome, demo: Demo, take: Take) -> None:
     screen = light(chrome, demo.url, 880)
     opened(screen, ANA, "Approval needed", "78291")
     take(screen, "card-light")
@@ -195,9 +193,7 @@ def test_pictures_of_a_standing_approval(
     take(screen, "standing-light")
 
 
-def test_a_picture_of_a_question_to_the_requester(
-    chrome: Chrome, demo: Demo, take: Take
-) -> None:
+def test_a_picture_of_a_question(chrome: Chrome, demo: Demo, take: Take) -> None:
     screen = light(chrome, demo.url, 1000)
     ask_dan(screen)
     words_on(screen, "has not replied yet")

@@ -12,9 +12,7 @@ from tests.levels import size
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
-async def test_with_processes_killed_paused_and_cut_off_nothing_is_doubled_or_lost(
-    tmp_path: Path,
-) -> None:
+async def test_chaos_doubles_and_loses_nothing(tmp_path: Path) -> None:
     plan = Plan(seconds=size(deep=300, short=10), seed=7)
     said: list[str] = []
 

@@ -113,9 +113,7 @@ async def test_every_role_is_counted_and_every_requirement(doctor: Doctor) -> No
         ("guest", "Gus Guest is a guest"),
     ],
 )
-async def test_a_group_of_nobody_is_named_with_what_it_makes_impossible(
-    doctor: Doctor, harm: str, words: str
-) -> None:
+async def test_an_empty_group_is_named(doctor: Doctor, harm: str, words: str) -> None:
     control, workspace = doctor.sandbox.control, doctor.sandbox.workspace
     if harm == "gone":
         del workspace.groups["S0SENIOR"]
@@ -409,9 +407,7 @@ def test_names_without_a_graph_are_listed_with_the_similar(shell: Shell) -> None
 
 
 @pytest.mark.parametrize(("command", "code"), [("doctor", 1), ("gateway", USAGE)])
-def test_a_graph_that_calls_itself_otherwise_is_refused_at_the_start(
-    shell: Shell, command: str, code: int
-) -> None:
+def test_a_renamed_graph_is_refused(shell: Shell, command: str, code: int) -> None:
     shell.write(BILLING_GRAPH.replace('("billing")', '("bills")'), "billing.py")
     shell.write(BILLING.format(tools="", agents=""))
 

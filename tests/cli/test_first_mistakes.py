@@ -52,9 +52,7 @@ def taken() -> Iterator[int]:
 
 
 @pytest.mark.parametrize("words", [["sandbox"], ["run", "--sandbox"], ["demo"]])
-def test_a_port_that_is_taken_or_none_is_said(
-    home: Shell, taken: int, words: list[str]
-) -> None:
+def test_a_bad_port_is_named(home: Shell, taken: int, words: list[str]) -> None:
     config = ("--config", str(ROOT / "keyturn.yml"))
 
     told = home.refused(*config, *words, "--port", str(taken))

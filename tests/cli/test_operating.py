@@ -107,9 +107,7 @@ def test_a_user_without_a_name_may_stop_things_too(
 @pytest.mark.parametrize(
     ("words", "why"), [(["agent"], "Which"), (["everything", "x"], "takes no name")]
 )
-def test_a_scope_that_is_none_is_refused_with_a_sentence(
-    admin: Shell, words: list[str], why: str
-) -> None:
+def test_an_unknown_scope_is_refused(admin: Shell, words: list[str], why: str) -> None:
     assert why in admin.refused("freeze", *words)
 
 

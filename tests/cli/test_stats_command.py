@@ -178,9 +178,7 @@ def test_a_time_is_as_long_as_it_is_exact(value_ms: int, shown: str) -> None:
         (5, 5, "100 %"),
     ],
 )
-def test_only_all_is_100_percent_and_only_none_is_0(
-    part: int, whole: int, shown: str
-) -> None:
+def test_100_percent_is_all_and_0_is_none(part: int, whole: int, shown: str) -> None:
     assert rate(Share(part, whole)) == shown
 
 

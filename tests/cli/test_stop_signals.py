@@ -190,9 +190,7 @@ async def test_hanging_tools_do_not_keep_the_process(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("word", ["working", "blocked"])
-async def test_ctrl_c_says_what_is_waited_for_and_a_second_one_ends_the_process(
-    tmp_path: Path, word: str
-) -> None:
+async def test_a_second_ctrl_c_ends_the_process(tmp_path: Path, word: str) -> None:
     process = await waiting(tmp_path, word)
     assert process.stderr
     if word == "blocked":

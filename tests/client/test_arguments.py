@@ -176,9 +176,7 @@ def test_what_is_no_key_is_refused_and_not_shown(key: Any) -> None:
         *(("encrypt_store", "no"),),
     ],
 )
-def test_what_a_gateway_cannot_use_is_refused_by_its_name(
-    name: str, given: Any
-) -> None:
+def test_an_unusable_argument_is_refused_by_name(name: str, given: Any) -> None:
     options: dict[str, Any] = {"policy": POLICY, name: given}
 
     with pytest.raises(SettingsError, match=name):
@@ -192,9 +190,7 @@ def test_what_a_gateway_cannot_use_is_refused_by_its_name(
         *(("task", None), ("schema", 5), ("schema", "{}"), ("recheck", 5)),
     ],
 )
-async def test_what_a_step_cannot_use_is_refused_by_its_name(
-    name: str, given: Any
-) -> None:
+async def test_an_unusable_step_is_refused_by_name(name: str, given: Any) -> None:
     with pytest.raises(SettingsError, match=f"{name}="):
         await step(**{name: given})
 

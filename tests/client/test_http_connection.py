@@ -113,9 +113,7 @@ async def faulty(
 @pytest.mark.parametrize(
     "fault", [resets_after, closes_before, asks_for_pause(429, "0")]
 )
-async def test_a_write_that_was_cut_off_is_sent_again_and_takes_effect_once(
-    faulty: Faulty, fault: Fault
-) -> None:
+async def test_a_repeated_write_counts_once(faulty: Faulty, fault: Fault) -> None:
     async with faulty.api.gateway() as gateway:
         faulty.faults[:] = [fault, fault]
         (verdict,) = await gateway.submit(TURN)
@@ -182,9 +180,7 @@ async def test_a_write_without_an_answer_may_have_been_kept(
     assert len(await faulty.api.harness.opened()) == (fault is resets_after)
 
 
-async def test_a_write_that_was_cut_off_may_be_kept_when_nobody_listens_then(
-    faulty: Faulty,
-) -> None:
+async def test_a_cut_off_write_may_have_been_kept(faulty: Faulty) -> None:
     async with faulty.api.gateway() as gateway:
 
         async def and_is_away(
@@ -201,9 +197,7 @@ async def test_a_write_that_was_cut_off_may_be_kept_when_nobody_listens_then(
     assert len(await faulty.api.harness.opened()) == 1
 
 
-async def test_an_address_that_leads_elsewhere_says_what_is_wrong_with_it(
-    faulty: Faulty,
-) -> None:
+async def test_a_wrong_address_is_explained(faulty: Faulty) -> None:
     url, key = faulty.api.url, faulty.api.key()
     wrong = {
         url.replace("http://", "https://"): "no TLS is spoken there",
@@ -233,9 +227,7 @@ async def test_a_synchronous_agent_asks_from_the_background(faulty: Faulty) -> N
     assert len(set(faulty.bodies)) == 1
 
 
-async def test_a_refused_key_says_what_to_set_and_is_not_tried_again(
-    faulty: Faulty,
-) -> None:
+async def test_a_refused_key_is_explained_and_not_repeated(faulty: Faulty) -> None:
     wrong = "tk_" + "0" * 16 + "_" + "0" * 64
     async with faulty.api.gateway(wrong) as gateway:
         with pytest.raises(KeyRefused, match="KEYTURN_API_KEY") as raised:
@@ -317,9 +309,7 @@ async def test_a_program_need_not_close_what_its_agents_ask_by(stack: ApiStack) 
     assert ended.stderr == ""
 
 
-async def test_the_key_goes_to_the_gateway_that_was_named_alone(
-    stack: ApiStack,
-) -> None:
+async def test_the_key_goes_to_its_gateway_only(stack: ApiStack) -> None:
     met = list[str]()
 
     async def elsewhere(request: web.BaseRequest) -> web.StreamResponse:
@@ -364,9 +354,7 @@ async def test_arguments_that_are_no_json_are_refused_and_name_the_place(
     assert await stack.harness.opened() == []
 
 
-async def test_a_text_that_is_no_unicode_is_refused_in_the_same_words(
-    stack: ApiStack,
-) -> None:
+async def test_a_text_without_unicode_is_refused(stack: ApiStack) -> None:
     asked = turn({"amount": 5}, says="\ud800")
 
     async with stack.gateway() as gateway:
@@ -380,9 +368,7 @@ async def test_a_text_that_is_no_unicode_is_refused_in_the_same_words(
 
 
 @pytest.mark.parametrize("value", [float("nan"), "\ud800", 2**70])
-async def test_a_schema_that_is_no_json_takes_only_edits_away(
-    stack: ApiStack, value: object
-) -> None:
+async def test_a_bad_schema_only_stops_edits(stack: ApiStack, value: object) -> None:
     asked = turn({"amount": 5}, schemas={"process_refund": {"default": value}})
 
     async with stack.gateway() as gateway:

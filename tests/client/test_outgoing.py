@@ -160,9 +160,7 @@ def test_a_proxy_is_chosen_by_the_url(
     assert found == (URL(proxy) if proxy else None)
 
 
-def test_a_proxy_that_does_not_speak_http_is_refused_by_its_kind(
-    env: pytest.MonkeyPatch,
-) -> None:
+def test_a_proxy_of_another_kind_is_refused(env: pytest.MonkeyPatch) -> None:
     env.setenv("ALL_PROXY", "socks5://user:password@p:1")
 
     with pytest.raises(SettingsError, match=r"'socks5' proxy; set HTTPS_PROXY") as told:

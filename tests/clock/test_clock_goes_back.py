@@ -51,9 +51,7 @@ async def test_a_dead_owner_keeps_a_call_no_longer_because_the_clock_went_back(
     assert isinstance(await harness.agents.claim(other), InDoubt)
 
 
-async def test_a_live_owner_keeps_its_call_when_the_clock_goes_back(
-    harness: ServiceHarness, clock: Clock
-) -> None:
+async def test_a_live_owner_keeps_a_call(harness: ServiceHarness, clock: Clock) -> None:
     _, claim, claimed = await started(harness)
     clock.move(hours=-2)
 
@@ -63,9 +61,7 @@ async def test_a_live_owner_keeps_its_call_when_the_clock_goes_back(
     assert await harness.agents.finish(claim.item_id, claimed.fence, result)
 
 
-async def test_a_dead_holder_keeps_a_thread_no_longer_because_the_clock_went_back(
-    store: Store, clock: Clock
-) -> None:
+async def test_a_dead_holder_loses_its_thread(store: Store, clock: Clock) -> None:
     keys = store.keys_of_tenant("default")
     place = keys, "support", "t1"
     async with store.threads.lease(*place):

@@ -118,9 +118,7 @@ async def test_every_promise_holds(
     assert await claims(harness, claim.with_(owner="worker-3")) == 0
 
 
-async def test_every_wait_ends_however_long_nobody_looks(
-    harness: ServiceHarness, clock: Clock
-) -> None:
+async def test_every_wait_ends_at_last(harness: ServiceHarness, clock: Clock) -> None:
     ends: list[ItemState] = []
     for prepare in (nothing, approved):
         made = await carded(harness)

@@ -134,9 +134,7 @@ async def test_a_call_is_known_until_it_has_ended_and_its_card_as_long(
         assert found is not None or not was_open, "it ended unseen"
 
 
-async def test_what_is_open_loses_a_lifetime_that_it_should_not_have(
-    harness: ServiceHarness,
-) -> None:
+async def test_an_open_record_loses_its_lifetime(harness: ServiceHarness) -> None:
     made, conn = await carded(harness), harness.store.conn
     keys, approval = harness.store.keys_of_tenant("default"), made[0].approval
     for key in (keys.head(approval), keys.document(approval), keys.card(approval)):
@@ -169,9 +167,7 @@ async def test_a_card_that_got_more_time_is_decided_and_runs_at_its_very_end(
     assert again[0].item_id == made[1].item_id, "the turn has its first answer"
 
 
-async def test_people_are_asked_again_about_a_doubt_until_they_settle_it(
-    harness: ServiceHarness, clock: Clock
-) -> None:
+async def test_a_doubt_is_asked_again(harness: ServiceHarness, clock: Clock) -> None:
     made = await carded(harness)
     await doubted(harness, made)
     keys = harness.store.keys_of_tenant("default")
@@ -196,9 +192,7 @@ async def test_people_are_asked_again_about_a_doubt_until_they_settle_it(
     assert await harness.store.conn.command("ZCARD", keys.timers) == 0
 
 
-async def test_nothing_is_left_30_days_after_the_last_thing_has_ended(
-    harness: ServiceHarness, clock: Clock
-) -> None:
+async def test_30_days_leave_nothing(harness: ServiceHarness, clock: Clock) -> None:
     first = await carded(harness)
     await doubted(harness, first)
     second = await harness.refund(20)

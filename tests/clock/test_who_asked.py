@@ -87,9 +87,7 @@ async def people_of(stack: Stack, item: Item) -> set[str]:
     return {one.user for one in approval.principals}
 
 
-async def test_a_run_of_two_months_knows_who_began_it(
-    stack: Stack, clock: Clock
-) -> None:
+async def test_a_long_run_knows_its_requester(stack: Stack, clock: Clock) -> None:
     async with stack.working():
         item = await held(stack, DAN)
         for days in (25, 15):

@@ -48,9 +48,7 @@ async def test_a_decision_ends_its_wait(gate: Gate, people: ServiceHarness) -> N
     assert (found.item_id, found.answer["type"]) == (verdict.item_id, "approve")
 
 
-async def test_the_gateway_leaves_the_thread_to_the_connector(
-    gate: Gate, people: ServiceHarness
-) -> None:
+async def test_a_connector_owns_its_thread(gate: Gate, people: ServiceHarness) -> None:
     _, verdict = await asked(gate)
 
     await people.decide(verdict, Approve())
@@ -93,9 +91,7 @@ async def test_open_calls_are_paged(gate: Gate, people: ServiceHarness) -> None:
     assert len(await listed()) == 4
 
 
-async def test_events_are_followed_from_a_place(
-    gate: Gate, people: ServiceHarness
-) -> None:
+async def test_events_follow_a_place(gate: Gate, people: ServiceHarness) -> None:
     _, verdict = await asked(gate)
     begun = await gate.events(Following())
     assert begun.events == ()

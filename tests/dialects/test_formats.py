@@ -174,9 +174,7 @@ def test_a_call_that_its_format_cannot_approve_always_waits_for_people() -> None
     assert (approvable.hint and approvable.hint.hold) is None
 
 
-def test_an_approval_in_a_format_that_only_takes_edits_is_an_edit_without_changes() -> (
-    None
-):
+def test_an_approval_may_be_an_edit_without_changes() -> None:
     [found] = cast("Any", said(batch("edit"), end("approve")))["decisions"]
     assert found["edited_action"] == {"name": "pay", "args": {"order": "7"}}
     assert said(inbox(edit=True), end("approve")) == [
@@ -208,9 +206,7 @@ def test_unchanged_values_of_an_edit_keep_their_type_and_their_place() -> None:
         denied("The policy forbids it."),
     ],
 )
-def test_every_end_without_an_approval_is_a_rejection_with_its_reason(
-    ended: Ended,
-) -> None:
+def test_an_end_without_approval_is_a_rejection(ended: Ended) -> None:
     reason = ended.reason if isinstance(ended, Verdict) else ended.message
     rejected = {"type": "reject", "message": reason}
     assert said(WHOLE, ended) == {"decisions": [rejected]}
@@ -335,9 +331,7 @@ def test_a_plain_question_gets_exactly_what_a_person_answered(
 @pytest.mark.parametrize(
     ("kind", "words"), [("integer", "many"), ("number", "true"), ("boolean", "perhaps")]
 )
-def test_words_of_another_type_than_a_plain_question_takes_are_not_sent(
-    kind: str, words: str
-) -> None:
+def test_words_of_another_type_are_not_sent(kind: str, words: str) -> None:
     with pytest.raises(NoWord, match="takes"):
         said("How?", end("respond", answers=(words,)), schema={"type": kind})
 
@@ -379,9 +373,7 @@ def test_a_turn_is_a_lane_of_its_question_and_is_named_by_its_value_too() -> Non
         ("Which?", None),
     ],
 )
-def test_a_turn_says_what_its_agent_does_not_learn(
-    value: object, untold: list[str] | None
-) -> None:
+def test_a_turn_says_what_is_untold(value: object, untold: list[str] | None) -> None:
     question = Question("q", value)
     turn = turn_of(question, asked(value), agent="crm", thread="t", handed_to="crm")
     [call] = turn.calls
@@ -398,9 +390,7 @@ def test_a_turn_says_what_its_agent_does_not_learn(
         ("x" * 100, "x" * 80),
     ],
 )
-def test_a_turn_names_its_program_in_characters_that_cannot_be_markup(
-    given: str, shown: str
-) -> None:
+def test_a_program_is_named_without_markup(given: str, shown: str) -> None:
     question = Question("q", WHOLE)
     turn = turn_of(question, asked(WHOLE), agent="crm", thread="t", handed_to=given)
     assert turn.handed_to == shown

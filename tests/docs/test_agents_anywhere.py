@@ -72,9 +72,7 @@ def people(stack: ApiStack) -> Keyturn:
     return cast("Keyturn", cast("object", stack.harness))
 
 
-async def test_the_program_runs_its_thread_once_people_approved(
-    stack: ApiStack,
-) -> None:
+async def test_an_approval_runs_the_programs_thread(stack: ApiStack) -> None:
     said = io.StringIO()
 
     def page() -> None:

@@ -30,9 +30,7 @@ def shell(
 @pytest.mark.parametrize(
     "line", [one for one in COMMANDS if one.startswith("hooks claude")]
 )
-def test_the_printed_settings_pass_the_doctor(
-    shell: Shell, tmp_path: Path, line: str
-) -> None:
+def test_the_doctor_accepts_the_page(shell: Shell, tmp_path: Path, line: str) -> None:
     printed = shell.said(*line.split())
     if "--policy" in line:
         file = tmp_path / "policy.yml"
@@ -48,9 +46,7 @@ def test_the_printed_settings_pass_the_doctor(
     )
 
 
-def test_the_doctor_refuses_settings_that_fail_open(
-    shell: Shell, tmp_path: Path
-) -> None:
+def test_settings_that_fail_open_are_refused(shell: Shell, tmp_path: Path) -> None:
     settings = json.loads(shell.said("hooks", "claude-code"))
     del settings["hooks"]["PreToolUse"][0]["hooks"][0]["onFailure"]
     file = tmp_path / "settings.json"
@@ -62,9 +58,7 @@ def test_the_doctor_refuses_settings_that_fail_open(
     assert "onFailure" in json.loads(out)["checks"][0]["text"]
 
 
-def test_the_doctor_names_a_file_that_it_cannot_read(
-    shell: Shell, tmp_path: Path
-) -> None:
+def test_an_unreadable_file_is_named(shell: Shell, tmp_path: Path) -> None:
     file = tmp_path / "settings.json"
     file.write_text("{")
 

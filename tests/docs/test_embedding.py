@@ -91,9 +91,7 @@ async def test_the_plain_node_wires_the_money_once_it_may(
     assert final["said"] == "sent 90.0 to ada"
 
 
-async def test_a_web_application_gives_out_an_id_and_comes_back(
-    store: Store, tmp_path: Path
-) -> None:
+async def test_a_web_application_comes_back(store: Store, tmp_path: Path) -> None:
     async with embedded(store, tmp_path) as tk:
         server = TestServer(aiohttp_app.make_app(tk))
         async with TestClient(server) as client:
@@ -125,9 +123,7 @@ async def _has_ended(shown: Callable[[], Awaitable[dict[str, Any]]]) -> bool:
     return (await shown())["said"] is not None
 
 
-async def test_a_program_resumes_its_own_graph_with_the_answers(
-    store: Store, tmp_path: Path
-) -> None:
+async def test_a_program_resumes_its_graph(store: Store, tmp_path: Path) -> None:
     names = run(OWN)
 
     async with embedded(store, tmp_path) as tk:

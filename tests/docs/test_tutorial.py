@@ -82,9 +82,7 @@ def _has(*words: str) -> Callable[[JsonObject], bool]:
 
 
 @pytest.mark.slow
-async def test_the_tutorial_works_from_its_first_to_its_last_step(
-    tmp_path: Path,
-) -> None:
+async def test_the_tutorial_works_from_start_to_end(tmp_path: Path) -> None:
     for name in ("shop.py", "keyturn.yml"):
         (tmp_path / name).write_text(_file(name), encoding="utf-8")
     with in_sandbox(tmp_path) as (page, output):

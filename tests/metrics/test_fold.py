@@ -93,9 +93,7 @@ def test_a_question_is_no_call_and_its_run_asked_somebody() -> None:
         (event(N.CALLS_DECIDED, actor="T0/U0ANA"), None),
     ],
 )
-def test_an_event_says_how_a_call_got_its_answer(
-    one: Event, outcome: Outcome | None
-) -> None:
+def test_an_event_names_the_answer(one: Event, outcome: Outcome | None) -> None:
     assert outcome_of(one) is outcome
 
 
@@ -162,9 +160,7 @@ def test_a_run_that_began_before_the_period_counts_when_it_ends_in_it() -> None:
     assert total.autonomous_runs == Share(1, 2)
 
 
-def test_a_call_that_was_let_run_and_did_not_is_asked_for_again_and_counts_once() -> (
-    None
-):
+def test_a_call_asked_again_counts_once() -> None:
     let_run = event(N.ITEM_AUTHORIZED, tool="x", tier="notify", actor=BY_POLICY)
     lapsed = event(N.ITEM_LAPSED, tool="x", tier="notify", actor=BY_GATEWAY)
 
@@ -281,9 +277,7 @@ def counted(values: list[int]) -> DurationHistogram:
 
 @settings(max_examples=examples(200), deadline=None)
 @given(st.lists(times, min_size=1), st.sampled_from([0.5, 0.9, 0.99, 1.0]))
-def test_a_quantile_is_3_percent_or_a_second_off_at_most(
-    values: list[int], share: float
-) -> None:
+def test_a_quantile_is_3_percent_off_at_most(values: list[int], share: float) -> None:
     found = counted(values).quantile_ms(share)
 
     exact = sorted(values)[max(1, math.ceil(share * len(values))) - 1]

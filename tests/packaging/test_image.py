@@ -271,9 +271,7 @@ def test_compose_starts_services_with_a_read_only_root_and_no_rights(name: str) 
     assert service["security_opt"] == ["no-new-privileges:true"]
 
 
-async def test_gateway_and_bot_start_and_are_healthy_while_they_run(
-    services: Mapping[str, Service],
-) -> None:
+async def test_gateway_and_bot_are_healthy(services: Mapping[str, Service]) -> None:
     gateway, bot = services["gateway"], services["bot"]
     assert not gateway.is_healthy()
     async with gateway.started(), bot.started():

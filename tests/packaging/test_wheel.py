@@ -131,9 +131,7 @@ def test_a_list_of_all_that_an_installation_brings_is_built(built: Path) -> None
     assert {"langgraph", "redis"} <= {one["name"] for one in told["components"]}
 
 
-def test_the_base_package_verifies_receipts(
-    wheel: Path, tmp_path: Path, home: Path
-) -> None:
+def test_receipts_need_no_extra(wheel: Path, tmp_path: Path, home: Path) -> None:
     programs = installed(str(wheel), tmp_path / "venv")
 
     run([programs / "python", "-c", "from keyturn.receipts import Verifier"], home)

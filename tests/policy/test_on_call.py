@@ -128,9 +128,7 @@ NIGHT = QuietRule(hours="22:00-07:00", zone=BERLIN)
         ("22:00-02:30", "2026-10-25T01:15", "2026-10-25T01:30"),
     ],
 )
-def test_the_end_is_that_of_the_local_clock(
-    hours: str, now: str, until: str | None
-) -> None:
+def test_a_span_ends_by_local_time(hours: str, now: str, until: str | None) -> None:
     found = quiet_until(QuietRule(hours=hours, zone=BERLIN), at(now))
 
     assert found == (at(until) if until else None)

@@ -205,9 +205,7 @@ def test_a_run_may_ask_for_more_and_for_less_only_where_the_policy_lets_it() -> 
         ({"t": {"overridable": True}}, True),
     ],
 )
-def test_the_default_is_loosened_only_for_a_tool_that_is_not_listed(
-    tools: dict[str, object], *, runs: bool
-) -> None:
+def test_a_listed_tool_is_no_looser(tools: dict[str, object], *, runs: bool) -> None:
     defaults = {"overridable": True}
     by_tool = {"version": 1, "defaults": defaults, "tools": tools}
     by_agent = {"version": 1, "defaults": defaults, "agents": {"a": {"tools": tools}}}

@@ -78,9 +78,7 @@ def test_another_tool_counts_only_where_it_is_named() -> None:
         ({"customer": " ", "money": {"amount": 1}}, "args.customer has no usable"),
     ],
 )
-def test_a_share_that_is_not_known_is_a_problem_and_the_others_count(
-    args: dict[str, JsonValue], problem: str
-) -> None:
+def test_an_unknown_share_is_named(args: dict[str, JsonValue], problem: str) -> None:
     found = window_uses(POLICY, agent="a", tool="refund", args=args, requester="U1")
 
     assert len(found.problems) == 1

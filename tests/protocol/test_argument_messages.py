@@ -109,9 +109,7 @@ SPELLINGS = [
 
 
 @pytest.mark.parametrize(("name", "typed", "read"), SPELLINGS)
-def test_another_spelling_of_a_value_is_answered_with_the_one_that_the_tool_reads(
-    name: str, typed: str, read: str
-) -> None:
+def test_another_spelling_names_the_right_one(name: str, typed: str, read: str) -> None:
     schema: JsonObject = {"properties": {"x": {"type": "string", "format": name}}}
 
     said = f"The tool reads this as {read}. Please write it that way."

@@ -249,9 +249,7 @@ def test_a_class_derived_from_a_plain_one_leaves_nothing_of_itself() -> None:
 
 @pytest.mark.parametrize("inner", ["x", [], {}, 1, ["x"], {"x": "y"}, [1, "x"]])
 @pytest.mark.parametrize("depth", range(62, 67))
-def test_what_is_nested_too_deep_is_hashed_no_more_than_it_is_accepted(
-    inner: Any, depth: int
-) -> None:
+def test_a_nesting_too_deep_is_not_hashed(inner: Any, depth: int) -> None:
     nested = inner
     for n in range(depth):
         nested = {"k": nested} if n % 2 else [nested]

@@ -55,9 +55,7 @@ JSON = st.recursive(
         (b"1" * 5_000, "a number of too many digits"),
     ],
 )
-def test_text_that_two_parsers_could_read_differently_is_refused(
-    text: bytes, problem: str
-) -> None:
+def test_ambiguous_json_is_refused(text: bytes, problem: str) -> None:
     with pytest.raises(BadJson, match=problem.replace("^", r"\^")):
         parse(text)
 
@@ -65,9 +63,7 @@ def test_text_that_two_parsers_could_read_differently_is_refused(
 @pytest.mark.parametrize(
     "value", [(1, 2), {1: "a"}, b"x", {1, 2}, object(), 1j, {"a": (1,)}]
 )
-def test_python_values_that_are_not_json_are_refused_not_converted(
-    value: object,
-) -> None:
+def test_python_values_without_json_are_refused(value: object) -> None:
     with pytest.raises(BadJson):
         accept(value)
 

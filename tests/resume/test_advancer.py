@@ -125,9 +125,7 @@ async def test_a_missing_thread_is_not_resumed(advancer: Advancer, at: RunRef) -
     assert runner.asked == []
 
 
-async def test_a_thread_that_stops_without_an_error_is_never_nudged_again(
-    advancer: Advancer, at: RunRef
-) -> None:
+async def test_a_silent_stop_is_not_nudged(advancer: Advancer, at: RunRef) -> None:
     runner = Scripted(CUT_OFF)
 
     with pytest.raises(AtBreakpoint, match="stands at a breakpoint"):

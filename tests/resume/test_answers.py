@@ -81,9 +81,7 @@ async def test_another_calls_questions_get_no_answer(stack: Stack) -> None:
 @pytest.mark.parametrize(
     "item_id", ["{}.1", "ap_default_" + "0" * 32 + ".0", "nonsense"]
 )
-async def test_a_question_about_what_nobody_knows_ends_and_nothing_runs_by_it(
-    stack: Stack, item_id: str
-) -> None:
+async def test_an_unknown_question_runs_nothing(stack: Stack, item_id: str) -> None:
     item, question = await decided(stack)
     asked = cast("dict[str, object]", question.value)
     unknown = {**asked, "item_id": item_id.format(item.id.rpartition(".")[0])}

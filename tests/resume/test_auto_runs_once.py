@@ -176,9 +176,7 @@ async def test_a_repeatable_call_has_the_same_key(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("name", ["count", "delegate"])
-async def test_what_a_call_returned_is_given_back_when_its_checkpoint_was_not_kept(
-    stage: Stage, name: str
-) -> None:
+async def test_a_lost_checkpoint_keeps_the_result(stage: Stage, name: str) -> None:
     """Also where it returned to an agent inside a call."""
     second = await stage.start(name)
     await stage.under(lambda: second.probe("t1"))

@@ -137,9 +137,7 @@ async def test_two_agents_in_one_tool_end_separately(stack: Nested) -> None:
 
 
 @pytest.mark.parametrize("words", ["never mind", LOOK])
-async def test_a_new_message_ends_what_waits_inside_and_a_late_click_is_refused(
-    stack: Nested, words: str
-) -> None:
+async def test_a_new_message_ends_inner_calls(stack: Nested, words: str) -> None:
     async with stack.working():
         item = await stack.delegated()
 

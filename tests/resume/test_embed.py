@@ -319,9 +319,7 @@ async def test_a_run_waits_until_its_checkpoints_are_there(tk: Keyturn) -> None:
     assert sample_tools.ledger() == ["look_up 1"]
 
 
-async def test_what_cannot_pass_is_raised_parked_and_run_again_without_input(
-    tk: Keyturn, provider: Provider
-) -> None:
+async def test_a_parked_run_needs_no_input(tk: Keyturn, provider: Provider) -> None:
     provider.error = KeyError("a bug")
     with pytest.raises(KeyError):
         await tk.run(sample_tools.graph, LOOK_UP, **AT)
@@ -343,9 +341,7 @@ async def test_what_cannot_pass_is_raised_parked_and_run_again_without_input(
     await eventually(is_gone)
 
 
-async def test_what_happened_is_signed_when_the_gateway_has_stopped(
-    store: Store, tmp_path: Path
-) -> None:
+async def test_a_stopped_gateway_has_signed(store: Store, tmp_path: Path) -> None:
     keys = store.keys_of_tenant("default")
     event = Event(name=EventName.RUN_STARTED, tenant="default", agent="a", thread="t")
 

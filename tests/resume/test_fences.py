@@ -391,9 +391,7 @@ async def test_a_lost_lease_writes_nothing_and_fails_alone(database: Database) -
     assert database.written("t2") == ["other"]
 
 
-async def test_a_database_from_an_older_copy_takes_no_write_that_it_did_not_read_for(
-    database: Database,
-) -> None:
+async def test_an_older_database_takes_no_unread_write(database: Database) -> None:
     lease = lease_of("t1")
     await database.known(lease)
     database.run("UPDATE keyturn_fences SET fence = 1")

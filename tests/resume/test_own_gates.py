@@ -73,9 +73,7 @@ async def test_the_tools_of_subagents_are_read_as_well() -> None:
         (lambda: sample_agents.deep_agent({}, extra="wipe"), "'wipe' in"),
     ],
 )
-async def test_a_tool_that_the_policy_puts_to_people_and_nothing_asks_about_is_refused(
-    make: Callable[[], Any], names: str
-) -> None:
+async def test_an_unasked_tool_is_refused(make: Callable[[], Any], names: str) -> None:
     with pytest.raises(GraphError, match="does not always ask") as told:
         await load(make().graph, BUILTIN)
 
@@ -109,9 +107,7 @@ async def test_two_gates_on_one_tool_are_refused(first: str, mode: str) -> None:
             await as_graph(graph, "crm.py:graph", (), own_gate)
 
 
-async def test_a_changed_policy_that_puts_an_unasked_tool_to_people_is_refused(
-    store: Store, tmp_path: Path
-) -> None:
+async def test_a_newly_unasked_tool_is_refused(store: Store, tmp_path: Path) -> None:
     (tmp_path / "crm.py").write_text(
         "from tests.dialects.sample_agents import KINDS, langchain\n"
         "graph = langchain({'pay': KINDS}).graph\n"

@@ -89,9 +89,7 @@ async def test_a_plain_question_gets_a_persons_answer(tk: Keyturn) -> None:
     assert (await run)["said"] == ["DE-7"]
 
 
-async def test_a_plain_question_that_nobody_answers_is_left_to_the_program(
-    store: Store, tmp_path: Path
-) -> None:
+async def test_a_plain_question_is_left_alone(store: Store, tmp_path: Path) -> None:
     async with in_process(store, tmp_path, policy=SHORT, **OPTIONS) as tk:
         with pytest.raises(GivenUp, match="did not answer a question"):
             await begin(tk, plain(), {"said": []})

@@ -42,9 +42,7 @@ async def second(stack: Stack, tmp_path: Path) -> AsyncGenerator[Stack]:
 
 
 @pytest.mark.slow
-async def test_two_workers_with_the_last_two_items_never_lose_the_continuation(
-    stack: Stack, second: Stack
-) -> None:
+async def test_two_workers_lose_no_continuation(stack: Stack, second: Stack) -> None:
     threads = [f"t{number}" for number in range(size(deep=40, short=10))]
     async with stack.working(), second.working():
         for thread in threads:

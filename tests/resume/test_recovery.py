@@ -64,9 +64,7 @@ async def test_a_thread_of_a_lost_record_is_told_and_ends(stack: Stack) -> None:
 
 
 @pytest.mark.slow
-async def test_a_thread_of_older_checkpoints_goes_on_with_what_was_decided(
-    store: Store, tmp_path: Path
-) -> None:
+async def test_older_checkpoints_get_decisions(store: Store, tmp_path: Path) -> None:
     file, copy = tmp_path / "checkpoints.sqlite", tmp_path / "copy"
     async with open_stack(store, file) as stack:
         await waits(stack)

@@ -98,9 +98,7 @@ async def names_told(stack: Stack) -> list[str]:
 
 
 @pytest.mark.slow
-async def test_a_run_goes_on_when_its_model_is_back_however_often_it_failed(
-    stack: Stack, provider: Provider
-) -> None:
+async def test_a_run_outlives_any_outage(stack: Stack, provider: Provider) -> None:
     async with stack.working(retries=AT_ONCE):
         item = await refund_asked(stack)
         provider.error = ConnectionError(SECRET)
@@ -124,9 +122,7 @@ async def test_a_run_goes_on_when_its_model_is_back_however_often_it_failed(
     assert int(event.data["until_ms"]) >= item.lapses_at_ms > 0
 
 
-async def test_what_cannot_pass_is_parked_at_once_with_its_real_reason(
-    stack: Stack, provider: Provider
-) -> None:
+async def test_a_final_failure_is_parked(stack: Stack, provider: Provider) -> None:
     async with stack.working(retries=AT_ONCE):
         item = await refund_asked(stack)
         provider.error = KeyError(SECRET)
@@ -219,9 +215,7 @@ async def test_no_run_waits_for_a_message_whose_job_was_put_back_as_what_was_lef
 
 
 @pytest.mark.slow
-async def test_waiting_and_passable_parked_runs_are_tried_when_a_process_starts(
-    stack: Stack, provider: Provider
-) -> None:
+async def test_a_start_tries_waiting_runs(stack: Stack, provider: Provider) -> None:
     slow = RetrySettings(
         first=timedelta(hours=1),
         longest=timedelta(hours=1),
@@ -250,9 +244,7 @@ async def test_waiting_and_passable_parked_runs_are_tried_when_a_process_starts(
 
 
 @pytest.mark.slow
-async def test_a_dropped_run_ends_its_calls_and_a_new_message_begins_anew(
-    stack: Stack, provider: Provider
-) -> None:
+async def test_a_dropped_run_ends_its_calls(stack: Stack, provider: Provider) -> None:
     async with stack.working(retries=AT_ONCE):
         item = await refund_asked(stack)
         provider.error = KeyError()
@@ -281,9 +273,7 @@ async def test_a_dropped_run_ends_its_calls_and_a_new_message_begins_anew(
 
 
 @pytest.mark.slow
-async def test_a_run_that_is_tried_again_has_its_time_for_retries_anew(
-    stack: Stack, provider: Provider
-) -> None:
+async def test_a_retried_run_has_new_time(stack: Stack, provider: Provider) -> None:
     async with stack.working(retries=GIVING_UP):
         provider.error = RuntimeError()
         await stack.ask(("look_up", {"order": "1"}))

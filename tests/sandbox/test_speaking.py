@@ -10,9 +10,7 @@ from tests.sandbox.test_user_actions import APPROVALS, failure, posted
 __all__ = ["posted"]
 
 
-async def test_an_edited_mention_comes_again_as_another_event(
-    http_app: RunningApp, ana: Person
-) -> None:
+async def test_an_edit_is_another_event(http_app: RunningApp, ana: Person) -> None:
     @http_app.on("event", "app_mention")
     async def mention(body: dict[str, Any]) -> None:
         http_app.heard.append(body)

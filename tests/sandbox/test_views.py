@@ -56,9 +56,7 @@ async def test_a_trigger_lives_three_seconds(
         assert await error(call) == expected
 
 
-async def test_a_bad_view_leaves_the_trigger_unspent(
-    sandbox: Sandbox, client: Any
-) -> None:
+async def test_a_bad_view_spends_no_trigger(sandbox: Sandbox, client: Any) -> None:
     trigger_id = trigger(sandbox)
 
     answer = await refusal(
@@ -116,9 +114,7 @@ async def test_what_was_entered_survives_an_update_of_the_view(
     assert values["why"]["value"]["value"] is None
 
 
-async def test_a_home_view_is_published_under_its_hash(
-    sandbox: Sandbox, client: Any
-) -> None:
+async def test_a_home_view_has_its_hash(sandbox: Sandbox, client: Any) -> None:
     first = await client.views_publish(user_id="U0ANA", view=home("one"))
     second = await client.views_publish(
         user_id="U0ANA", view=home("two"), hash=first["view"]["hash"]

@@ -151,9 +151,7 @@ async def test_a_sealed_record_that_lost_a_race_is_not_taken_for_the_winner(
         await one.store.close()
 
 
-async def test_a_seal_holds_under_a_secret_that_is_being_replaced(
-    harness: ServiceHarness, redis: Redis
-) -> None:
+async def test_an_old_secret_still_seals(harness: ServiceHarness, redis: Redis) -> None:
     victim = await authorized(harness, redis)
     url = harness.store.conn.url
     rotated = ServiceHarness(Store(url, secrets=(OTHER_SECRET, *SECRETS)))

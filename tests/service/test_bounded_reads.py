@@ -86,9 +86,7 @@ async def test_as_many_delegations_as_can_be_read_at_each_decision(
     assert number(await store.conn.command("HLEN", keys.delegations)) == 3
 
 
-async def test_a_window_forgets_so_many_uses_at_a_look_and_never_counts_too_little(
-    store: Store, keys: Keys
-) -> None:
+async def test_a_window_never_counts_too_little(store: Store, keys: Keys) -> None:
     window = keys.window("refunds", "r")
     past, now_ms = 25_000, await store.conn.now_ms("")
     rows: list[Argument] = []

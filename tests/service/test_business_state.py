@@ -199,9 +199,7 @@ async def test_no_state_is_shown_as_another_one(
     assert ("State" in text) is bool(told)
 
 
-async def test_a_state_that_the_card_cannot_show_whole_is_approved_in_the_full_view(
-    harness: ServiceHarness,
-) -> None:
+async def test_a_long_state_needs_the_full_view(harness: ServiceHarness) -> None:
     large: JsonValue = {f"field {n:03}": "x" * 30 for n in range(90)}
     _, claim = await asked(harness, large)
     approval = await harness.approval(claim.item_id)

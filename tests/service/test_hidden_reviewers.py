@@ -75,9 +75,7 @@ async def test_texts_of_an_unnamed_reviewer_read_well() -> None:
     assert texts.ended_text(rejected).startswith("A reviewer rejected")
 
 
-async def test_edits_told_without_a_name_are_confirmed_after_the_policy_changed(
-    harness: ServiceHarness,
-) -> None:
+async def test_edits_without_a_name_are_confirmed(harness: ServiceHarness) -> None:
     harness.put_policy(SILENT)
     ref, [verdict] = await harness.submit(("process_refund", {"amount": 9}))
     await harness.decide(verdict, Edit(args={"amount": 5}), ANA)

@@ -109,9 +109,7 @@ async def test_a_notification_opens_authorized(harness: ServiceHarness) -> None:
 
 
 @pytest.mark.parametrize("tool", ["tell", "ping"])
-async def test_a_failure_is_no_question_to_people_whatever_the_policy_asks(
-    harness: ServiceHarness, tool: str
-) -> None:
+async def test_a_failure_asks_nobody(harness: ServiceHarness, tool: str) -> None:
     asking = NOTIFYING.replace("{tier: notify, ", "{tier: notify, on_failure: ask, ")
     harness.put_policy(of=asking)
     verdict, request = await submitted(harness, (tool, {}))

@@ -164,9 +164,7 @@ ID, NEXT = 1234567890123456789, 1234567890123456788
 
 
 @pytest.mark.parametrize("runs", [ID, NEXT])
-async def test_what_runs_has_every_digit_that_was_approved(
-    harness: ServiceHarness, runs: int
-) -> None:
+async def test_every_approved_digit_runs(harness: ServiceHarness, runs: int) -> None:
     ref, [verdict] = await harness.submit(("process_refund", {"id": ID}))
     click = await harness.click(verdict)
     decision = Approve() if runs == ID else Edit(args={"id": runs})

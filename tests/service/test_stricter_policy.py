@@ -205,9 +205,7 @@ async def test_one_call_of_a_card_expires_alone(strict: ServiceHarness) -> None:
     assert (await strict.reviews.decide(click, Approve(), BEN)).kind == "decided"
 
 
-async def test_a_click_on_all_calls_that_finds_one_expired_decides_none_and_ends_it(
-    strict: ServiceHarness,
-) -> None:
+async def test_an_expired_call_stops_a_click_on_all(strict: ServiceHarness) -> None:
     approval = await beside(strict)
     keys, conn = strict.keys, strict.store.conn
     await conn.command("HSET", keys.head(approval.id), "1:e", 1)

@@ -90,9 +90,7 @@ async def test_a_record_under_another_id_is_refused(harness: ServiceHarness) -> 
     await conn.command("DEL", turn, *(f"{target}:aside" for _, target in moved))
 
 
-async def test_a_turn_without_its_verdicts_is_refused_while_a_record_of_it_is_there(
-    harness: ServiceHarness,
-) -> None:
+async def test_a_turn_without_verdicts_is_refused(harness: ServiceHarness) -> None:
     ref, (verdict,) = await harness.submit(REFUND)
     await forget(harness, b":turn:")
 
@@ -194,9 +192,7 @@ async def test_other_calls_are_refused(
 
 
 @pytest.mark.parametrize("tool", TOOLS)
-async def test_the_same_calls_are_answered_in_any_spelling_order_and_part(
-    harness: ServiceHarness, tool: str
-) -> None:
+async def test_equal_calls_have_one_answer(harness: ServiceHarness, tool: str) -> None:
     calls = (call(tool, "c0", 10), call(tool, "c1", 20), call(tool, "c2", 30))
     before = await harness.agents.submit(Turn(ref=REF, calls=calls))
 

@@ -282,9 +282,7 @@ async def test_an_authorization_of_the_same_gesture_ends_a_row_of_rejections(
     assert [await rejections(harness, keys, agent) for agent in "ab"] == [0, 1]
 
 
-async def test_an_agent_is_paused_once_by_a_gesture(
-    harness: ServiceHarness, keys: Keys
-) -> None:
+async def test_a_gesture_pauses_once(harness: ServiceHarness, keys: Keys) -> None:
     harness.put_policy(("pause_after_rejections: 1000", "pause_after_rejections: 1"))
     store = harness.store
     clicks = await of_agents(harness, "a", "a")

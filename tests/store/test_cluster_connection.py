@@ -54,9 +54,7 @@ async def test_each_shard_is_at_its_master(cluster: Cluster, conn: Connection) -
     assert all(map(number, masters.values()))
 
 
-async def test_readers_wait_at_the_master_of_their_shard(
-    cluster: Cluster, conn: Connection
-) -> None:
+async def test_readers_wait_at_their_master(cluster: Cluster, conn: Connection) -> None:
     async def read(shard: int) -> object:
         return await conn.command(
             "XREADGROUP", "GROUP", "g", "c", "BLOCK", 9000,

@@ -155,9 +155,7 @@ async def found(harness: ServiceHarness, keys: Keys, short: str) -> list[str]:
     return await harness.store.approvals.with_short_id(keys, short)
 
 
-async def test_each_approval_with_a_short_id_is_found(
-    harness: ServiceHarness, keys: Keys
-) -> None:
+async def test_each_short_id_is_found(harness: ServiceHarness, keys: Keys) -> None:
     click, _ = await harness.refund()
     short = short_id(click.approval)
     twin = f"ap_default_{short}{'0' * 24}"

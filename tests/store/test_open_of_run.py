@@ -45,9 +45,7 @@ async def life(harness: ServiceHarness, keys: Keys) -> int:
     return number(await harness.command("PTTL", facts))
 
 
-async def test_it_is_listed_in_order_whatever_ends_first(
-    harness: ServiceHarness, keys: Keys
-) -> None:
+async def test_it_is_listed_in_order(harness: ServiceHarness, keys: Keys) -> None:
     names = ["tools:1", "tools:1|é", "tools:12"]
     # The outermost agent's turn would supersede the approvals inside it.
     rows = [(await opened(harness, ns), ns) for ns in names]

@@ -135,9 +135,7 @@ async def test_a_sweep_names_the_reader_that_keeps_too_much(
     assert await length(store, keys) == 301
 
 
-async def test_a_reader_that_is_away_for_a_month_is_forgotten_and_may_come_back(
-    store: Store, keys: Keys
-) -> None:
+async def test_a_reader_away_for_a_month_may_return(store: Store, keys: Keys) -> None:
     gone, here = await reader(store, keys, "gone"), await reader(store, keys, "here")
     await old_events(store, keys, 1)
     await gone.take("c", block_ms=1)

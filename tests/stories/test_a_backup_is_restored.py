@@ -147,9 +147,7 @@ async def test_a_call_that_ran_after_it_does_not_run_again(operator: Operator) -
     assert len(sample_tools.ledger()) == 1
 
 
-async def test_a_second_approval_does_not_run_the_call_again(
-    operator: Operator,
-) -> None:
+async def test_no_second_approval_runs_it_again(operator: Operator) -> None:
     async with operator.gateway() as stack:
         await waits(stack)
     await operator.backs_up()

@@ -95,9 +95,7 @@ async def test_a_click_lets_an_agent_go_on(
     assert server.done(thread) == [paid(7.0)]
 
 
-async def test_a_form_changes_what_an_agent_does(
-    server: DevServer, people: People
-) -> None:
+async def test_a_form_edits_a_call(server: DevServer, people: People) -> None:
     ana = people.person("U0ANA")
     thread = await server.thread("stock", [[REFUND]])
     card = await ana.message_with(CHANNEL, has(Action.EDIT), WITHIN_S)

@@ -85,9 +85,7 @@ class Hanging:
         (Played, "is no object with a coroutine"),
     ],
 )
-def test_triage_that_could_never_answer_is_refused_where_it_is_given(
-    given: Any, words: str
-) -> None:
+def test_triage_that_never_answers_is_refused(given: Any, words: str) -> None:
     with pytest.raises(SettingsError, match=words):
         require_triage(given, "what was given")
     with pytest.raises(SettingsError, match=words):

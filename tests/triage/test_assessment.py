@@ -74,9 +74,7 @@ class Form(BaseModel):
 @given(tier=TIERS, raw=SHAPES, may_deny=st.booleans())
 @example(tier=Tier.ESCALATE, raw='{"raise_to": "auto"}', may_deny=True)
 @example(tier=Tier.DENY, raw={"raise_to": "approve"}, may_deny=False)
-def test_no_assessment_of_any_shape_lowers_a_tier(
-    *, tier: Tier, raw: object, may_deny: bool
-) -> None:
+def test_no_assessment_lowers_it(*, tier: Tier, raw: object, may_deny: bool) -> None:
     assessment = parse_assessment(raw)
 
     assert apply_assessment(tier, assessment, may_deny=may_deny).rank >= tier.rank
@@ -153,9 +151,7 @@ def test_hidden_characters_of_a_rationale_are_gone() -> None:
 
 
 @given(TIERS, TIERS)
-def test_a_refusal_counts_as_escalate_unless_the_policy_lets_triage_refuse(
-    tier: Tier, asked: Tier
-) -> None:
+def test_a_refusal_counts_as_escalate(tier: Tier, asked: Tier) -> None:
     assessment = Assessment(raise_to=asked)
 
     bound = apply_assessment(tier, assessment, may_deny=False)

@@ -115,9 +115,7 @@ def test_each_root_is_that_of_the_definition() -> None:
 
 
 @given(st.integers(1, 300), st.data())
-def test_each_leaf_is_proven_and_at_no_other_place(
-    size: int, data: st.DataObject
-) -> None:
+def test_each_leaf_is_proven_in_its_place(size: int, data: st.DataObject) -> None:
     tree = tree_of(size)
     index = data.draw(st.integers(0, size - 1))
     other = data.draw(st.integers(0, size))

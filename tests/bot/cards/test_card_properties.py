@@ -38,9 +38,7 @@ def _check(message: Message, *names: str) -> None:
 
 @_quick
 @given(approvals(), moments)
-def test_every_card_is_accepted_by_slack_and_interprets_no_strangers_text(
-    approval: Approval, now_ms: int
-) -> None:
+def test_slack_accepts_every_card(approval: Approval, now_ms: int) -> None:
     made = frame(approval, now_ms=now_ms)
     copied = replace(made, sent=("U0ANA", "U0BEN")), replace(made, card_in="#refunds")
 

@@ -165,9 +165,7 @@ def test_a_row_shows_what_would_run_and_where_it_stands() -> None:
         {"action": an_item({"note": "x" * 400}, index=7).action},
     ],
 )
-def test_what_needs_a_decision_of_its_own_is_not_approved_with_others(
-    changes: dict[str, Any],
-) -> None:
+def test_a_lone_decision_is_not_approved_together(changes: dict[str, Any]) -> None:
     approval = replaced(refunds(20), a_refund_of(7, **changes))
 
     assert decided_alone(approval) == {7}

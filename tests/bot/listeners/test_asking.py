@@ -118,9 +118,7 @@ async def test_an_edited_question_is_answered_in_private(each_stack: Stack) -> N
 
 
 @pytest.mark.parametrize("first", ["refund 1", "@keyturn"])
-async def test_an_edit_that_adds_the_mention_or_the_words_asks_for_the_first_time(
-    stack: Stack, first: str
-) -> None:
+async def test_an_edit_that_adds_the_mention_asks(stack: Stack, first: str) -> None:
     async with stack.running():
         dan = stack.actor("U0DAN")
         ts = await dan.say("#general", first)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from keyturn.bot.cards.refs import when
@@ -13,10 +11,9 @@ from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.wire import Verdict
 from keyturn.gateway.service.run.agents import AgentService
 from keyturn.gateway.store import keys
-from keyturn.sandbox.json_types import JsonObject
 from tests.bot.bot_stack import CHANNEL, POLICY, Stack, says
 from tests.bot.listeners.test_read_access import answer, private_call
-from tests.bot.listeners.test_review_together import home, text_of, waiting
+from tests.bot.listeners.test_review_together import home, home_of, text_of, waiting
 
 
 async def approved(stack: Stack, count: int) -> list[Verdict]:
@@ -197,10 +194,6 @@ async def test_another_tenants_approval_is_not_found(stack: Stack) -> None:
 
         assert "no such approval" in short
         assert "no such approval" in whole
-
-
-def home_of(state: JsonObject | None) -> str:
-    return json.dumps((state or {}).get("home"), ensure_ascii=False)
 
 
 async def test_home_lists_only_what_waits_for_this_person(stack: Stack) -> None:

@@ -10,7 +10,7 @@ from keyturn.gateway.protocol.records import Person
 from keyturn.gateway.protocol.wire import Verdict
 from keyturn.sandbox.json_types import JsonObject
 from tests.bot.bot_stack import CHANNEL, POLICY, TEAM, Stack
-from tests.bot.listeners.test_past import home_of
+from tests.bot.listeners.test_review_together import home_of
 
 GENERAL, PRIVATE = "C0GENERAL", "C0PRIVATE"
 SECRET = POLICY.replace(

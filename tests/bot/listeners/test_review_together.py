@@ -174,9 +174,7 @@ async def test_a_call_that_ended_meanwhile_is_left_out(stack: Stack) -> None:
         assert decision.by.user == "U0BEN"
 
 
-async def test_an_equal_call_that_somebody_wrote_into_the_list_is_left_out(
-    stack: Stack,
-) -> None:
+async def test_a_forged_member_of_the_list_is_left_out(stack: Stack) -> None:
     async with stack.running():
         verdicts = await waiting(stack, 3)
         ana = await reviewing(stack, count=3)

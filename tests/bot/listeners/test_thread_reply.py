@@ -115,9 +115,7 @@ async def test_words_for_a_changed_card_open_no_form(stack: Stack) -> None:
 
 
 @pytest.mark.parametrize("forged", ["block", "purpose", "user"])
-async def test_a_button_opens_only_what_this_person_wrote_under_this_card(
-    stack: Stack, forged: str
-) -> None:
+async def test_a_button_opens_its_own_words(stack: Stack, forged: str) -> None:
     async with stack.running():
         verdict = await stack.refund()
         offer = await said_under(stack, verdict, "@keyturn no", "U0ANA")

@@ -98,9 +98,7 @@ def test_boxes_keep_their_group_when_a_call_was_decided_meanwhile() -> None:
         {"repeats_seen_ms": 7},
     ],
 )
-def test_what_is_chosen_of_a_call_counts_only_for_what_its_card_showed(
-    changes: dict[str, Any],
-) -> None:
+def test_a_choice_counts_as_its_card_showed(changes: dict[str, Any]) -> None:
     approval = refunds(12)
     choice = opened(approval).with_(
         approve=(3, 4), reject=(4, 5), edits={4: EDITED, 6: EDITED}

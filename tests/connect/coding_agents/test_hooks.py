@@ -201,9 +201,7 @@ async def test_two_retries_of_two_left_calls_join_one_each(hooks: Hooks) -> None
         {"tool_input": {"command": "make -j"}},
     ],
 )
-async def test_another_session_folder_or_input_joins_nothing(
-    hooks: Hooks, change: dict[str, Any]
-) -> None:
+async def test_only_the_same_call_joins(hooks: Hooks, change: dict[str, Any]) -> None:
     await hooks.ask(wait_s=0)
     await hooks.ask(hooks.body(**change), wait_s=0)
 

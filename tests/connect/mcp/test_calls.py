@@ -100,9 +100,7 @@ async def test_an_edit_runs_and_is_told_before_everything_else(
     assert decision["approval"].startswith("ap_")
 
 
-async def test_a_call_that_the_policy_lets_through_runs_without_a_card(
-    world: World, client_of: Connect
-) -> None:
+async def test_an_auto_call_has_no_card(world: World, client_of: Connect) -> None:
     async with world.gate() as gate, client_of(gate) as client:
         result = await client.call_tool("look_up", {})
     assert not result.is_error
@@ -145,9 +143,7 @@ async def test_the_server_gets_the_receipt_and_nothing_of_the_client(
     ("args", "named"),
     [({"to": 2**70}, "/to"), ({"deep": nested(70)}, "/deep/x/x/x")],
 )
-async def test_an_argument_that_no_json_reader_keeps_is_named(
-    world: World, args: Any, named: str
-) -> None:
+async def test_an_unkept_argument_is_named(world: World, args: Any, named: str) -> None:
     async with world.gate() as gate, modern(gate) as client:
         result = await client.call_tool("pay", args)
     assert result.is_error
@@ -225,9 +221,7 @@ async def test_a_call_of_tier_notify_runs_with_a_receipt(world: World) -> None:
     assert META_KEY in call["meta"]
 
 
-async def test_an_edit_of_a_tool_with_a_composed_schema_is_told_as_well(
-    world: World, client_of: Connect
-) -> None:
+async def test_a_composed_schema_has_a_notice(world: World, client_of: Connect) -> None:
     composed = {"anyOf": [{"type": "object"}, {"type": "array"}]}
     pay = {**PAY, "outputSchema": composed}
     world.script.put(tools=[pay], result={"content": [], "structuredContent": [1, 2]})

@@ -152,9 +152,7 @@ async def test_hidden_characters_are_shown_as_marks(world: World, text: str) -> 
         assert page.count(f"U+{ord(one):04X}") >= 2
 
 
-async def test_a_refused_definition_is_not_asked_about_again(
-    world: World, client_of: Connect
-) -> None:
+async def test_a_refused_definition_stays_so(world: World, client_of: Connect) -> None:
     world.script.put(tools=[PULLED, LOOK, DROP])
     for _ in range(2):
         async with world.gate() as gate, client_of(gate) as client:

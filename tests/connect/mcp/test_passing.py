@@ -38,9 +38,7 @@ async def test_nothing_passes_by_default(world: World, client_of: Connect) -> No
                 await asked
 
 
-async def test_resources_prompts_and_instructions_pass_without_forged_notices(
-    world: World, client_of: Connect
-) -> None:
+async def test_other_parts_pass_without_marks(world: World, client_of: Connect) -> None:
     async with world.gate(passed=ALL) as gate, client_of(gate) as client:
         assert await names_of(client) == [NOTE, "file:///notes/{n}", "greet"]
         note = await client.read_resource(NOTE)

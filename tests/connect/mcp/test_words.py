@@ -101,9 +101,7 @@ async def test_a_model_reads_whether_its_call_ran_and_what_to_do(
     assert (result.meta or {})[DECISION] == decision
 
 
-async def test_a_denied_call_reaches_neither_people_nor_the_server(
-    world: World, client_of: Connect
-) -> None:
+async def test_a_denied_call_reaches_nobody(world: World, client_of: Connect) -> None:
     async with world.gate() as gate, client_of(gate) as client:
         result = await client.call_tool("drop", {})
     assert text_of(result) == (

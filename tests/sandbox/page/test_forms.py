@@ -159,9 +159,7 @@ def test_what_slack_would_not_send_is_said_beside_the_input(
     assert slack.acts == []
 
 
-def test_an_error_of_the_app_stands_beside_its_input_and_goes_when_corrected(
-    edit: Screen, slack: FakeSlack
-) -> None:
+def test_an_error_goes_when_corrected(edit: Screen, slack: FakeSlack) -> None:
     edit.type(control("note"), "too much")
     slack.answers.append({"ok": True, "errors": {"amount": "At most 899.00."}})
 
@@ -230,9 +228,7 @@ def test_a_pushed_view_keeps_the_one_below(edit: Screen, slack: FakeSlack) -> No
     assert edit.one(control("note")).get_attribute("value") == "kept below"
 
 
-def test_app_home_is_published_opened_and_clicked(
-    screen: Screen, slack: FakeSlack
-) -> None:
+def test_app_home_is_opened_and_clicked(screen: Screen, slack: FakeSlack) -> None:
     screen.open()
     screen.click('#channels [data-channel="D0ANA"]')
     screen.click('[data-hook="tab-home"]')

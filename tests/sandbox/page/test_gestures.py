@@ -34,9 +34,7 @@ def shows(slack: FakeSlack, *elements: Json) -> None:
     slack.state = workspace([message(ts(1), BOT, "x", blocks=[block])])
 
 
-def test_a_card_that_changes_under_the_finger_is_redrawn_after_the_click(
-    screen: Screen, slack: FakeSlack
-) -> None:
+def test_a_card_is_redrawn_after_the_click(screen: Screen, slack: FakeSlack) -> None:
     screen.open()
     mouse = ActionChains(screen.driver)
     mouse.click_and_hold(screen.one(APPROVE)).perform()
@@ -51,9 +49,7 @@ def test_a_card_that_changes_under_the_finger_is_redrawn_after_the_click(
     screen.one('article[aria-label$="Changed"]')
 
 
-def test_a_button_turns_a_ring_while_it_waits_and_takes_no_second_click(
-    screen: Screen, slack: FakeSlack
-) -> None:
+def test_a_waiting_button_is_not_clicked(screen: Screen, slack: FakeSlack) -> None:
     screen.open()
     slack.hold()
 
@@ -111,9 +107,7 @@ def test_a_cancelled_click_is_lost(screen: Screen, slack: FakeSlack, way: str) -
     assert slack.acts == []
 
 
-def test_an_overflow_menu_is_used_with_the_keyboard(
-    screen: Screen, slack: FakeSlack
-) -> None:
+def test_the_keyboard_opens_an_overflow_menu(screen: Screen, slack: FakeSlack) -> None:
     options = [option("Freeze", "freeze"), option("Show", "show")]
     shows(slack, {"type": "overflow", "action_id": "more", "options": options})
     screen.open()
@@ -131,9 +125,7 @@ def test_an_overflow_menu_is_used_with_the_keyboard(
     screen.gone(".menu")
 
 
-def test_a_choice_in_a_message_is_sent_at_once(
-    screen: Screen, slack: FakeSlack
-) -> None:
+def test_a_message_sends_a_choice_at_once(screen: Screen, slack: FakeSlack) -> None:
     options = [option("Refunds", "r"), option("E-mails", "e")]
     shows(slack, {"type": "static_select", "action_id": "f", "options": options})
     screen.open()

@@ -379,7 +379,7 @@ async def decide_batch(
     items = [target.approval.items[index] for index in decided]
     reviewer, voters = await ctx.deciders_of(*interaction.who, *items)
     reviewer = reviewer.with_(gesture=interaction.gesture)
-    click = click_on(ctx, target, interaction)
+    click = await click_on(ctx, target, interaction)
     if is_list:
         click = click.with_(approval="")
     outcome = await ctx.service.decide_card(

@@ -289,7 +289,7 @@ async def decide(
         await refuse_seeded(ctx, target.loaded, interaction, target.purpose)
     reviewer, voters = await ctx.deciders_of(*interaction.who, target.item)
     outcome = await ctx.service.decide(
-        click_on(ctx, target, interaction),
+        await click_on(ctx, target, interaction),
         decision,
         reviewer.with_(gesture=interaction.gesture),
         voters=voters,
@@ -299,17 +299,19 @@ async def decide(
     return outcome
 
 
-def click_on(
+async def click_on(
     ctx: ListenerContext, target: Target, interaction: Clicked | Submitted
 ) -> Click:
     """Return the gateway's record of a click or a submitted form."""
+    place = await ctx.service.store.cards.place(target.keys, target.approval.id)
     return Click(
         approval=target.approval.id,
         index=target.index or 0,
         version=target.approval.version,
         action_hash=target.action_hash,
         request_digest=interaction.digest,
-        display_digest=ctx.service.store.cards.display_of(target.approval.id),
+        # The content of the card that the person saw; "" without a card.
+        display_digest=place.display_digest if place else "",
     )
 
 

@@ -28,7 +28,7 @@ from keyturn.gateway.store.connection.listed_members import readable
 from keyturn.gateway.store.keys import DRAFT_MS, KEEP_MS, NONCE_MS, VIEW_MS, Keys
 from keyturn.gateway.store.scripts.script import Script
 from keyturn.gateway.store.sealing.conditional_write import write_if
-from keyturn.gateway.store.sealing.sealing import Repository, Sealed, Sealing
+from keyturn.gateway.store.sealing.sealing import Repository, Sealed
 
 ATTACH = Script("attach")
 
@@ -46,7 +46,6 @@ _URL = "url"
 
 _NOTHING: dict[str, str] = {}
 
-_MOST_DISPLAYS = 20_000
 _KNOWN = ("at", "rev", "display", "decision")
 
 CARD_SHOWN = Script("card_shown")
@@ -395,23 +394,6 @@ class ViewBinding(Record):
 class CardStore(AttachedStore):
     """Cards, open modals and the nonces of signed requests."""
 
-    def __init__(self, sealing: Sealing) -> None:
-        super().__init__(sealing)
-        self._displays: dict[str, str] = {}
-
-    def display_of(self, approval: str) -> str:
-        """Return the digest of a card's blocks, as last seen by this process.
-
-        Decisions record it as the content their person saw; "" if unknown.
-        """
-        return self._displays.get(approval, "")
-
-    def _note_display(self, approval: str, display_digest: str) -> None:
-        if len(self._displays) >= _MOST_DISPLAYS:
-            self._displays.clear()
-        if display_digest:
-            self._displays[approval] = display_digest
-
     async def place(self, keys: Keys, approval: str) -> CardPlace | None:
         """Return an approval's card in a channel; None before it was posted.
 
@@ -425,7 +407,6 @@ class CardStore(AttachedStore):
             return None
         known = {name: text(found.get(name)) for name in _KNOWN}
         channel, _, ts = known["at"].partition(" ")
-        self._note_display(approval, known["display"])
         return CardPlace(
             channel=channel,
             ts=ts,
@@ -514,7 +495,6 @@ class CardStore(AttachedStore):
         the card is unknown, and it must be drawn again. A card with copies stays listed
         as outdated, since the copies are drawn later.
         """
-        self._note_display(approval, display_digest)
         await CARD_SHOWN(
             self._conn,
             record=keys.head(approval),

@@ -420,14 +420,13 @@ def _boxes(items: Sequence[Item], choice: Choice) -> list[Block]:
 
     Above a group are the texts for which a box has no room.
     """
-    title = _line_or_title if choice.is_list else _titled
     above = _whole if choice.is_list else _long
     # Stable ids: Slack keeps the ticks when an edit redraws the form.
     blocks: list[Block] = []
     for name, group in _drawn(items, choice).items():
         sign = "⚠️ " if name.startswith(_MARKED_BOX) else ""
         options = [
-            option(untrusted(sign + title(item)), str(item.index)) for item in group
+            option(untrusted(sign + _titled(item)), str(item.index)) for item in group
         ]
         calls = calls_named(item.index for item in group).text.capitalize()
         heading = fit(choice.layout[name].heading or calls, LINE)
@@ -527,17 +526,6 @@ def _edits(frame: Frame, choice: Choice, how_to_drop: str = "") -> list[Block]:
     return blocks
 
 
-def _line(item: Item) -> str:
-    """Return a call on one line for its box; "" if it does not fit."""
-    line = whole_line(item)
-    text = f"{item.index + 1}. {line}"
-    return text if line and len(text) <= limits.OPTION else ""
-
-
-def _line_or_title(item: Item) -> str:
-    return _line(item) or _titled(item)
-
-
 def _titled(item: Item) -> str:
     """Return the policy's description of a call, or else its arguments."""
     title = on_one_line(item.description) or whole_line(item) or call_title(item)
@@ -551,9 +539,15 @@ def _long(group: Sequence[Item]) -> list[Block]:
     return [rich_text(*parts)] if parts else []
 
 
+def _is_whole(item: Item) -> bool:
+    """Return whether the box of a call has every character of the call."""
+    is_line = bool(whole_line(item)) and not item.description
+    return is_line and len(_titled(item)) <= limits.OPTION
+
+
 def _whole(group: Sequence[Item]) -> list[Block]:
     """Show the calls of ten boxes whole, if the boxes do not."""
-    if all(_line(item) for item in group):
+    if all(_is_whole(item) for item in group):
         return []
     parts: list[Block] = []
     lines: list[str] = []

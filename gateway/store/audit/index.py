@@ -14,22 +14,12 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from pydantic import BaseModel, Field
-
 from keyturn.gateway.approvals.audit_leaf import SealState
-from keyturn.gateway.approvals.events import EPOCH, EventName
+from keyturn.gateway.approvals.events import EPOCH, Event, EventName
 from keyturn.gateway.store.audit.files import Row, write_file
 
 _FREEZES = (EventName.FREEZE_SET, EventName.FREEZE_LIFTED)
 _FACTS = tuple(f'"{name}"' for name in (EventName.API_KEY_REVOKED, *_FREEZES))
-
-
-class JsonEvent(BaseModel):
-    """The fields of an event that the index reads."""
-
-    name: str = ""
-    tenant: str = ""
-    data: dict[str, str] = Field(default_factory=dict)
 
 
 class AuditIndex:
@@ -96,8 +86,8 @@ def _fact_in(row: Row) -> tuple[str, int] | None:
     is_sealed = row.state == SealState.SEALED
     if not is_sealed or not any(one in row.event for one in _FACTS):
         return None
-    event = JsonEvent.model_validate_json(row.event)
-    if event.name == EventName.API_KEY_REVOKED:
+    event = Event.model_validate_json(row.event)
+    if event.name is EventName.API_KEY_REVOKED:
         return _key_name(event.tenant, event.data.get("key", "")), 1
     if event.name in _FREEZES and (epoch := event.data.get(EPOCH)):
         return _freezes_name(event.tenant), int(epoch)

@@ -475,7 +475,9 @@ class Recovery(TenantService):
         return "" if names <= await self._messages(run, names) else UNASKED
 
     async def _answer_problem(self, run: RunRef, state: ThreadState) -> str:
-        found = await find_answers(self._store, run, questions_of(state.pending))
+        questions = questions_of(state.pending)
+        # The answers are only counted.
+        found = await find_answers(self._store, run, questions, hides_reviewers=True)
         given = {question: (one.answer, one.times) for question, one in found.items()}
         if not Answers.to(state.pending, given).ready:
             return ""

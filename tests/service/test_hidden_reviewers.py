@@ -8,8 +8,10 @@ from keyturn.gateway.approvals.decisions import Approve, Decision, Edit, Reject,
 from keyturn.gateway.protocol import digest, edits, texts
 from keyturn.gateway.protocol.http_api import OpenQuestion
 from keyturn.gateway.protocol.records import EditOutcome, RunRef
+from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.protocol.wire import Answer, AnswerKind, Claimed
 from keyturn.gateway.service.run.claiming import Found, find_answers
+from keyturn.gateway.store.limits.freezes import FreezeScope, ScopeKind
 from tests.service.harness import POLICY, ServiceHarness, claim_of, person
 
 SILENT = ("protect:\n", "privacy: {name_reviewers: false}\nprotect:\n")
@@ -103,3 +105,23 @@ async def test_a_repeated_rejection_names_nobody(harness: ServiceHarness) -> Non
 
     assert "A reviewer rejected exactly this call" in str(again.reason)
     assert not is_named(again)
+
+
+@pytest.mark.parametrize("is_silent", [False, True])
+async def test_a_freeze_does_not_name_who_set_it(
+    harness: ServiceHarness, *, is_silent: bool
+) -> None:
+    harness.put_policy(*([SILENT] if is_silent else []))
+    claim = await harness.approved(thread="t2")
+    look_up: tuple[str, JsonObject] = ("look_up_order", {})
+    cleared, _ = await harness.submit(look_up)
+    scope = FreezeScope(kind=ScopeKind.TENANT)
+    await harness.reviews.freezes.freeze_by(scope, ANA, "wrong refunds")
+
+    refused = await harness.agents.claim(claim)
+    _, denied = await harness.submit(look_up)
+    _, denied_again = await harness.submit(look_up, message_id=cleared.message_id)
+
+    for reply in (refused, denied, denied_again):
+        assert "wrong refunds" in str(reply)
+        assert is_named(reply) is not is_silent

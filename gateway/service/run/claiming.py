@@ -368,7 +368,8 @@ class ClaimService(PolicyService):
         # script repeats the check, because a freeze may be set right now.
         if evaluated.freeze is not None:
             return wire.Refused(
-                reason=freeze_message(evaluated.freeze), state=item.state
+                reason=freeze_message(evaluated.freeze, self._policy()),
+                state=item.state,
             )
         return self._granted(of)
 
@@ -666,7 +667,7 @@ async def find_answers(
     questions: Iterable[OpenQuestion],
     concerns: Callable[[Approval], bool] = lambda _: True,
     *,
-    hides_reviewers: bool = False,
+    hides_reviewers: bool,
 ) -> dict[OpenQuestion, Found]:
     """Return the answers to a run's questions that have one.
 

@@ -683,7 +683,7 @@ def refusal_of(
     agent = ref.agent
     freeze = freeze_of(load, agent, call.tool) or load.frozen.get(paused(agent))
     if freeze is not None:
-        return freeze_message(freeze)
+        return freeze_message(freeze, policy)
     try:
         rejection = load.rejected.get(fingerprint(call.tool, call.args))
         problem = problem_of(call.args) if call.is_question else ""
@@ -735,7 +735,7 @@ def over_limit(load: AgentLoad, protect: Protection, held: int) -> str:
     return ""
 
 
-def freeze_message(freeze: Freeze) -> str:
+def freeze_message(freeze: Freeze, policy: Policy) -> str:
     """Return the sentence about a freeze or a pause, for the model."""
     reason = freeze.reason.rstrip(". ") or "no reason was given"
     if freeze.is_pause:
@@ -743,9 +743,10 @@ def freeze_message(freeze: Freeze) -> str:
             f"You are paused: {reason}. None of your calls is put to people until "
             "you are unfrozen. Stop, and tell your user."
         )
+    by = f" by {freeze.by}" if policy.privacy.name_reviewers else ""
     return (
-        f"{_named(freeze)} is frozen by {freeze.by}: {reason}. It does not run until "
-        "it is unfrozen. Do not try again; tell your user."
+        f"{_named(freeze)} is frozen{by}: {reason}. It does not run until it is "
+        "unfrozen. Do not try again; tell your user."
     )
 
 

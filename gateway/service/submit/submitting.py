@@ -163,7 +163,7 @@ class Submitter(PolicyService):
                 if freeze := proposals.freeze_of(
                     load, same.turn.ref.agent, verdict.tool
                 ):
-                    reason = proposals.freeze_message(freeze)
+                    reason = proposals.freeze_message(freeze, same.policy)
                 elif kept.policy != same.policy.digest:
                     reason = await self._why_not_now(same, position, load)
             call = same.turn.calls[position]

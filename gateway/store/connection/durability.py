@@ -210,8 +210,10 @@ def _problem(name: str, value: str, needed: str, why: str) -> str:
     return f"{name} is {value!r}: {why}; run: CONFIG SET {name} {needed}"
 
 
-async def ensure_durable(conn: Connection, *, insecure_dev: bool = False) -> None:
-    """Check a store before it is used.
+async def ensure_durable(
+    conn: Connection, *, insecure_dev: bool = False
+) -> EngineFacts:
+    """Check a store before it is used; return the facts of its server.
 
     If its servers require replicas, the connection waits for them from now on.
 
@@ -237,6 +239,7 @@ async def ensure_durable(conn: Connection, *, insecure_dev: bool = False) -> Non
             "try things out on it anyway.",
             can_pass=all(isinstance(one, Passing) for one in problems),
         )
+    return every[0]
 
 
 async def server_info(conn: Connection) -> dict[str, str]:

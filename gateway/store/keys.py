@@ -237,7 +237,7 @@ class Keys:
         return f"{self._base}:joined:{_hashed(place)}"
 
     def webhook(self, target: str) -> str:
-        """Hash: recent deliveries to a webhook target."""
+        """String: recent deliveries to a webhook target."""
         return f"{self._base}:hook:{_hashed(target)}"
 
     def waiting(self, agent: str) -> str:

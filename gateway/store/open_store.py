@@ -29,7 +29,7 @@ ENGINE_FOLDER = "valkey"
 AUDIT_FOLDER = "audit"
 """Folder of the audit tree in the data folder, unless another one is configured."""
 
-FORMATS = {"0.1.0": "9f9a1277b43f34fd8a82890a09ecc617"}
+FORMATS = {"0.1.0": "0cc5175d0ed9041c9fc818c383876f2c"}
 """Versions that changed the record schemas, newest last, with a digest of the schemas.
 
 A format's number is its position, from 1.

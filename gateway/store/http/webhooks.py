@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
-from keyturn.gateway.store.connection.connection import Argument, fields
+from keyturn.gateway.protocol.records import Record
+from keyturn.gateway.store.connection.connection import text
 from keyturn.gateway.store.keys import KEEP_MS
 from keyturn.gateway.store.store import Store
 
 
-class ReceiverState(NamedTuple):
+class ReceiverState(Record):
     """A receiver's recent state: times in milliseconds of the store, None for never.
 
     Attributes:
@@ -18,26 +17,27 @@ class ReceiverState(NamedTuple):
         error: reason of the failure.
     """
 
-    ok_ms: int | None
-    failing_ms: int | None
-    error: str
+    ok_ms: int | None = None
+    failing_ms: int | None = None
+    error: str = ""
 
 
 async def note_attempt(store: Store, tenant: str, target: str, error: str) -> None:
     """Record the result of a delivery; ``error`` is "" after a success.
+
+    The caller has the lease of the target, so it is the only writer.
 
     Raises:
         StoreUnavailable: when the result is unknown.
     """
     keys = store.keys_of_tenant(tenant)
     key, now_ms = keys.webhook(target), await store.conn.now_ms(keys.outbox)
-    changes: list[list[Argument]] = [
-        ["HSET", key, "ok", now_ms],
-        ["HDEL", key, "failing", "error"],
-    ]
+    after = ReceiverState(ok_ms=now_ms)
     if error:
-        changes = [["HSETNX", key, "failing", now_ms], ["HSET", key, "error", error]]
-    await store.conn.keep(*changes, ["PEXPIRE", key, KEEP_MS])
+        before = await receiver_state(store, tenant, target)
+        since_ms = before.failing_ms or now_ms
+        after = before.with_(failing_ms=since_ms, error=error)
+    await store.conn.keep(["SET", key, after.model_dump_json(), "PX", KEEP_MS])
 
 
 async def receiver_state(store: Store, tenant: str, target: str) -> ReceiverState:
@@ -47,10 +47,5 @@ async def receiver_state(store: Store, tenant: str, target: str) -> ReceiverStat
         StoreUnavailable: when the store does not answer.
     """
     key = store.keys_of_tenant(tenant).webhook(target)
-    found = fields(await store.conn.command("HGETALL", key))
-    error = found.get("error", b"").decode("utf-8", "replace")
-    return ReceiverState(_moment(found, "ok"), _moment(found, "failing"), error)
-
-
-def _moment(found: dict[str, bytes], name: str) -> int | None:
-    return int(found[name]) if name in found else None
+    body = text(await store.conn.command("GET", key))
+    return ReceiverState.model_validate_json(body) if body else ReceiverState()

@@ -30,8 +30,8 @@ def text_of(view: Any) -> str:
     return json.dumps(view, ensure_ascii=False)
 
 
-def home_of(state: JsonObject) -> str:
-    return text_of(state.get("home"))
+def home_of(state: JsonObject | None) -> str:
+    return text_of((state or {}).get("home"))
 
 
 async def waiting(stack: Stack, count: int = COUNT) -> list[Verdict]:

@@ -70,16 +70,6 @@ async def test_a_rejected_call_does_not_run(on: Bench, graph: str) -> None:
     assert await on.server.questions(thread) == []
 
 
-async def test_a_response_is_the_answer_of_the_tool(on: Bench) -> None:
-    thread = await on.asked("stock", [[REFUND]])
-    await on.decide(thread, Respond(message="It was shipped."))
-
-    await on.tick(2)
-
-    assert on.server.done(thread) == []
-    assert await tool_texts(on, thread) == ["It was shipped."]
-
-
 async def test_a_batch_is_answered_when_all_of_it_is_decided(on: Bench) -> None:
     other = ["refund", {"order": "B2", "amount": 8.0}]
     last = ["refund", {"order": "C3", "amount": 9.0}]
@@ -140,46 +130,30 @@ def inbox(**allowed: bool) -> dict[str, Any]:
     return {"ask": {"action_request": request, "config": config, "description": "Pay."}}
 
 
-async def test_an_agent_of_agent_inbox_is_approved(on: Bench) -> None:
-    thread = await on.asked("inbox", inbox(accept=True, ignore=True))
-    await on.decide(thread, Approve())
+DECIDED = [
+    (Approve(), [7.0], "accept"),
+    (Edit(args={"order": "A1", "amount": 5.0}), [5.0], "edit"),
+    (Reject(reason="no"), [], "ignore"),
+]
+
+
+@pytest.mark.parametrize(("decision", "amounts", "word"), DECIDED)
+async def test_an_agent_of_agent_inbox_is_decided(
+    on: Bench, decision: Approve | Edit | Reject, amounts: list[float], word: str
+) -> None:
+    thread = await on.asked("inbox", inbox(accept=True, edit=True, ignore=True))
+    await on.decide(thread, decision)
 
     await on.tick(2)
 
-    assert on.server.done(thread) == [paid(7.0)]
-    assert await on.states(thread) == [HANDED]
-
-
-async def test_an_agent_of_agent_inbox_is_edited(on: Bench) -> None:
-    thread = await on.asked("inbox", inbox(accept=True, edit=True))
-    await on.decide(thread, Edit(args={"order": "A1", "amount": 5.0}))
-
-    await on.tick(2)
-
-    assert on.server.done(thread) == [paid(5.0)]
-
-
-async def test_an_agent_of_agent_inbox_is_rejected(on: Bench) -> None:
-    thread = await on.asked("inbox", inbox(accept=True, ignore=True))
-    await on.decide(thread, Reject(reason="no"))
-
-    await on.tick(2)
-
-    assert on.server.done(thread) == []
+    assert on.server.done(thread) == [paid(one) for one in amounts]
     [said] = (await on.server.values(thread))["said"]
-    assert said["type"] == "ignore"
+    assert said["type"] == word
 
 
-@pytest.mark.parametrize(
-    ("decision", "amounts"),
-    [
-        (Approve(), [7.0]),
-        (Edit(args={"order": "A1", "amount": 5.0}), [5.0]),
-        (Reject(reason="no"), []),
-    ],
-)
+@pytest.mark.parametrize(("decision", "amounts", "word"), DECIDED)
 async def test_an_agent_in_javascript_is_decided(
-    on: Bench, decision: Approve | Edit | Reject, amounts: list[float]
+    on: Bench, decision: Approve | Edit | Reject, amounts: list[float], word: str
 ) -> None:
     thread = await on.asked("camel", {"ask": {"order": "A1", "amount": 7.0}})
     await on.decide(thread, decision)

@@ -24,7 +24,6 @@ from keyturn.gateway.approvals.decisions import (
     Edit,
     Reconcile,
     Reject,
-    Respond,
 )
 from keyturn.gateway.client.claiming import HeldCall, Unfinished
 from keyturn.gateway.errors import StoreUnavailable
@@ -138,48 +137,6 @@ async def test_an_agent_that_floods_people_is_told_to_wait(
 
     assert "2 of your calls waited" in told.notice
     assert "wait 10 minutes, or combine" in told.notice
-
-
-@pytest.mark.parametrize(
-    ("decision", "is_error", "words"),
-    [
-        (Reject(reason="a duplicate"), True, "rejected this call, so it did not run"),
-        (Respond(message="pay by hand"), False, 'answered it instead: "pay by hand"'),
-    ],
-)
-async def test_a_call_that_people_end_does_not_run(
-    gate: Gate,
-    people: ServiceHarness,
-    bank: Bank,
-    decision: Reject | Respond,
-    words: str,
-    *,
-    is_error: bool,
-) -> None:
-    call = await held(gate)
-    await people.decide(call.verdict, decision)
-
-    told = await once(gate, call, bank.work)
-
-    assert bank.paid == []
-    assert (told.value, told.is_error) == (None, is_error)
-    assert words in told.text
-
-
-async def test_an_expired_call_and_a_denied_call_do_not_run(
-    gate: Gate, people: ServiceHarness, bank: Bank
-) -> None:
-    call = await held(gate)
-    await people.overdue(call.item_id.partition(".")[0])
-    await people.sweeper.sweep()
-    expired = await once(gate, call, bank.work)
-    denied = await once(gate, await held(gate, {}, "drop_table"), bank.work)
-
-    assert bank.paid == []
-    assert expired.is_error
-    assert expired.text.startswith("Nobody decided in time, so the call did not run.")
-    assert denied.is_error
-    assert denied.text
 
 
 async def test_eight_attempts_at_once_are_one_effect_with_one_value(

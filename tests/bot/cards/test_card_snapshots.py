@@ -74,7 +74,7 @@ from tests.bot.samples import (
 )
 from tests.bot.snapshots import assert_same
 from tests.levels import examples, sample
-from tests.service.test_cards_of_a_turn import proposed
+from tests.service.test_turns_again import proposed
 
 FOLDER = Path(__file__).parent / "snapshots"
 HALF = REFUND | {"amount": 449.5}

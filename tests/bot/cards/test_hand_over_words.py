@@ -1,4 +1,4 @@
-"""No text says that Keyturn ran a call that it handed to another program."""
+"""No text claims more than is known about a call, and each is a sentence."""
 
 from __future__ import annotations
 
@@ -9,14 +9,25 @@ from typing import get_args
 
 import pytest
 
+from keyturn.bot.blocks import Message
+from keyturn.bot.cards import channel_messages, reminders
 from keyturn.bot.cards.approval import card
+from keyturn.bot.cards.channel_messages import FREEZE_EVENTS, freeze_message
 from keyturn.bot.cards.history import thread_note
 from keyturn.bot.cards.reply_texts import outcome_text
-from keyturn.bot.cards.states import STATE_NAMES
+from keyturn.bot.cards.special_cards import many_ran, plain_card, report_line
+from keyturn.bot.cards.states import STATE_NAMES, card_fallback, status_sentence
+from keyturn.bot.listener_context import to_mrkdwn
 from keyturn.bot.modals.details import pages
 from keyturn.gateway.approvals.changes import reason_of_end
 from keyturn.gateway.approvals.decisions import Stale
-from keyturn.gateway.approvals.ending import LEFT, RESTORED
+from keyturn.gateway.approvals.ending import (
+    LEFT,
+    RESTORED,
+    THREAD_LOST,
+    doubt_restored,
+    end_with_thread,
+)
 from keyturn.gateway.approvals.events import (
     HANDED_TO,
     Event,
@@ -24,14 +35,36 @@ from keyturn.gateway.approvals.events import (
     approval_event,
     named_after,
 )
-from keyturn.gateway.approvals.record import Item
+from keyturn.gateway.approvals.lifecycle import UNEXECUTED
+from keyturn.gateway.approvals.record import Approval, DecisionRecord, Item
 from keyturn.gateway.approvals.resume_value import answer_for
-from keyturn.gateway.protocol.records import ItemState, NotTaken, Result
+from keyturn.gateway.protocol.records import (
+    Finding,
+    ItemState,
+    NotTaken,
+    Result,
+    Tier,
+    Verb,
+)
 from keyturn.gateway.service.run.approval_readings import view_of
 from keyturn.gateway.service.run.claiming import unclaimable
 from keyturn.gateway.trust.audit_bundle import Story
-from tests.bot.cards.test_card_snapshots import EDITED
-from tests.bot.samples import NOW, a_refund, an_approval, frame, handed, in_state
+from tests.bot.cards.test_card_snapshots import CARDS, EDITED
+from tests.bot.cards.test_notification import MESSAGES
+from tests.bot.cards.test_notification import shown as notified
+from tests.bot.readable import readable
+from tests.bot.samples import (
+    ANA,
+    LATER,
+    NOW,
+    TEAM,
+    a_refund,
+    an_approval,
+    an_item,
+    frame,
+    handed,
+    in_state,
+)
 
 S = ItemState
 HERE = {S.EXECUTING, S.EXECUTED, S.FAILED, S.IN_DOUBT}
@@ -124,3 +157,152 @@ def test_a_question_that_is_gone_may_have_been_answered_elsewhere() -> None:
     [said] = {card(frame(an_approval(gone))).text}
     assert "Claude Code no longer asks. It was not handed over." in said
     assert "by the agent" not in said
+
+
+BY_ANA = DecisionRecord(by=ANA, verb=Verb.REJECT, at_ms=NOW)
+
+
+def restored(state: ItemState) -> Item:
+    """Return a call in this state whose record was restored from an older copy."""
+    approval = an_approval(a_refund(state=state))
+    change = doubt_restored(approval, approval.items[0], NOW)
+    assert change is not None
+    return change.approval.items[0]
+
+
+def said(item: Item) -> str:
+    """Return all texts about the state of a call."""
+    approval = an_approval(item)
+    reason = item.revoked.reason if item.revoked else ""
+    event = Event(
+        name=named_after(item.state), tenant="acme", item=item.id, reason=reason
+    )
+    note = thread_note(event.with_(approval=approval.id), approval)
+    texts = [status_sentence(approval, item, now_ms=NOW).text, card_fallback(approval)]
+    texts += [readable(note.blocks, note.text)] if note else []
+    if not item.is_pending and item.state in UNEXECUTED:
+        texts.append(to_mrkdwn(outcome_text(Stale(item=item))))
+    return "\n".join(texts).lower()
+
+
+@pytest.mark.parametrize("decision", [None, BY_ANA])
+@pytest.mark.parametrize("state", sorted(UNEXECUTED))
+def test_a_call_that_had_been_started_is_not_said_not_to_have_run(
+    state: ItemState, decision: DecisionRecord | None
+) -> None:
+    item = a_refund(state=state, changed_at_ms=NOW, fence=1, decision=decision)
+    waiting = item.with_(state=ItemState.PENDING)
+    late = status_sentence(an_approval(waiting), waiting, now_ms=LATER).text.lower()
+    texts = [said(item), late]
+    # The only end of a call without a decision.
+    if state is ItemState.LAPSED:
+        note = card(frame(an_approval(item.with_(tier=Tier.NOTIFY))))
+        texts.append(readable(note.blocks, note.text).lower())
+
+    for told in texts:
+        assert not [one for one in ("nothing ran", "not run", "never r") if one in told]
+        assert "had started and does not continue" in told
+
+
+@pytest.mark.parametrize("state", sorted(UNEXECUTED))
+def test_a_restored_call_may_have_run(state: ItemState) -> None:
+    old = restored(ItemState.PENDING).with_(state=state, changed_at_ms=NOW)
+
+    told = said(old)
+
+    assert not [one for one in ("nothing ran", "not run", "never r") if one in told]
+    assert "we don't know whether it ran before" in told
+
+
+def test_a_restored_call_that_was_approved_is_to_be_checked() -> None:
+    item = restored(ItemState.AUTHORIZED)
+    told = said(item)
+
+    assert item.state is ItemState.IN_DOUBT
+    assert "the worker stopped" not in told
+    assert "we don't know whether this ran*: its record was restored" in told
+    assert RESTORED.lower() in told
+
+
+def test_a_call_whose_thread_is_gone_is_not_said_to_be_withdrawn_by_the_agent() -> None:
+    waiting = an_approval(a_refund())
+    change = end_with_thread(waiting, waiting.items[0], NOW)
+    assert change is not None
+
+    told = said(change.approval.items[0])
+
+    assert "by the agent" not in told
+    assert THREAD_LOST.lower() in told
+
+
+SENTENCE = re.compile(r"([\w ,.-]{1,80}: )?(?=[A-Z0-9])[^\n]{6,240}[.]")
+NO_PERSONS_WORD = re.compile(
+    r"ap_|nt_|sha256|<|>|`|\b(?:item|approval|run|record)\.[a-z]|\bcall \d+:|_ms\b"
+    r"|T0KEYTURN|U0|C0|\b[A-Z]{2,}_",
+)
+STATES = [an_item(index=index, state=s) for index, s in enumerate(ItemState)]
+APPROVALS = (
+    *CARDS.values(),
+    an_approval(*STATES),
+    *(an_approval(a_refund(state=one)) for one in ItemState),
+)
+
+
+def messages_about(approval: Approval) -> list[Message]:
+    """Return each message about an approval."""
+    notes = [
+        thread_note(
+            Event(
+                name=name,
+                tenant="acme",
+                approval=approval.id,
+                item=approval.items[0].id,
+                actor=f"{TEAM}/U0ANA",
+                reason=reason,
+            ),
+            approval,
+        )
+        for name in EventName
+        for reason in ("", *Finding)
+    ]
+    return [
+        card(frame(approval)),
+        plain_card(frame(approval)),
+        reminders.reminder(approval).message,
+        reminders.escalation(approval, {"C0A": "", "C0B": "not_in_channel"}).message,
+        reminders.channel_escalation(approval, "C0APPROVALS"),
+        *(note for note in notes if note),
+    ]
+
+
+def other_messages() -> list[Message]:
+    """Return each message that is about no card."""
+    event = Event(
+        name=EventName.ITEM_AUTHORIZED,
+        tenant="acme",
+        approval="ap_default_1",
+        agent="a",
+        tool="pay",
+        actor="T/U0ANA",
+    )
+    return [
+        *map(notified, MESSAGES.values()),
+        *(plain_card(frame(one)) for one in MESSAGES.values()),
+        *(freeze_message(event.with_(name=name, tool="")) for name in FREEZE_EVENTS),
+        many_ran([event, event]),
+        report_line(event.with_(name=EventName.APPROVAL_REPORTED)),
+        channel_messages.agent_answer("Done."),
+        channel_messages.no_answer(),
+        channel_messages.run_failed(),
+        channel_messages.corrupt_record("ap_default_1"),
+    ]
+
+
+def test_every_fallback_is_a_sentence_without_machine_words() -> None:
+    about = [message for one in APPROVALS for message in messages_about(one)]
+    texts = {message.text for message in (*about, *other_messages())}
+
+    assert len(texts) > len(ItemState)
+    for text in texts:
+        assert SENTENCE.fullmatch(text), text
+        assert not NO_PERSONS_WORD.search(text.replace("process_refund", "x")), text

@@ -112,13 +112,6 @@ async def test_an_expired_call_is_denied(hooks: Hooks) -> None:
     assert "in time" in answer["permissionDecisionReason"]
 
 
-async def test_a_denied_tool_is_denied_with_the_reason(hooks: Hooks) -> None:
-    answer = await hooks.ask(hooks.body(tool_name="Drop"))
-
-    assert answer["permissionDecision"] == "deny"
-    assert "deny" in answer["permissionDecisionReason"] or answer
-
-
 # Calls that outlast their request.
 
 

@@ -42,35 +42,6 @@ def text_of(result: Any) -> str:
     return "\n".join(getattr(one, "text", "") for one in result.content)
 
 
-async def test_an_approved_call_runs_once(world: World, client_of: Connect) -> None:
-    args = {"to": "ada", "amount": 7.0}
-    async with world.gate() as gate, client_of(gate) as client:
-        calling = asyncio.create_task(client.call_tool("pay", args))
-        await world.decide(Approve())
-        result = await calling
-    assert not result.is_error
-    assert result.structured_content == {"paid": 7.0, "to": "ada"}
-    [call] = world.script.calls()
-    assert call["args"] == args
-
-
-async def test_three_calls_at_once_are_decided_in_any_order(
-    world: World, client_of: Connect
-) -> None:
-    async with world.gate() as gate, client_of(gate) as client:
-        calling = [
-            asyncio.create_task(client.call_tool("pay", {"to": name, "amount": 1}))
-            for name in "abc"
-        ]
-        for item_id in reversed(await world.asked(3)):
-            await world.people.decide(item_id, Approve())
-        results = await asyncio.gather(*calling)
-    assert [one.structured_content for one in results] == [
-        {"paid": 1, "to": name} for name in "abc"
-    ]
-    assert len(world.script.calls()) == 3
-
-
 @pytest.mark.parametrize("names_people", [True, False])
 async def test_an_edit_runs_and_is_told_before_everything_else(
     world: World, client_of: Connect, *, names_people: bool
@@ -152,26 +123,26 @@ async def test_an_unkept_argument_is_named(world: World, args: Any, named: str) 
     assert await world.cards() == 0
 
 
-async def test_a_servers_error_is_recorded(world: World, client_of: Connect) -> None:
-    failed = {"content": [{"type": "text", "text": "no money"}], "isError": True}
-    world.script.put(result=failed)
+NO_MONEY = {"content": [{"type": "text", "text": "no money"}], "isError": True}
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"result": NO_MONEY}, "no money"),
+        ({"error": "what is this"}, "The tool failed"),
+    ],
+)
+async def test_an_error_of_the_server_is_recorded(
+    world: World, client_of: Connect, given: dict[str, Any], told: str
+) -> None:
+    world.script.put(**given)
     async with world.gate() as gate, client_of(gate) as client:
         calling = asyncio.create_task(client.call_tool("pay", {"to": "a"}))
         item_id = await world.decide(Approve())
         result = await calling
     assert result.is_error
-    assert text_of(result) == "no money"
-    assert (await world.people.item(item_id)).state is ItemState.FAILED
-
-
-async def test_a_servers_refusal_is_failed(world: World, client_of: Connect) -> None:
-    world.script.put(error="what is this")
-    async with world.gate() as gate, client_of(gate) as client:
-        calling = asyncio.create_task(client.call_tool("pay", {"to": "a"}))
-        item_id = await world.decide(Approve())
-        result = await calling
-    assert result.is_error
-    assert "The tool failed" in text_of(result)
+    assert told in text_of(result)
     assert (await world.people.item(item_id)).state is ItemState.FAILED
 
 

@@ -467,7 +467,8 @@ class PrivacyRule(Record):
     """Kinds of data to hide; ``[]`` for none."""
     name_reviewers: bool = True
     """Whether agents get the names of the people who decided. With false, decisions,
-    edits and findings come from "a reviewer"; cards and the audit log have the names.
+    edits and findings come from "a reviewer", and a freeze names nobody; cards and the
+    audit log have the names.
     """
 
 

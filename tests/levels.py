@@ -159,14 +159,21 @@ def examples(count: int) -> int:
     return size(deep=count, short=max(FAST_EXAMPLES, count // SHORT_SHARE))
 
 
-def run_each_way(metafunc: pytest.Metafunc, fixture: str, ways: Sequence[str]) -> None:
+def run_each_way(
+    metafunc: pytest.Metafunc,
+    fixture: str,
+    ways: Sequence[str],
+    *,
+    only_deep: bool = False,
+) -> None:
     """Run tests with a fixture in each way; in the fast level, in one way each.
 
     The way depends on the test's name, so that half of the tests take the other one.
+    With `only_deep`, only a deep run takes each way.
     """
     if fixture not in metafunc.fixturenames:
         return
-    if metafunc.config.getoption("--fast"):
+    if metafunc.config.getoption("--fast") or (only_deep and not is_deep()):
         place = crc32(metafunc.function.__name__.encode()) % len(ways)
         ways = [ways[place]]
     metafunc.parametrize(fixture, ways, indirect=True)

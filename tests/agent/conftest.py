@@ -37,7 +37,7 @@ def quick_beats(monkeypatch: pytest.MonkeyPatch) -> None:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run agents in both ways, and with both kinds of saver."""
     run_each_way(metafunc, "runner", ["sync", "async"])
-    run_each_way(metafunc, "saver", ["memory", "sqlite"])
+    run_each_way(metafunc, "saver", ["memory", "sqlite"], only_deep=True)
 
 
 @pytest.fixture

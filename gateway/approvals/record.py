@@ -576,7 +576,7 @@ def approval_of(item: str) -> tuple[str, int]:
 # to it. Its digest binds a click to exactly these calls in this order, and each call is
 # decided in its own approval.
 
-_LEFT = 1_000_000
+LEFT = 1_000_000
 """More than any version or rev of an approval."""
 
 
@@ -597,8 +597,8 @@ def collected(card: str, members: Sequence[Approval], *, left: int = 0) -> Appro
         id=card,
         # Both only rise, even when a member leaves with its numbers: an older version
         # of the card is never taken for a newer one.
-        version=1 + sum(one.version - 1 for one in members) + left * _LEFT,
-        rev=sum(one.rev for one in members) + left * _LEFT,
+        version=1 + sum(one.version - 1 for one in members) + left * LEFT,
+        rev=sum(one.rev for one in members) + left * LEFT,
         created_at_ms=min(one.created_at_ms for one in members),
         expires_at_ms=min(one.expires_at_ms for one in waiting or members),
         reminded_at_ms=max(one.reminded_at_ms for one in members),

@@ -11,6 +11,7 @@ import pytest
 from keyturn.gateway.approvals.deciding import NEEDS_OWN_DECISION
 from keyturn.gateway.approvals.decisions import (
     Approve,
+    Changed,
     Click,
     Decided,
     Decision,
@@ -30,7 +31,14 @@ from keyturn.gateway.approvals.events import Event, EventName
 from keyturn.gateway.approvals.gestures import Choice, Gesture
 from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.protocol.strict_json import JsonObject
-from keyturn.gateway.protocol.wire import Claimed, ProposedCall, Turn, TurnRef, Verdict
+from keyturn.gateway.protocol.wire import (
+    Claimed,
+    ProposedCall,
+    Reopened,
+    Turn,
+    TurnRef,
+    Verdict,
+)
 from keyturn.gateway.store.limits.freezes import FreezeScope, ScopeKind
 from keyturn.gateway.store.store import Store
 from tests.service.harness import ANA, BEN, ServiceHarness, claim_of, still_members
@@ -376,3 +384,22 @@ async def test_a_call_is_added_up_with_what_is_edited_before_it(
     outcome = done(await say(harness, clicks, None, moved, YES))
 
     assert (outcome.edited, outcome.left_out) == ((1,), left_out)
+
+
+async def test_a_call_that_came_back_since_a_list_was_shown_is_not_decided(
+    harness: ServiceHarness,
+) -> None:
+    asked = await refunds(harness, 2)
+    clicks = await clicks_on(harness, asked)
+    listed = await harness.reviews.list_together([one.approval for one in clicks])
+    assert listed
+    shown = listed.approval
+    await decided(harness, asked[1][1])
+    harness.put_policy(("[U0ANA, U0BEN, U0DAN]", "[U0ANA, U0DAN]"))
+    assert isinstance(await harness.agents.claim(claim_of(*asked[1])), Reopened)
+    click = Click(approval="", index=0, version=shown.version, action_hash=shown.digest)
+
+    outcome = await harness.reviews.decide_card(shown, click, {0: YES, 1: YES}, ANA)
+
+    assert outcome == Changed(seen_version=1, version=2)
+    assert await states(harness, asked) == [PENDING, PENDING]

@@ -69,9 +69,7 @@ def test_a_failure_is_one_line_at_level_error(caplog: pytest.LogCaptureFixture) 
     assert SECRET not in told
 
 
-def test_the_record_of_a_failure_quotes_nobody_however_it_is_written(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_a_record_of_a_failure_quotes_nobody(caplog: pytest.LogCaptureFixture) -> None:
     log_failure(logging.getLogger("x"), caught(provider), "job.failed job=%s", "7")
 
     (record,) = caplog.records

@@ -136,9 +136,7 @@ def test_a_repeated_line_with_a_percent_sign_is_written_with_its_count(
         assert last.endswith(f"{words} repeated=1")
 
 
-def test_a_malformed_line_of_a_library_does_not_break_who_logs_it(
-    capsys: Capture,
-) -> None:
+def test_a_malformed_line_does_not_break_its_writer(capsys: Capture) -> None:
     write_logs(LogSettings())
     malformed = "count %d"
 

@@ -60,9 +60,7 @@ async def _cut_off(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("beside", ["alone", "deepagents"])
-async def test_results_are_put_back_and_the_rest_is_superseded(
-    runner: Runner, saver: Any, beside: str
-) -> None:
+async def test_results_are_put_back(runner: Runner, saver: Any, beside: str) -> None:
     before = [PatchToolCallsMiddleware()] if beside == "deepagents" else []
     gateway, graph, model = await _cut_off(runner, saver, before)
 

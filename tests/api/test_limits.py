@@ -148,9 +148,7 @@ async def test_slow_clients_are_cut_off_and_keep_nobody_out(store: Store) -> Non
     assert all(b" 408 " in one and b"problem+json" in one for one in answered)
 
 
-async def test_a_process_that_stops_takes_no_new_work(
-    stack: ApiStack, client: httpx.AsyncClient
-) -> None:
+async def test_a_stop_takes_no_work(stack: ApiStack, client: httpx.AsyncClient) -> None:
     stack.api.is_stopping = True
     reply = await client.post("/v1/submit", content=SUBMIT)
     ready = await client.get("/readyz")

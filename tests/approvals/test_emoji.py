@@ -77,9 +77,7 @@ def test_no_other_use_of_such_a_character_passes(text: str) -> None:
 
 
 @given(st.lists(st.sampled_from([*EMOJI, *HIDING.values(), "a", "\u200d", "\ufe0f"])))
-def test_what_an_emoji_hides_is_shown_in_any_company(
-    parts: list[str],
-) -> None:
+def test_what_an_emoji_hides_is_shown_in_any_company(parts: list[str]) -> None:
     text = "".join(parts)
 
     assert has_hidden(text) is ("⟦U+" in reveal(text))

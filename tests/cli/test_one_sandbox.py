@@ -40,9 +40,7 @@ async def test_a_second_demo_in_a_folder_names_the_first(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("option", [[], ["--fresh"]])
-def test_the_command_leaves_a_demo_that_runs_alone(
-    folder: Path, shell: Shell, option: list[str]
-) -> None:
+def test_a_running_demo_stays(folder: Path, shell: Shell, option: list[str]) -> None:
     words = ("--config", str(CONFIG), "demo", "--port", "0")
     with only_user(folder / KEPT) as lock:
         lock.write("http://127.0.0.1:8765/")

@@ -155,9 +155,7 @@ def test_rules_that_hold_together_are_found_together() -> None:
 
 
 @given(POLICIES, st.sampled_from(["", "night"]), ARGS)
-def test_no_call_asks_for_more_than_is_found(
-    policy: Policy, agent: str, args: JsonObject
-) -> None:
+def test_no_call_asks_for_more(policy: Policy, agent: str, args: JsonObject) -> None:
     uses = window_uses(policy, agent=agent, tool="pay", args=args)
     known = Facts(
         now_ms=0,

@@ -137,9 +137,7 @@ RIVALS: tuple[Rival, ...] = (
 
 
 @pytest.mark.timeout(1800)
-async def test_no_decision_on_several_approvals_is_recorded_in_part(
-    store: Store,
-) -> None:
+async def test_no_joint_decision_is_recorded_in_part(store: Store) -> None:
     harness = ServiceHarness(store)
     seen: Counter[str] = Counter()
     for number in range(ROUNDS):
@@ -190,9 +188,7 @@ async def told_whole(store: Store) -> None:
 
 
 @pytest.mark.timeout(1800)
-async def test_a_store_that_is_killed_has_a_decision_whole_or_not_at_all(
-    tmp_path: Path,
-) -> None:
+async def test_a_killed_store_has_whole_decisions(tmp_path: Path) -> None:
     folder, in_the_middle = tmp_path / "valkey", 0
     for number in range(KILLS):
         with EmbeddedEngine(folder) as engine:

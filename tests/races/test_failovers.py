@@ -123,9 +123,7 @@ async def nothing_is_lost(store: Store, kills: Kills) -> None:
     await store.close()
 
 
-async def test_sentinels_replace_masters_and_no_decision_is_lost_or_doubled(
-    sentinel_set: SentinelSet,
-) -> None:
+async def test_a_sentinels_failover_loses_nothing(sentinel_set: SentinelSet) -> None:
     store = Store(sentinel_set.url, secrets=SECRETS, lease_ms=2000)
 
     await nothing_is_lost(store, Kills(sentinel_set, sentinel_set.master))

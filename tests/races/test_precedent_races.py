@@ -68,9 +68,7 @@ async def waiting(
     return [verdicts[0].item_id for _, verdicts in found]
 
 
-async def test_two_same_calls_decided_at_once_are_not_both_approved(
-    store: Store,
-) -> None:
+async def test_two_same_calls_are_not_both_approved_at_once(store: Store) -> None:
     harness = ServiceHarness(store, ONCE)
     orders = 0
     for choose in every_order():
@@ -79,9 +77,7 @@ async def test_two_same_calls_decided_at_once_are_not_both_approved(
     assert orders >= 10
 
 
-async def test_of_two_same_calls_decided_at_once_a_rule_counts_the_first(
-    store: Store,
-) -> None:
+async def test_a_rule_counts_the_first_of_two_same_calls(store: Store) -> None:
     harness = ServiceHarness(store, COUNTED)
 
     for choose in every_order():
@@ -89,9 +85,7 @@ async def test_of_two_same_calls_decided_at_once_a_rule_counts_the_first(
 
 
 @pytest.mark.parametrize("rule", [REJECTED_COUNT, COUNTED], ids=["none", "all"])
-async def test_a_crowd_that_a_rule_counts_is_decided_one_after_the_other(
-    store: Store, rule: Policy
-) -> None:
+async def test_a_counted_crowd_is_decided_in_order(store: Store, rule: Policy) -> None:
     """Each decision changes what the rule reads of all others."""
     harness = ServiceHarness(store, rule)
     clicks = [await harness.click_on(item) for item in await waiting(harness, MANY)]
@@ -120,9 +114,7 @@ async def approve_at_once(harness: ServiceHarness, choose: Choose) -> list[str]:
     return sorted(one.kind for one in outcomes if isinstance(one, Outcome))
 
 
-async def test_of_many_same_calls_submitted_at_once_one_runs_unasked(
-    store: Store,
-) -> None:
+async def test_one_of_many_same_calls_runs_unasked(store: Store) -> None:
     harness = ServiceHarness(store, ONCE)
     for n in range(ROUNDS):
         answers = await asyncio.gather(
@@ -139,9 +131,7 @@ async def test_of_many_same_calls_submitted_at_once_one_runs_unasked(
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-async def test_a_killed_store_keeps_precedents_with_their_decisions(
-    tmp_path: Path,
-) -> None:
+async def test_a_killed_store_keeps_precedents(tmp_path: Path) -> None:
     folder = tmp_path / "valkey"
     items: list[str] = []
     for _ in range(KILLS):

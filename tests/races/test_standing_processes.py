@@ -25,9 +25,7 @@ AMOUNTS = (30, 80)
 
 
 @pytest.mark.timeout(1800)
-async def test_twenty_processes_never_exceed_the_uses_or_the_total(
-    store: Store, valkey_url: str
-) -> None:
+async def test_twenty_processes_stay_in_bounds(store: Store, valkey_url: str) -> None:
     harness = allowing(store)
     async with AsyncExitStack() as opened:
         processes = [

@@ -37,9 +37,7 @@ async def written(harness: ServiceHarness, loaded: Loaded, what: Write) -> bool:
     return bool(await write(harness.store.conn, harness.keys, seen, WriteMany([what])))
 
 
-async def test_a_heartbeat_keeps_a_claim_from_being_doubted(
-    harness: ServiceHarness,
-) -> None:
+async def test_a_heartbeat_keeps_a_claim_undoubted(harness: ServiceHarness) -> None:
     click, claim = await harness.refund()
     await harness.reviews.decide(click, Approve(), ANA)
     started = await harness.granted(claim)
@@ -169,9 +167,7 @@ async def test_calls_of_one_card_in_two_processes_all_start_and_end(
     assert {item.state for item in after.items} == {ItemState.EXECUTED}
 
 
-async def test_of_calls_that_start_together_one_that_must_not_keeps_no_other_from_it(
-    store: Store,
-) -> None:
+async def test_a_call_that_must_not_start_stops_no_other(store: Store) -> None:
     harness = ServiceHarness(store)
     claims = await claims_of_batch(harness, approved=3)
 
@@ -206,9 +202,7 @@ async def test_who_is_cancelled_in_their_turn_keeps_no_other_from_it(
     assert {type(one) for one in replies[1:]} == {Claimed}
 
 
-async def test_calls_of_two_holders_of_a_lease_are_not_written_in_one_step(
-    store: Store,
-) -> None:
+async def test_two_holders_calls_are_written_apart(store: Store) -> None:
     """The one that was replaced is refused; the other one's calls start."""
     harness = ServiceHarness(store)
     claims = await claims_of_batch(harness)

@@ -25,9 +25,7 @@ KILLS = size(deep=10, short=2)
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-async def test_no_acknowledged_decision_is_lost_when_valkey_is_killed(
-    tmp_path: Path,
-) -> None:
+async def test_a_killed_valkey_loses_no_decision(tmp_path: Path) -> None:
     folder = tmp_path / "valkey"
     acknowledged: set[str] = set()
     for round_ in range(KILLS):

@@ -93,9 +93,7 @@ async def test_a_claim_that_was_given_back_unused_can_be_used_once(
         tool_server.verify(first.receipt, tool="process_refund", args=ARGS)
 
 
-async def test_a_call_that_is_approved_again_in_a_new_state_has_no_second_use(
-    harness: ServiceHarness,
-) -> None:
+async def test_a_new_state_gives_no_second_use(harness: ServiceHarness) -> None:
     async def approve() -> None:
         click = await harness.click_on(claim.item_id)
         assert (await harness.reviews.decide(click, Approve(), ANA)).kind == "decided"
@@ -137,9 +135,7 @@ async def test_people_who_let_a_doubtful_call_run_again_give_it_another_use(
     tool_server.verify(again.receipt, tool="process_refund", args=ARGS)
 
 
-async def test_nobody_gets_another_use_by_a_record_that_says_people_gave_it(
-    harness: ServiceHarness,
-) -> None:
+async def test_a_forged_record_gives_no_other_use(harness: ServiceHarness) -> None:
     claim = await decided(harness)
     first = await granted(harness.agents, claim, "1" * 32)
     await harness.agents.release(claim.item_id, first.fence)
@@ -154,9 +150,7 @@ async def test_nobody_gets_another_use_by_a_record_that_says_people_gave_it(
     assert refused == Refused(reason=NOT_PROVEN, state=ItemState.AUTHORIZED)
 
 
-async def test_a_tool_that_may_repeat_a_call_has_a_use_for_each_claim(
-    harness: ServiceHarness,
-) -> None:
+async def test_a_repeatable_call_has_a_use_per_claim(harness: ServiceHarness) -> None:
     claim = await decided(harness, tool="send_email")
     first = await receipt_of(harness, claim)
     await harness.owner_dies(claim.item_id)

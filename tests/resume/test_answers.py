@@ -195,9 +195,7 @@ async def waiting(stack: Stack) -> AsyncGenerator[Runner]:
         yield stack.runner
 
 
-async def test_a_question_that_is_not_open_is_refused_as_stale(
-    waiting: Runner,
-) -> None:
+async def test_a_question_that_is_not_open_is_refused_as_stale(waiting: Runner) -> None:
     with pytest.raises(AnswerRefused, match="asks something else") as caught:
         await waiting.resume("t1", {"f" * 32: {"type": "approve"}}, key="k")
 

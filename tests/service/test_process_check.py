@@ -146,9 +146,7 @@ async def test_unshared_threads_live_anywhere(store: Store, other: ProcessInfo) 
         assert len(each) == 2
 
 
-async def test_of_two_that_do_not_fit_and_start_together_one_starts(
-    store: Store,
-) -> None:
+async def test_one_of_two_that_do_not_fit_starts(store: Store) -> None:
     may_end = asyncio.Event()
     started: list[str] = []
 

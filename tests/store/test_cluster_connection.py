@@ -80,9 +80,7 @@ async def test_readers_wait_at_their_master(cluster: Cluster, conn: Connection) 
         assert fields == {b"shard": b"%d" % shard}
 
 
-async def test_a_slot_moves_under_its_callers(
-    cluster: Cluster, conn: Connection
-) -> None:
+async def test_callers_follow_a_moved_slot(cluster: Cluster, conn: Connection) -> None:
     slot = key_slot(key(0).encode())
     source = cluster.master_of(slot)
     target = next(one for one in cluster.nodes if one is not source)
@@ -113,9 +111,7 @@ async def test_a_slot_moves_under_its_callers(
     assert await conn.command("GET", key(0, "new")) == b"new"
 
 
-async def test_a_confirmed_script_runs_once_while_its_slot_moves(
-    replicated_cluster: Cluster,
-) -> None:
+async def test_a_moving_slot_runs_a_script_once(replicated_cluster: Cluster) -> None:
     conn = Connection(replicated_cluster.url)
     conn.confirmed_by = 1
     slot, many = key_slot(key(0).encode()), [key(0, name) for name in "abc"]

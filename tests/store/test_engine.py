@@ -372,9 +372,7 @@ def test_ctrl_c_does_not_reach_the_server(folder: Path) -> None:
         assert os.getpgid(engine.pid) != os.getpgid(0)
 
 
-def test_the_server_does_not_inherit_our_secrets(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_server_gets_no_secret(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLACK_BOT_TOKEN", "xoxb-not-for-others")
     with EmbeddedEngine(folder) as engine:
         environment = Path(f"/proc/{engine.pid}/environ")

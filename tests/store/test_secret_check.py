@@ -151,9 +151,7 @@ async def test_an_event_is_left_to_a_reader_that_knows_the_secret(
     assert event.name is EventName.RUN_FINISHED
 
 
-async def test_a_job_that_starts_an_agent_is_left_in_the_queue(
-    store: Store, newer: Store, keys: Keys
-) -> None:
+async def test_an_agents_start_is_kept(store: Store, newer: Store, keys: Keys) -> None:
     queue = store.queue(keys)
     await queue.prepare()
     await newer.queue(keys).put(sealed_job(newer.sealing, START))

@@ -89,9 +89,7 @@ async def test_two_workspaces_install_the_app_and_decide(two: World) -> None:
     assert [event.actor for event in audited] == ["T0A/U0ANA", "T0B/U0ANA"]
 
 
-async def test_a_button_of_one_workspace_decides_nothing_in_another(
-    two: World,
-) -> None:
+async def test_a_button_of_one_workspace_decides_nothing_in_another(two: World) -> None:
     a, b = two.sides["A"], two.sides["B"]
     async with two.running():
         await installed(two, a.team, b.team)

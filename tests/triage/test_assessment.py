@@ -285,9 +285,7 @@ async def test_assessment_is_found_wherever_a_model_puts_it(model: Writer) -> No
         (Caller(reply=ConnectionError("429 args: …")), TriageFailure.ERROR),
     ],
 )
-async def test_junk_refusals_and_errors_are_silences(
-    model: Writer, why: TriageFailure
-) -> None:
+async def test_junk_and_errors_are_silences(model: Writer, why: TriageFailure) -> None:
     reply = await ask(ChatModelTriage(model), REQUEST, LONG)
 
     assert (reply.assessment, reply.failure) == (None, why)

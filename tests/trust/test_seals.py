@@ -152,9 +152,7 @@ def test_keys_of_two_purposes_have_nothing_in_common() -> None:
 @pytest.mark.parametrize(
     "place", [("event",), ("event", "s1"), ("events", "0"), ("event", "s", "0"), ("",)]
 )
-def test_a_text_that_belongs_to_no_record_is_read_at_its_place(
-    place: tuple[str, ...],
-) -> None:
+def test_a_text_without_a_record_is_read_in_place(place: tuple[str, ...]) -> None:
     keys = encryption_keys((b"s" * 32,), Purpose.TEXTS)
     stored = keys.encrypt(b"text", ("event", "s0"))
 

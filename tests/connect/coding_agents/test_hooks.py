@@ -124,9 +124,7 @@ async def test_a_request_that_waited_too_long_is_denied(hooks: Hooks) -> None:
 
 
 @pytest.mark.parametrize("decides_before", [True, False])
-async def test_the_same_call_again_joins_the_one_its_caller_left(
-    hooks: Hooks, *, decides_before: bool
-) -> None:
+async def test_a_repeated_call_joins_it(hooks: Hooks, *, decides_before: bool) -> None:
     await hooks.ask(wait_s=0)
     if decides_before:
         await hooks.decide(Approve())

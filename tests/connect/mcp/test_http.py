@@ -116,9 +116,7 @@ async def test_the_ticket_of_a_person_is_of_no_use_to_another(world: World) -> N
 @pytest.mark.parametrize(
     "headers", [{"Host": "evil.example"}, {"Origin": "https://evil.example"}]
 )
-async def test_a_page_of_another_host_cannot_call(
-    world: World, headers: dict[str, str]
-) -> None:
+async def test_another_host_cannot_call(world: World, headers: dict[str, str]) -> None:
     async with served(world) as (url, _), httpx.AsyncClient() as client:
         answer = await client.post(url, json=call_of("pay"), headers=headers)
     assert answer.status_code in {403, 421}

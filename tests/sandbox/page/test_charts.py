@@ -32,9 +32,7 @@ def rows(screen: Screen) -> list[list[str]]:
 
 
 @pytest.mark.parametrize("kind", MARKS)
-def test_a_chart_has_a_mark_for_each_value(
-    screen: Screen, slack: FakeSlack, kind: str
-) -> None:
+def test_each_value_has_a_mark(screen: Screen, slack: FakeSlack, kind: str) -> None:
     show(screen, slack, CHARTS[kind])
     screen.one(PICTURE)
 

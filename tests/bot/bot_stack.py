@@ -13,6 +13,8 @@ from keyturn.bot.app import SlackBot
 from keyturn.bot.config import BotConfig
 from keyturn.bot.ids import Action, chosen
 from keyturn.bot.web import Identity
+from keyturn.gateway.approvals.decisions import AccountKind, Decision
+from keyturn.gateway.approvals.decisions import Reviewer as ClickingPerson
 from keyturn.gateway.approvals.record import Approval, Origin, approval_of
 from keyturn.gateway.config import SlackMode
 from keyturn.gateway.policy.load import load_policy
@@ -40,6 +42,7 @@ from keyturn.sandbox.elements import find, placed_elements
 from keyturn.sandbox.json_types import JsonObject, as_objects
 from keyturn.sandbox.server import Sandbox
 from keyturn.sandbox.state_values import choice
+from tests.approvals.builders import click_on
 from tests.conftest import eventually
 from tests.patience import WAIT_S
 from tests.store_secrets import SEAL_KEY
@@ -172,6 +175,19 @@ class Stack:
         loaded = await self.reviews.read(approval_of(verdict.item_id)[0])
         assert loaded
         return loaded.approval
+
+    async def decide(
+        self, verdict: Verdict, decision: Decision, user: str = "U0ANA"
+    ) -> str:
+        """Decide a call as a member of the support group, without a card."""
+        who = ClickingPerson(
+            team=TEAM,
+            user=user,
+            account=AccountKind.MEMBER,
+            usergroups=frozenset({"S0SUPPORT"}),
+        )
+        click = click_on(await self.approval(verdict))
+        return (await self.reviews.decide(click, decision, who)).kind
 
     async def card(
         self,

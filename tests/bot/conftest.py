@@ -20,6 +20,13 @@ async def stack(store: Store) -> AsyncIterator[Stack]:
         yield Stack(sandbox, store)
 
 
+@pytest.fixture
+async def live(stack: Stack) -> AsyncIterator[Stack]:
+    """Give the stack while its bot runs."""
+    async with stack.running():
+        yield stack
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Give `each_stack` over both transports."""
     run_each_way(metafunc, "each_stack", ["http", "socket"])

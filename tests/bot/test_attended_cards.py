@@ -16,14 +16,13 @@ async def attends(stack: Stack, item_id: str, wait_s: float) -> Attended:
     return found
 
 
-async def test_the_card_in_slack_shows_that_its_caller_has_gone(stack: Stack) -> None:
-    async with stack.running():
-        verdict = await stack.refund()
-        await stack.card(verdict)
-        await attends(stack, verdict.item_id, 0)
-        await stack.card(verdict, says(GONE))
-        await attends(stack, verdict.item_id, 60)
-        await stack.card(verdict, lambda card: not says(GONE)(card))
+async def test_the_card_in_slack_shows_that_its_caller_has_gone(live: Stack) -> None:
+    verdict = await live.refund()
+    await live.card(verdict)
+    await attends(live, verdict.item_id, 0)
+    await live.card(verdict, says(GONE))
+    await attends(live, verdict.item_id, 60)
+    await live.card(verdict, lambda card: not says(GONE)(card))
 
 
 async def test_only_the_bot_gives_a_card_an_address(stack: Stack) -> None:

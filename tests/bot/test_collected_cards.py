@@ -84,62 +84,59 @@ async def test_a_call_that_is_alone_gets_its_own_card(stack: Stack) -> None:
         assert has_button(card, Action.APPROVE)
 
 
-async def test_an_edited_call_stays_where_it_was_decided(stack: Stack) -> None:
-    async with stack.running():
-        verdicts, ts = await three(stack)
-        ana = stack.actor("U0ANA")
-        await ana.click(CHANNEL, ts, Action.VIEW_ALL, chosen="#1")
-        await ana.wait_for_view()
-        await ana.act_in_view(Action.EDIT)
-        assert await ana.submit({"field:0": 90}) == {}
+async def test_an_edited_call_stays_where_it_was_decided(live: Stack) -> None:
+    verdicts, ts = await three(live)
+    ana = live.actor("U0ANA")
+    await ana.click(CHANNEL, ts, Action.VIEW_ALL, chosen="#1")
+    await ana.wait_for_view()
+    await ana.act_in_view(Action.EDIT)
+    assert await ana.submit({"field:0": 90}) == {}
 
-        card = await shown(stack, "Approve all 2")
-        assert "90" in str(card["blocks"])
-        assert (await stack.approval(verdicts[0])).items[0].state == "authorized"
-        (note,) = await notes(stack, ts, "100 → 90")
-        assert "Call 1" in str(note["blocks"])
-        assert len(await cards(stack)) == 1
-
-
-async def test_all_are_approved_by_one_click_in_one_write(stack: Stack) -> None:
-    async with stack.running():
-        verdicts, ts = await three(stack)
-
-        await stack.actor("U0ANA").click(CHANNEL, ts, Action.APPROVE_ALL)
-
-        assert await states(stack, verdicts) == ["authorized"] * 3
-        entries = await audit_entries(stack.store.conn, stack.keys)
-        (whole,) = [one for one in entries if one.name is EventName.CALLS_DECIDED]
-        assert whole.data["approved"] == "0-2"
-        assert whole.data["gesture"] == "button"
-        await notes(stack, ts, "Decided together")
-        card = await shown(stack, "3 approved")
-        assert not has_button(card, Action.APPROVE_ALL)
-
-        for verdict in verdicts:
-            await stack.execute(verdict)
-
-        await shown(stack, "3 done")
-        updates = [one for one in stack.sandbox.calls if one.method == "chat.update"]
-        assert len(updates) <= 3
+    card = await shown(live, "Approve all 2")
+    assert "90" in str(card["blocks"])
+    assert (await live.approval(verdicts[0])).items[0].state == "authorized"
+    (note,) = await notes(live, ts, "100 → 90")
+    assert "Call 1" in str(note["blocks"])
+    assert len(await cards(live)) == 1
 
 
-async def test_a_choice_approves_edits_and_rejects_at_once(stack: Stack) -> None:
-    async with stack.running():
-        verdicts, ts = await three(stack)
-        ana = stack.actor("U0ANA")
+async def test_all_are_approved_by_one_click_in_one_write(live: Stack) -> None:
+    verdicts, ts = await three(live)
 
-        await ana.click(CHANNEL, ts, Action.CHOOSE)
-        await ana.act_in_view(Action.CHOOSE_EDIT, chosen="Call 2")
-        assert await ana.submit({"field:0": 9}) == {}
-        view = await ana.wait_for_view(lambda one: "101 → 9" in str(one))
-        boxes = [row for row in view["blocks"] if row["type"] == "input"]
-        await ana.submit({str(boxes[0]["block_id"]): ["0", "1"], "others": "reject"})
-        await ana.submit({"reason": "This one was refunded."})
+    await live.actor("U0ANA").click(CHANNEL, ts, Action.APPROVE_ALL)
 
-        found = [(await stack.approval(one)).items[0] for one in verdicts]
-        assert [one.state for one in found] == ["authorized", "authorized", "rejected"]
-        assert found[1].args["amount"] == 9
+    assert await states(live, verdicts) == ["authorized"] * 3
+    entries = await audit_entries(live.store.conn, live.keys)
+    (whole,) = [one for one in entries if one.name is EventName.CALLS_DECIDED]
+    assert whole.data["approved"] == "0-2"
+    assert whole.data["gesture"] == "button"
+    await notes(live, ts, "Decided together")
+    card = await shown(live, "3 approved")
+    assert not has_button(card, Action.APPROVE_ALL)
+
+    for verdict in verdicts:
+        await live.execute(verdict)
+
+    await shown(live, "3 done")
+    updates = [one for one in live.sandbox.calls if one.method == "chat.update"]
+    assert len(updates) <= 3
+
+
+async def test_a_choice_approves_edits_and_rejects_at_once(live: Stack) -> None:
+    verdicts, ts = await three(live)
+    ana = live.actor("U0ANA")
+
+    await ana.click(CHANNEL, ts, Action.CHOOSE)
+    await ana.act_in_view(Action.CHOOSE_EDIT, chosen="Call 2")
+    assert await ana.submit({"field:0": 9}) == {}
+    view = await ana.wait_for_view(lambda one: "101 → 9" in str(one))
+    boxes = [row for row in view["blocks"] if row["type"] == "input"]
+    await ana.submit({str(boxes[0]["block_id"]): ["0", "1"], "others": "reject"})
+    await ana.submit({"reason": "This one was refunded."})
+
+    found = [(await live.approval(one)).items[0] for one in verdicts]
+    assert [one.state for one in found] == ["authorized", "authorized", "rejected"]
+    assert found[1].args["amount"] == 9
 
 
 async def test_a_restart_posts_what_was_collected(stack: Stack) -> None:
@@ -247,30 +244,28 @@ async def test_cards_from_before_the_rule_stay_as_they_are(stack: Stack) -> None
         assert len(await cards(stack)) == 2
 
 
-async def test_the_last_call_on_a_card_can_be_decided_there(stack: Stack) -> None:
-    async with stack.running():
-        verdicts, ts = await three(stack)
-        stack.policy = batched("within: 10m, up_to: 3", OVER_100)
-        await posted(stack, 3)
+async def test_the_last_call_on_a_card_can_be_decided_there(live: Stack) -> None:
+    verdicts, ts = await three(live)
+    live.policy = batched("within: 10m, up_to: 3", OVER_100)
+    await posted(live, 3)
 
-        card = await shown(stack, "Approve all 1")
-        assert "1 × process_refund" in str(card["blocks"])
-        await stack.actor("U0ANA").click(CHANNEL, ts, Action.APPROVE_ALL)
+    card = await shown(live, "Approve all 1")
+    assert "1 × process_refund" in str(card["blocks"])
+    await live.actor("U0ANA").click(CHANNEL, ts, Action.APPROVE_ALL)
 
-        assert await states(stack, verdicts) == ["authorized", "pending", "pending"]
+    assert await states(live, verdicts) == ["authorized", "pending", "pending"]
 
 
-async def test_a_card_that_all_have_left_says_so(stack: Stack) -> None:
-    async with stack.running():
-        await three(stack)
-        stack.policy = batched("within: 10m, up_to: 3", OVER_1)
+async def test_a_card_that_all_have_left_says_so(live: Stack) -> None:
+    await three(live)
+    live.policy = batched("within: 10m, up_to: 3", OVER_1)
 
-        messages = stack.actor("U0ANA")
-        await messages.message_with(
-            CHANNEL, lambda one: "a card of its own now" in str(one["blocks"])
-        )
-        await eventually(lambda: have_own_cards(stack))
-        assert not [c for c in await cards(stack) if has_button(c, Action.APPROVE_ALL)]
+    messages = live.actor("U0ANA")
+    await messages.message_with(
+        CHANNEL, lambda one: "a card of its own now" in str(one["blocks"])
+    )
+    await eventually(lambda: have_own_cards(live))
+    assert not [c for c in await cards(live) if has_button(c, Action.APPROVE_ALL)]
 
 
 async def have_own_cards(stack: Stack) -> bool:
@@ -278,56 +273,53 @@ async def have_own_cards(stack: Stack) -> bool:
     return sum(has_button(one, Action.APPROVE) for one in found) == 3
 
 
-async def test_a_moved_up_call_is_not_taken_for_another(stack: Stack) -> None:
-    async with stack.running():
-        verdicts, ts = await three(stack)
-        ana = stack.actor("U0ANA")
-        await ana.click(CHANNEL, ts, Action.CHOOSE)
-        view = await ana.wait_for_view()
-        boxes = [row for row in view["blocks"] if row["type"] == "input"]
-        await ana.submit({str(boxes[0]["block_id"]): ["2"], "others": "leave"})
-        await ana.wait_for_view(lambda one: "1 to approve" in str(one))
-        first = (await stack.approval(verdicts[0])).id
-        await stack.store.collected_cards.leave(stack.keys, first)
+async def test_a_moved_up_call_is_not_taken_for_another(live: Stack) -> None:
+    verdicts, ts = await three(live)
+    ana = live.actor("U0ANA")
+    await ana.click(CHANNEL, ts, Action.CHOOSE)
+    view = await ana.wait_for_view()
+    boxes = [row for row in view["blocks"] if row["type"] == "input"]
+    await ana.submit({str(boxes[0]["block_id"]): ["2"], "others": "leave"})
+    await ana.wait_for_view(lambda one: "1 to approve" in str(one))
+    first = (await live.approval(verdicts[0])).id
+    await live.store.collected_cards.leave(live.keys, first)
 
-        await ana.submit({})
+    await ana.submit({})
 
-        await ana.wait_for_view(lambda one: "nothing was recorded" in str(one))
-        assert await states(stack, verdicts) == ["pending"] * 3
-
-
-async def test_calls_that_expire_together_lose_their_buttons(stack: Stack) -> None:
-    async with stack.running():
-        verdicts, ts = await three(stack)
-        for verdict in verdicts:
-            await expire(stack, await stack.approval(verdict))
-
-        # Late, and before a sweep.
-        await stack.actor("U0ANA").click(CHANNEL, ts, Action.APPROVE_ALL)
-        await stack.sweeper.sweep()
-
-        card = await shown(stack, "3 expired")
-        assert not has_button(card, Action.APPROVE_ALL)
-        assert await states(stack, verdicts) == ["expired"] * 3
-        await nothing_is_left(stack)
-        updates = [one for one in stack.sandbox.calls if one.method == "chat.update"]
-        assert len(updates) <= 3
+    await ana.wait_for_view(lambda one: "nothing was recorded" in str(one))
+    assert await states(live, verdicts) == ["pending"] * 3
 
 
-async def test_a_corrupt_record_does_not_stop_the_others(stack: Stack) -> None:
-    async with stack.running():
-        verdicts, ts = await three(stack)
-        broken = (await stack.approval(verdicts[1])).id
-        conn, keys = stack.store.conn, stack.keys
-        await put_detail(conn, keys, broken, tier="{")
-        await conn.command("ZADD", keys.expiry, 1, keys.listed(broken))
-        await stack.sweeper.sweep()
+async def test_calls_that_expire_together_lose_their_buttons(live: Stack) -> None:
+    verdicts, ts = await three(live)
+    for verdict in verdicts:
+        await expire(live, await live.approval(verdict))
 
-        await shown(stack, "Approve all 2")
-        await stack.actor("U0ANA").click(CHANNEL, ts, Action.APPROVE_ALL)
+    # Late, and before a sweep.
+    await live.actor("U0ANA").click(CHANNEL, ts, Action.APPROVE_ALL)
+    await live.sweeper.sweep()
 
-        await shown(stack, "2 approved")
-        assert await states(stack, [verdicts[0], verdicts[2]]) == ["authorized"] * 2
+    card = await shown(live, "3 expired")
+    assert not has_button(card, Action.APPROVE_ALL)
+    assert await states(live, verdicts) == ["expired"] * 3
+    await nothing_is_left(live)
+    updates = [one for one in live.sandbox.calls if one.method == "chat.update"]
+    assert len(updates) <= 3
+
+
+async def test_a_corrupt_record_does_not_stop_the_others(live: Stack) -> None:
+    verdicts, ts = await three(live)
+    broken = (await live.approval(verdicts[1])).id
+    conn, keys = live.store.conn, live.keys
+    await put_detail(conn, keys, broken, tier="{")
+    await conn.command("ZADD", keys.expiry, 1, keys.listed(broken))
+    await live.sweeper.sweep()
+
+    await shown(live, "Approve all 2")
+    await live.actor("U0ANA").click(CHANNEL, ts, Action.APPROVE_ALL)
+
+    await shown(live, "2 approved")
+    assert await states(live, [verdicts[0], verdicts[2]]) == ["authorized"] * 2
 
 
 async def test_a_card_that_cannot_be_displayed_offers_to_reject_each_call(
@@ -348,16 +340,15 @@ async def test_a_card_that_cannot_be_displayed_offers_to_reject_each_call(
         assert await states(stack, verdicts) == ["pending", "rejected", "pending"]
 
 
-async def test_a_call_too_long_for_a_row_has_its_own_card(stack: Stack) -> None:
-    async with stack.running():
-        long = await stack.refund("t9", amount=9, note="a word " * 24)
-        own = await stack.card(long)
-        assert has_button(own, Action.APPROVE)
-        verdicts = [await stack.refund(f"t{n}", amount=100 + n) for n in range(3)]
+async def test_a_call_too_long_for_a_row_has_its_own_card(live: Stack) -> None:
+    long = await live.refund("t9", amount=9, note="a word " * 24)
+    own = await live.card(long)
+    assert has_button(own, Action.APPROVE)
+    verdicts = [await live.refund(f"t{n}", amount=100 + n) for n in range(3)]
 
-        _, shared = await posted(stack, 2)
-        assert "Approve all 3" in str(shared["blocks"])
-        await have_cards(stack, verdicts)
+    _, shared = await posted(live, 2)
+    assert "Approve all 3" in str(shared["blocks"])
+    await have_cards(live, verdicts)
 
 
 async def test_the_same_call_twice_has_two_cards(stack: Stack) -> None:
@@ -384,23 +375,22 @@ async def test_a_card_holds_as_many_calls_as_it_shows_whole(
         assert "Approve all 20" in str(card["blocks"])
 
 
-async def test_other_reviewers_for_all_calls_keep_the_card(stack: Stack) -> None:
-    async with stack.running():
-        verdicts, ts = await three(stack)
-        stack.policy = batched("within: 10m, up_to: 3", "needs: senior")
+async def test_other_reviewers_for_all_calls_keep_the_card(live: Stack) -> None:
+    verdicts, ts = await three(live)
+    live.policy = batched("within: 10m, up_to: 3", "needs: senior")
 
-        async def asks_others() -> bool:
-            return "S0SENIOR" in str((await cards(stack))[0]["blocks"])
+    async def asks_others() -> bool:
+        return "S0SENIOR" in str((await cards(live))[0]["blocks"])
 
-        await eventually(asks_others)
-        await nothing_is_left(stack)
+    await eventually(asks_others)
+    await nothing_is_left(live)
 
-        assert len(await cards(stack)) == 1
-        # The people who were required first are still required.
-        for user in ("U0ANA", "U0CHLOE"):
-            await stack.actor(user).click(CHANNEL, ts, Action.APPROVE_ALL)
-            await nothing_is_left(stack)
-        assert await states(stack, verdicts) == ["authorized"] * 3
+    assert len(await cards(live)) == 1
+    # The people who were required first are still required.
+    for user in ("U0ANA", "U0CHLOE"):
+        await live.actor(user).click(CHANNEL, ts, Action.APPROVE_ALL)
+        await nothing_is_left(live)
+    assert await states(live, verdicts) == ["authorized"] * 3
 
 
 async def test_an_extended_call_is_reminded_of_again(stack: Stack) -> None:
@@ -429,38 +419,36 @@ async def test_an_extended_call_is_reminded_of_again(stack: Stack) -> None:
         await eventually(are_two)
 
 
-async def test_a_seal_over_other_calls_decides_nothing(stack: Stack) -> None:
-    async with stack.running():
-        verdicts, _ = await three(stack)
-        (card,) = await posted(stack)
-        # Of the same tenant and real, so that only the seal can reveal it.
-        other = await stack.refund("t9", amount=109)
-        members = [await stack.approval(one) for one in verdicts]
-        extra = await stack.approval(other)
-        card_id = await stack.store.collected_cards.card_of(stack.keys, members[0].id)
-        assert card_id
-        manipulated = collected(card_id, [*members[:2], extra])
-        value = seal(
-            manipulated,
-            None,
-            key=stack.config.seal_key,
-            team=TEAM,
-            purpose=Action.APPROVE_ALL,
-        )
+async def test_a_seal_over_other_calls_decides_nothing(live: Stack) -> None:
+    verdicts, _ = await three(live)
+    (card,) = await posted(live)
+    # Of the same tenant and real, so that only the seal can reveal it.
+    other = await live.refund("t9", amount=109)
+    members = [await live.approval(one) for one in verdicts]
+    extra = await live.approval(other)
+    card_id = await live.store.collected_cards.card_of(live.keys, members[0].id)
+    assert card_id
+    manipulated = collected(card_id, [*members[:2], extra])
+    value = seal(
+        manipulated,
+        None,
+        key=live.config.seal_key,
+        team=TEAM,
+        purpose=Action.APPROVE_ALL,
+    )
 
-        await click_with(stack, card, Action.APPROVE_ALL, value)
+    await click_with(live, card, Action.APPROVE_ALL, value)
 
-        await stack.told("U0ANA", "nothing was recorded")
-        assert await states(stack, [*verdicts, other]) == ["pending"] * 4
+    await live.told("U0ANA", "nothing was recorded")
+    assert await states(live, [*verdicts, other]) == ["pending"] * 4
 
 
-async def test_a_copy_of_the_card_decides_nothing(stack: Stack) -> None:
-    async with stack.running():
-        verdicts, _ = await three(stack)
-        (card,) = await posted(stack)
-        ts = copied(stack, card, CHANNEL)
+async def test_a_copy_of_the_card_decides_nothing(live: Stack) -> None:
+    verdicts, _ = await three(live)
+    (card,) = await posted(live)
+    ts = copied(live, card, CHANNEL)
 
-        await stack.actor("U0ANA").click(CHANNEL, ts, Action.APPROVE_ALL)
+    await live.actor("U0ANA").click(CHANNEL, ts, Action.APPROVE_ALL)
 
-        await stack.told("U0ANA", "not the newest copy")
-        assert await states(stack, verdicts) == ["pending"] * 3
+    await live.told("U0ANA", "not the newest copy")
+    assert await states(live, verdicts) == ["pending"] * 3

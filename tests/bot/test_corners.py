@@ -22,9 +22,7 @@ from keyturn.gateway.approvals.decisions import Approve
 from keyturn.gateway.approvals.events import EventName
 from keyturn.gateway.config import SlackMode
 from keyturn.sandbox.server import Sandbox
-from tests.approvals.builders import click_on
 from tests.bot.bot_stack import CHANNEL, ME, Stack, says
-from tests.bot.test_notified import ana
 from tests.conftest import eventually
 from tests.loop_watch import watched
 
@@ -137,9 +135,7 @@ async def test_news_that_comes_while_a_card_is_drawn_is_told_by_its_own_record(
     async def drawn(self: CardUpdater, entry: Any, *rest: Any) -> Any:
         place = await real(self, entry, *rest)
         if not held:
-            approval = await stack.approval(verdict)
-            done = await stack.reviews.decide(click_on(approval), Approve(), ana())
-            assert done.kind == "voted"
+            assert await stack.decide(verdict, Approve()) == "voted"
 
             async def has_come() -> bool:
                 names = [event.name for event in entry.events]

@@ -131,6 +131,5 @@ async def test_a_click_that_may_be_a_replay_decides_nothing(
         assert await trace(stack, verdict) == before
 
 
-async def test_slack_can_verify_the_request_url(stack: Stack) -> None:
-    async with stack.running():
-        assert await stack.sandbox.control.verify_url()
+async def test_slack_can_verify_the_request_url(live: Stack) -> None:
+    assert await live.sandbox.control.verify_url()

@@ -11,32 +11,29 @@ from tests.conftest import eventually
 from tests.service.harness import DAN
 
 
-async def test_a_card_is_replaced_by_one_sentence(stack: Stack) -> None:
-    async with stack.running():
-        (verdict,) = await stack.submit(("process_refund", REFUND))
-        card = await stack.card(verdict)
-        ana = stack.actor("U0ANA")
-        await ana.click(CHANNEL, str(card["ts"]), Action.REJECT)
-        await ana.wait_for_view()
-        await ana.submit({Input.REASON.value: "too much"})
-        await stack.card(verdict, says("Rejected"))
-        found = (await stack.approval(verdict)).items[0]
-        assert found.state is ItemState.REJECTED
+async def test_a_card_is_replaced_by_one_sentence(live: Stack) -> None:
+    (verdict,) = await live.submit(("process_refund", REFUND))
+    card = await live.card(verdict)
+    ana = live.actor("U0ANA")
+    await ana.click(CHANNEL, str(card["ts"]), Action.REJECT)
+    await ana.wait_for_view()
+    await ana.submit({Input.REASON.value: "too much"})
+    await live.card(verdict, says("Rejected"))
+    found = (await live.approval(verdict)).items[0]
+    assert found.state is ItemState.REJECTED
 
-        approval = approval_of(verdict.item_id)[0]
-        # As after a version that noted no messages: nothing else would redact it.
-        await stack.store.posted_messages.forget(stack.keys, approval)
-        erased = await Eraser(stack.store).erase(
-            approval, by="cli/eve", is_dry_run=False
-        )
+    approval = approval_of(verdict.item_id)[0]
+    # As after a version that noted no messages: nothing else would redact it.
+    await live.store.posted_messages.forget(live.keys, approval)
+    erased = await Eraser(live.store).erase(approval, by="cli/eve", is_dry_run=False)
 
-        assert erased.approvals == (approval,)
+    assert erased.approvals == (approval,)
 
-        async def is_replaced() -> bool:
-            found = [m for m in await ana.messages(CHANNEL) if m["ts"] == card["ts"]]
-            return says("was erased")(found[0])
+    async def is_replaced() -> bool:
+        found = [m for m in await ana.messages(CHANNEL) if m["ts"] == card["ts"]]
+        return says("was erased")(found[0])
 
-        await eventually(is_replaced)
-        [stub] = [m for m in await ana.messages(CHANNEL) if m["ts"] == card["ts"]]
-        assert "process_refund" not in str(stub)
-        assert DAN.user not in str(stub)
+    await eventually(is_replaced)
+    [stub] = [m for m in await ana.messages(CHANNEL) if m["ts"] == card["ts"]]
+    assert "process_refund" not in str(stub)
+    assert DAN.user not in str(stub)

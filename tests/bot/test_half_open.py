@@ -98,26 +98,25 @@ async def test_an_outage_answers_commands(stack: Stack, wire: Proxy, text: str) 
 
 @pytest.mark.parametrize("before", [0, 1])
 async def test_a_click_is_answered_while_the_store_answers_nothing(
-    stack: Stack, wire: Proxy, before: int
+    live: Stack, wire: Proxy, before: int
 ) -> None:
-    async with stack.running():
-        ana = stack.actor("U0ANA")
-        for _ in range(before):
-            first = await stack.card(await stack.refund("t0", amount=1))
-            await ana.click(CHANNEL, str(first["ts"]), Action.APPROVE)
-        verdict = await stack.refund()
-        card = await stack.card(verdict)
-        await stack.drawn(verdict)
-        place = CHANNEL, str(card["ts"]), Action.APPROVE
-        await stack.bot_is_quiet()
-        wire.close()
+    ana = live.actor("U0ANA")
+    for _ in range(before):
+        first = await live.card(await live.refund("t0", amount=1))
+        await ana.click(CHANNEL, str(first["ts"]), Action.APPROVE)
+    verdict = await live.refund()
+    card = await live.card(verdict)
+    await live.drawn(verdict)
+    place = CHANNEL, str(card["ts"]), Action.APPROVE
+    await live.bot_is_quiet()
+    wire.close()
 
-        await ana.click(*place)
+    await ana.click(*place)
 
-        await stack.told("U0ANA", "nothing was recorded")
-        wire.open()
-        await ana.click(*place)
-        assert (await stack.approval(verdict)).items[0].state is ItemState.AUTHORIZED
+    await live.told("U0ANA", "nothing was recorded")
+    wire.open()
+    await ana.click(*place)
+    assert (await live.approval(verdict)).items[0].state is ItemState.AUTHORIZED
 
 
 async def test_a_late_envelope_is_handled_at_last(store: Store, wire: Proxy) -> None:

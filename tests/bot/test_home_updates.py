@@ -37,17 +37,16 @@ async def shown(stack: Stack, user: str, words: str) -> None:
 
 
 @LOOKING
-async def test_an_open_tab_shows_what_comes_and_what_goes(stack: Stack) -> None:
-    async with stack.running():
-        await home(stack, shows="Waiting for you: 0")
+async def test_an_open_tab_shows_what_comes_and_what_goes(live: Stack) -> None:
+    await home(live, shows="Waiting for you: 0")
 
-        (verdict,) = await waiting(stack, 1)
-        await shown(stack, "U0ANA", "Waiting for you: 1")
-        item = (await stack.approval(verdict)).items[0]
-        await stack.agents.withdraw_items(frozenset({item.id}))
+    (verdict,) = await waiting(live, 1)
+    await shown(live, "U0ANA", "Waiting for you: 1")
+    item = (await live.approval(verdict)).items[0]
+    await live.agents.withdraw_items(frozenset({item.id}))
 
-        await shown(stack, "U0ANA", "Waiting for you: 0")
-        assert "Live until" in text_of(await stack.actor("U0ANA").home())
+    await shown(live, "U0ANA", "Waiting for you: 0")
+    assert "Live until" in text_of(await live.actor("U0ANA").home())
 
 
 @LOOKING
@@ -67,87 +66,82 @@ async def test_an_open_tab_shows_a_freeze_until_it_ends(stack: Stack) -> None:
 
 @LOOKING
 @pytest.mark.parametrize("fault", ["rate_limit", "http_500", "no_json"])
-async def test_a_refused_tab_is_published_later(stack: Stack, fault: str) -> None:
-    async with stack.running():
-        await stack.actor("U0BEN").open_home()
-        await shown(stack, "U0BEN", "Waiting for you: 0")
-        # As many attempts as for the waiting person.
-        stack.sandbox.faults.plan(fault, "views.publish", calls=3)
+async def test_a_refused_tab_is_published_later(live: Stack, fault: str) -> None:
+    await live.actor("U0BEN").open_home()
+    await shown(live, "U0BEN", "Waiting for you: 0")
+    # As many attempts as for the waiting person.
+    live.sandbox.faults.plan(fault, "views.publish", calls=3)
 
-        await stack.actor("U0ANA").open_home()
+    await live.actor("U0ANA").open_home()
 
-        await shown(stack, "U0ANA", "Waiting for you: 0")
-
-
-@LOOKING
-async def test_nobody_is_published_a_tab_that_would_show_the_same(stack: Stack) -> None:
-    async with stack.running():
-        await home(stack, shows="Waiting for you: 0")
-        await home(stack, "U0CHLOE", shows="Waiting for you: 0")
-        before = len(published(stack, "U0CHLOE"))
-
-        await waiting(stack, 1)
-        await shown(stack, "U0ANA", "Waiting for you: 1")
-        await waiting(stack, 2)
-        await shown(stack, "U0ANA", "Waiting for you: 2")
-
-        assert len(published(stack, "U0CHLOE")) == before, "she decides no refunds"
+    await shown(live, "U0ANA", "Waiting for you: 0")
 
 
 @LOOKING
-async def test_who_has_not_used_their_tab_lately_is_left_alone(stack: Stack) -> None:
-    async with stack.running():
-        await home(stack, shows="Waiting for you: 0")
-        await home(stack, "U0BEN", shows="Waiting for you: 0")
-        key = stack.keys.home_tabs
-        body = HomeTab(used_at_ms=1).model_dump_json()
-        await stack.store.conn.command("HSET", key, "U0BEN", body)
-        before = len(published(stack, "U0BEN"))
+async def test_nobody_is_published_a_tab_that_would_show_the_same(live: Stack) -> None:
+    await home(live, shows="Waiting for you: 0")
+    await home(live, "U0CHLOE", shows="Waiting for you: 0")
+    before = len(published(live, "U0CHLOE"))
 
-        await waiting(stack, 1)
-        await shown(stack, "U0ANA", "Waiting for you: 1")
+    await waiting(live, 1)
+    await shown(live, "U0ANA", "Waiting for you: 1")
+    await waiting(live, 2)
+    await shown(live, "U0ANA", "Waiting for you: 2")
 
-        assert len(published(stack, "U0BEN")) == before
-        found = await stack.store.home_tabs.open_tabs(stack.keys, 10)
-        assert found == ["U0ANA"]
+    assert len(published(live, "U0CHLOE")) == before, "she decides no refunds"
 
 
 @LOOKING
-async def test_a_filter_holds_while_the_tab_is_kept_up_to_date(stack: Stack) -> None:
-    async with stack.running():
-        await waiting(stack, 2)
-        await stack.submit(("send_email", {"to": "a@b.example"}), thread="mail")
-        ana = await home(stack, shows="Waiting for you: 3")
+async def test_who_has_not_used_their_tab_lately_is_left_alone(live: Stack) -> None:
+    await home(live, shows="Waiting for you: 0")
+    await home(live, "U0BEN", shows="Waiting for you: 0")
+    key = live.keys.home_tabs
+    body = HomeTab(used_at_ms=1).model_dump_json()
+    await live.store.conn.command("HSET", key, "U0BEN", body)
+    before = len(published(live, "U0BEN"))
 
-        await ana.act_in_home(Action.FILTER_TOOL, chosen="send_email")
-        await shown(stack, "U0ANA", "1 of 3 fit the filter.")
-        await stack.submit(("send_email", {"to": "c@d.example"}), thread="mail2")
+    await waiting(live, 1)
+    await shown(live, "U0ANA", "Waiting for you: 1")
 
-        await shown(stack, "U0ANA", "2 of 4 fit the filter.")
-        assert "Refund" not in text_of(await ana.home()).split("How approvals work")[0]
-        await ana.act_in_home(Action.FILTER_TOOL, chosen="*")
-        await shown(stack, "U0ANA", "Refund")
+    assert len(published(live, "U0BEN")) == before
+    found = await live.store.home_tabs.open_tabs(live.keys, 10)
+    assert found == ["U0ANA"]
 
 
 @LOOKING
-async def test_a_tab_published_by_another_is_made_again(stack: Stack) -> None:
-    async with stack.running():
-        ana = await home(stack, shows="Waiting for you: 0")
-        tabs = stack.store.home_tabs
+async def test_a_filter_holds_while_the_tab_is_kept_up_to_date(live: Stack) -> None:
+    await waiting(live, 2)
+    await live.submit(("send_email", {"to": "a@b.example"}), thread="mail")
+    ana = await home(live, shows="Waiting for you: 3")
 
-        async def is_noted() -> bool:
-            _, now, _ = await tabs.tab(stack.keys, "U0ANA")
-            return bool(now.view_hash)
+    await ana.act_in_home(Action.FILTER_TOOL, chosen="send_email")
+    await shown(live, "U0ANA", "1 of 3 fit the filter.")
+    await live.submit(("send_email", {"to": "c@d.example"}), thread="mail2")
 
-        await eventually(is_noted)
-        _, now, _ = await tabs.tab(stack.keys, "U0ANA")
-        old = now.with_(view_hash="0.old", content="")
-        await tabs.shown(stack.keys, "U0ANA", old)
+    await shown(live, "U0ANA", "2 of 4 fit the filter.")
+    assert "Refund" not in text_of(await ana.home()).split("How approvals work")[0]
+    await ana.act_in_home(Action.FILTER_TOOL, chosen="*")
+    await shown(live, "U0ANA", "Refund")
 
-        await waiting(stack, 1)
 
-        await shown(stack, "U0ANA", "Waiting for you: 1")
-        assert await ana.notices() == []
+@LOOKING
+async def test_a_tab_published_by_another_is_made_again(live: Stack) -> None:
+    ana = await home(live, shows="Waiting for you: 0")
+    tabs = live.store.home_tabs
+
+    async def is_noted() -> bool:
+        _, now, _ = await tabs.tab(live.keys, "U0ANA")
+        return bool(now.view_hash)
+
+    await eventually(is_noted)
+    _, now, _ = await tabs.tab(live.keys, "U0ANA")
+    old = now.with_(view_hash="0.old", content="")
+    await tabs.shown(live.keys, "U0ANA", old)
+
+    await waiting(live, 1)
+
+    await shown(live, "U0ANA", "Waiting for you: 1")
+    assert await ana.notices() == []
 
 
 async def test_a_long_queue_is_shown_in_pages(stack: Stack) -> None:

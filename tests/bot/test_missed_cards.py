@@ -19,7 +19,6 @@ from keyturn.gateway.store.reviewers.cards import CardPlace, CardStore
 from keyturn.gateway.store.reviewers.posted_messages import Ended
 from keyturn.gateway.store.store import Store
 from tests.bot.bot_stack import REFUND, Stack, has_button
-from tests.bot.test_prometheus import ANA, click
 from tests.bot.test_publisher import POST, calls, nothing_is_left
 from tests.sample_questions import REGION
 
@@ -38,7 +37,7 @@ async def test_a_dropped_reader_brings_every_card_up_to_date(stack: Stack) -> No
         await stack.drawn(same)
     assert await missed_cards.mark_missed(stack.store, stack.keys) == 0
     new = await stack.refund("t3")
-    await stack.reviews.decide(await click(stack, old), Approve(), ANA)
+    await stack.decide(old, Approve())
     await stack.store.cards.unmark(stack.keys, (await stack.approval(new)).id)
     await forget_events(stack)
 
@@ -58,7 +57,7 @@ async def test_a_card_whose_end_was_missed_stops_asking(stack: Stack) -> None:
         await stack.drawn(ended)
         await stack.drawn(redacted)
     for one in (ended, redacted):
-        await stack.reviews.decide(await click(stack, one), Reject(), ANA)
+        await stack.decide(one, Reject())
     approval = await stack.approval(redacted)
     posted = stack.store.posted_messages
     told = Ended(at_ms=1, redacted_rev=approval.rev)
@@ -127,7 +126,7 @@ async def test_a_card_that_was_not_registered_is_found_and_not_posted_again(
             (verdict,) = await stack.submit(CALLS[kind])
             lost = await stack.card(verdict)
     if has_ended:
-        await stack.reviews.decide(await click(stack, verdict), Reject(), ANA)
+        await stack.decide(verdict, Reject())
 
     async with stack.running():
         place = await stack.drawn(verdict)

@@ -15,7 +15,6 @@ from keyturn.gateway.approvals.decisions import (
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.wire import ClaimRequest, TurnRef
 from keyturn.sandbox.json_types import JsonObject
-from tests.approvals.builders import click_on
 from tests.bot.bot_stack import CHANNEL, POLICY, TEAM, Stack, says
 from tests.bot.test_publisher import calls, nothing_is_left
 from tests.conftest import eventually
@@ -87,13 +86,11 @@ async def test_an_edit_that_raises_notifies_new_reviewers(stack: Stack) -> None:
     async with stack.running():
         verdict = await stack.refund()
         await stack.card(verdict)
-        approval = await stack.approval(verdict)
         assert not await notified(stack, "U0CHLOE")
 
         edit = Edit(args={"amount": 950, "order_id": "78291"})
-        outcome = await stack.reviews.decide(click_on(approval), edit, ana())
+        assert await stack.decide(verdict, edit) == "voted"
 
-        assert outcome.kind == "voted"
         await eventually(is_told(stack, "U0CHLOE", "Edited."))
         await nothing_is_left(stack)
         assert len(await notified(stack, "U0CHLOE")) == 1
@@ -127,32 +124,26 @@ async def test_a_person_needed_by_another_call_is_notified(stack: Stack) -> None
     assert not await notified(stack, "U0BEN", LINE)
 
 
-async def test_a_retracted_approval_notifies_again(stack: Stack) -> None:
-    async with stack.running():
-        verdict = await stack.refund(amount=950)
-        await stack.card(verdict)
-        approval = await stack.approval(verdict)
-        done = await stack.reviews.decide(click_on(approval), Approve(), ana())
-        assert done.kind == "decided"
-        raising(stack)
+async def test_a_retracted_approval_notifies_again(live: Stack) -> None:
+    verdict = await live.refund(amount=950)
+    await live.card(verdict)
+    assert await live.decide(verdict, Approve()) == "decided"
+    raising(live)
 
-        item = (await stack.approval(verdict)).items[0]
-        ctx = item.ctx
-        claim = await stack.agents.claim(
-            ClaimRequest(
-                item_id=item.id,
-                ref=TurnRef(
-                    agent=ctx.agent,
-                    thread=ctx.thread,
-                    ns=ctx.ns,
-                    message_id=ctx.message_id,
-                ),
-                tool=item.tool,
-                tool_call_id=ctx.tool_call_id,
-                owner="0" * 32,
-            )
+    item = (await live.approval(verdict)).items[0]
+    ctx = item.ctx
+    claim = await live.agents.claim(
+        ClaimRequest(
+            item_id=item.id,
+            ref=TurnRef(
+                agent=ctx.agent, thread=ctx.thread, ns=ctx.ns, message_id=ctx.message_id
+            ),
+            tool=item.tool,
+            tool_call_id=ctx.tool_call_id,
+            owner="0" * 32,
         )
+    )
 
-        assert claim.kind != "new"
-        await eventually(is_told(stack, "U0CHLOE", "was taken back"))
-        assert await notified(stack, "U0BEN", "was taken back")
+    assert claim.kind != "new"
+    await eventually(is_told(live, "U0CHLOE", "was taken back"))
+    assert await notified(live, "U0BEN", "was taken back")

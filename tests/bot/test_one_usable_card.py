@@ -13,11 +13,9 @@ from keyturn.bot.web import Slack
 from keyturn.gateway.approvals.decisions import Approve
 from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.store.reviewers.cards import CardPlace
-from tests.approvals.builders import click_on
-from tests.bot.bot_stack import CHANNEL, TEAM, Stack, has_button, says
+from tests.bot.bot_stack import CHANNEL, Stack, has_button, says
 from tests.bot.test_publisher import POST, nothing_is_left
 from tests.conftest import eventually
-from tests.service.harness import ANA
 
 BOT, GENERAL = "U0KEYTURN", "C0GENERAL"
 
@@ -45,20 +43,19 @@ async def test_an_abandoned_copy_counts_no_more(stack: Stack) -> None:
 
 
 @pytest.mark.slow
-async def test_what_a_paused_publisher_shows_late_is_drawn_again(stack: Stack) -> None:
-    async with stack.running():
-        (verdict,) = await stack.submit(("wire_money", {}))
-        card = await stack.card(verdict)
-        older = await stack.drawn(verdict)
-        await vote(stack, verdict)
-        await stack.card(verdict, says("1 of 2"))
-        await nothing_is_left(stack)
+async def test_what_a_paused_publisher_shows_late_is_drawn_again(live: Stack) -> None:
+    (verdict,) = await live.submit(("wire_money", {}))
+    card = await live.card(verdict)
+    older = await live.drawn(verdict)
+    assert await live.decide(verdict, Approve()) == "voted"
+    await live.card(verdict, says("1 of 2"))
+    await nothing_is_left(live)
 
-        # It was on its way to Slack when its publisher lost the lease.
-        await late_update(stack, older, card)
+    # It was on its way to Slack when its publisher lost the lease.
+    await late_update(live, older, card)
 
-        await stack.card(verdict, says("1 of 2"))
-        await stack.drawn(verdict)
+    await live.card(verdict, says("1 of 2"))
+    await live.drawn(verdict)
 
 
 async def late_update(stack: Stack, older: CardPlace, card: Any) -> None:
@@ -72,14 +69,6 @@ async def late_update(stack: Stack, older: CardPlace, card: Any) -> None:
     await stack.store.cards.shown(
         stack.keys, approval, rev=older.rev, display_digest=""
     )
-
-
-async def vote(stack: Stack, verdict: Any) -> None:
-    approval = await stack.approval(verdict)
-    click = click_on(approval)
-    ana = ANA.with_(team=TEAM, usergroups=frozenset({"S0SUPPORT"}))
-    outcome = await stack.reviews.decide(click, Approve(), ana)
-    assert outcome.kind == "voted"
 
 
 async def test_a_card_that_is_posted_by_two_at_once_has_one_copy_in_the_end(
@@ -109,33 +98,31 @@ async def test_a_card_that_is_posted_by_two_at_once_has_one_copy_in_the_end(
         assert not (await stack.approval(verdict)).items[0].is_pending
 
 
-async def test_a_card_works_in_a_channel_that_has_another_id_now(stack: Stack) -> None:
-    async with stack.running():
-        verdict = await stack.refund()
-        card = await stack.card(verdict)
-        await nothing_is_left(stack)
-        stack.sandbox.control.share(CHANNEL, "C0SHARED")
+async def test_a_card_works_in_a_channel_that_has_another_id_now(live: Stack) -> None:
+    verdict = await live.refund()
+    card = await live.card(verdict)
+    await nothing_is_left(live)
+    live.sandbox.control.share(CHANNEL, "C0SHARED")
 
-        await stack.actor("U0ANA").click("C0SHARED", str(card["ts"]), Action.APPROVE)
+    await live.actor("U0ANA").click("C0SHARED", str(card["ts"]), Action.APPROVE)
 
-        assert (await stack.approval(verdict)).items[0].state is ItemState.AUTHORIZED
-        await stack.card(verdict, says("Waiting to run"), channel="C0SHARED")
-        await nothing_is_left(stack)
-        assert len(await stack.cards(verdict, "C0SHARED")) == 1
+    assert (await live.approval(verdict)).items[0].state is ItemState.AUTHORIZED
+    await live.card(verdict, says("Waiting to run"), channel="C0SHARED")
+    await nothing_is_left(live)
+    assert len(await live.cards(verdict, "C0SHARED")) == 1
 
 
-async def test_a_moved_cards_click_counts_once_slack_confirms(stack: Stack) -> None:
-    async with stack.running():
-        verdict = await stack.refund()
-        card = await stack.card(verdict)
-        await nothing_is_left(stack)
-        stack.sandbox.control.share(CHANNEL, "C0SHARED")
-        ana = stack.actor("U0ANA")
-        place = "C0SHARED", str(card["ts"]), Action.APPROVE
-        stack.sandbox.control.fault("http_500", "chat.getPermalink")
+async def test_a_moved_cards_click_counts_once_slack_confirms(live: Stack) -> None:
+    verdict = await live.refund()
+    card = await live.card(verdict)
+    await nothing_is_left(live)
+    live.sandbox.control.share(CHANNEL, "C0SHARED")
+    ana = live.actor("U0ANA")
+    place = "C0SHARED", str(card["ts"]), Action.APPROVE
+    live.sandbox.control.fault("http_500", "chat.getPermalink")
 
-        await ana.click(*place)
-        assert (await stack.approval(verdict)).items[0].state is ItemState.PENDING
+    await ana.click(*place)
+    assert (await live.approval(verdict)).items[0].state is ItemState.PENDING
 
-        await ana.click(*place)
-        assert (await stack.approval(verdict)).items[0].state is ItemState.AUTHORIZED
+    await ana.click(*place)
+    assert (await live.approval(verdict)).items[0].state is ItemState.AUTHORIZED

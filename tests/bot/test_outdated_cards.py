@@ -76,37 +76,35 @@ async def expired(stack: Stack, verdict: Verdict) -> None:
 
 
 @pytest.mark.slow
-async def test_a_later_call_raises_an_earlier_card(stack: Stack) -> None:
-    async with stack.running():
-        first = await stack.refund(amount=700)
-        assert needs_one(await stack.card(first))
+async def test_a_later_call_raises_an_earlier_card(live: Stack) -> None:
+    first = await live.refund(amount=700)
+    assert needs_one(await live.card(first))
 
-        await stack.refund(thread="t2", amount=700)
-        card = await stack.card(first, TWO)
+    await live.refund(thread="t2", amount=700)
+    card = await live.card(first, TWO)
 
-        assert says("Needs more now")(card)
-        assert says("over 1000 in a day")(card)
-        await approve(stack, "U0ANA", card)
-        await stack.card(first, says("1 of 2 approvals"))
-        await approve(stack, "U0CHLOE", card)
-        await stack.card(first, lambda m: not has_button(m, Action.APPROVE))
-        assert await state(stack, first) is ItemState.AUTHORIZED
+    assert says("Needs more now")(card)
+    assert says("over 1000 in a day")(card)
+    await approve(live, "U0ANA", card)
+    await live.card(first, says("1 of 2 approvals"))
+    await approve(live, "U0CHLOE", card)
+    await live.card(first, lambda m: not has_button(m, Action.APPROVE))
+    assert await state(live, first) is ItemState.AUTHORIZED
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("ends", [rejected, expired])
 async def test_the_card_falls_back_when_the_later_call_is_over(
-    stack: Stack, ends: Callable[[Stack, Verdict], Awaitable[None]]
+    live: Stack, ends: Callable[[Stack, Verdict], Awaitable[None]]
 ) -> None:
-    async with stack.running():
-        first = await stack.refund(amount=700)
-        second = await stack.refund(thread="t2", amount=700)
-        await stack.card(first, TWO)
+    first = await live.refund(amount=700)
+    second = await live.refund(thread="t2", amount=700)
+    await live.card(first, TWO)
 
-        await ends(stack, second)
-        card = await stack.card(first, needs_one)
+    await ends(live, second)
+    card = await live.card(first, needs_one)
 
-        assert not says("Needs 2 people")(card)
+    assert not says("Needs 2 people")(card)
 
 
 @pytest.mark.slow

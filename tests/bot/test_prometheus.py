@@ -16,14 +16,12 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from keyturn.bot.cards.metrics_messages import metrics_message
 from keyturn.bot.delivery.metrics_reports import MetricsReports
-from keyturn.gateway.approvals.decisions import Approve, Click, Reject
+from keyturn.gateway.approvals.decisions import Approve, Reject
 from keyturn.gateway.approvals.events import Event, EventName
-from keyturn.gateway.approvals.record import approval_of
 from keyturn.gateway.instruments import DECISION_TO_RUN, SLACK_CALLS, answered
 from keyturn.gateway.metrics.counts import Counts, Outcome
 from keyturn.gateway.metrics.fold import Metrics
 from keyturn.gateway.prometheus import exposition
-from keyturn.gateway.protocol.wire import Verdict
 from keyturn.gateway.service.report.audit_reading import OTHER
 from keyturn.gateway.service_settings import (
     AlertSettings,
@@ -36,14 +34,12 @@ from keyturn.sandbox.api_errors import ApiError
 from keyturn.sandbox.validation import check_message
 from tests.bot.bot_stack import CHANNEL, Stack, says
 from tests.bot.strategies import CANARY
-from tests.service.harness import person
 from tests.streams import announced, audit_entries
 
 ROOT = Path(__file__).parents[2]
 DASHBOARD = json.loads((ROOT / "docs/grafana/keyturn.json").read_text(encoding="utf-8"))
 PAGE = (ROOT / "docs/monitoring.md").read_text(encoding="utf-8")
 OUTCOME = r"outcome(?:=~|!~|!=|=)\"([\w|]+)\""
-ANA = person("U0ANA").with_(usergroups=frozenset({"S0SUPPORT"}))
 Samples = dict[tuple[str, frozenset[str]], float]
 
 
@@ -69,24 +65,13 @@ def of(name: str, *labels: str) -> tuple[str, frozenset[str]]:
     return name, frozenset(labels)
 
 
-async def click(stack: Stack, verdict: Verdict) -> Click:
-    approval = await stack.approval(verdict)
-    index = approval_of(verdict.item_id)[1]
-    return Click(
-        approval=approval.id,
-        index=index,
-        version=approval.version,
-        action_hash=approval.items[index].action_hash,
-    )
-
-
 async def test_what_happens_is_scraped(stack: Stack) -> None:
     await stack.refund("before")
     async with stack.running():
         approved, rejected = [await stack.refund(name) for name in ("t2", "t3")]
-        await stack.reviews.decide(await click(stack, approved), Approve(), ANA)
+        await stack.decide(approved, Approve())
         refusal = Reject(reason="no")
-        await stack.reviews.decide(await click(stack, rejected), refusal, ANA)
+        await stack.decide(rejected, refusal)
 
         found = samples(await scraped(stack))
 
@@ -111,7 +96,7 @@ async def test_invented_names_and_arguments_are_no_labels(stack: Stack) -> None:
         await stack.submit((CANARY, {"key": CANARY}), thread="t1")
         (verdict,) = await stack.submit((f"x{CANARY}", {"key": CANARY}), thread="t2")
         refusal = Reject(reason=CANARY)
-        await stack.reviews.decide(await click(stack, verdict), refusal, ANA)
+        await stack.decide(verdict, refusal)
 
         text = await scraped(stack)
 
@@ -257,7 +242,7 @@ async def told(stack: Stack, name: EventName) -> list[Event]:
 async def yesterday(stack: Stack) -> None:
     """Make a decision one day old in the audit log."""
     verdict = await stack.refund("t1")
-    await stack.reviews.decide(await click(stack, verdict), Approve(), ANA)
+    await stack.decide(verdict, Approve())
     await stack.submit(("look_up_order", {"id": 7}), thread="t2")
     conn, audit = stack.store.conn, stack.keys.audit
     rows = await audit_entries(conn, stack.keys)
@@ -336,7 +321,7 @@ async def test_slow_reviews_are_reported_once_each_way(stack: Stack) -> None:
     await look(stack, made)
     await look(stack, reports(stack, settings))  # of the next process
     (over,) = await told(stack, EventName.METRICS_ALERT)
-    await stack.reviews.decide(await click(stack, verdict), Approve(), ANA)
+    await stack.decide(verdict, Approve())
     await look(stack, made)
     await look(stack, made)
 
@@ -363,7 +348,7 @@ async def test_people_hear_once_a_day_that_they_correct_more(
 ) -> None:
     for thread, decision in (("t1", Approve()), ("t2", Reject(reason="no"))):
         verdict = await stack.refund(thread)
-        await stack.reviews.decide(await click(stack, verdict), decision, ANA)
+        await stack.decide(verdict, decision)
     by_name = {"corrected_of": {of: limit}} if of else {"corrected": limit}
     alert = AlertSettings.model_validate({"decisions": 2, **by_name})
 

@@ -26,11 +26,9 @@ from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.store.events.outbox import Outbox
 from keyturn.gateway.store.scripts.fences import holding
 from keyturn.sandbox.json_types import JsonObject
-from tests.approvals.builders import click_on
-from tests.bot.bot_stack import CHANNEL, ME, TEAM, Stack, has_button, says
+from tests.bot.bot_stack import CHANNEL, ME, Stack, has_button, says
 from tests.bot.tampering import expire
 from tests.conftest import eventually
-from tests.service.harness import ANA
 
 POST, UPDATE = "chat.postMessage", "chat.update"
 
@@ -119,19 +117,18 @@ def close_window(stack: Stack, card: JsonObject) -> None:
     [(archive, "D0DAN"), (remove, "D0DAN"), (close_window, CHANNEL)],
 )
 async def test_a_card_that_cannot_change_any_more_is_told_where_it_can_be(
-    stack: Stack, harm: Callable[[Stack, JsonObject], None], place: str
+    live: Stack, harm: Callable[[Stack, JsonObject], None], place: str
 ) -> None:
-    async with stack.running():
-        verdict = await stack.refund()
-        card = await stack.card(verdict)
-        await nothing_is_left(stack)
-        harm(stack, card)
-        await expire(stack, await stack.approval(verdict))
-        await stack.sweeper.sweep()
+    verdict = await live.refund()
+    card = await live.card(verdict)
+    await nothing_is_left(live)
+    harm(live, card)
+    await expire(live, await live.approval(verdict))
+    await live.sweeper.sweep()
 
-        told = says("cannot be brought up to date")
-        await stack.actor("U0DAN").message_with(place, told)
-        await nothing_is_left(stack)
+    told = says("cannot be brought up to date")
+    await live.actor("U0DAN").message_with(place, told)
+    await nothing_is_left(live)
 
 
 async def test_a_card_that_we_cannot_show_can_be_rejected_and_nothing_else(
@@ -223,20 +220,19 @@ async def put(stack: Stack, name: EventName, **data: object) -> None:
     await stack.store.outbox(stack.keys, reader="").put(event)
 
 
-async def test_an_agents_last_words_are_plain_text(stack: Stack) -> None:
-    async with stack.running():
-        ts = await stack.actor("U0DAN").say("#general", "@keyturn refund")
+async def test_an_agents_last_words_are_plain_text(live: Stack) -> None:
+    ts = await live.actor("U0DAN").say("#general", "@keyturn refund")
 
-        place = {"channel": "C0GENERAL", "thread_ts": ts}
-        await put(stack, EventName.RUN_STARTED, **place)
-        dan = stack.actor("U0DAN")
-        await dan.message_with("#general", says("working on it"))
-        await put(stack, EventName.RUN_FINISHED, text="*Done* <!channel>", **place)
+    place = {"channel": "C0GENERAL", "thread_ts": ts}
+    await put(live, EventName.RUN_STARTED, **place)
+    dan = live.actor("U0DAN")
+    await dan.message_with("#general", says("working on it"))
+    await put(live, EventName.RUN_FINISHED, text="*Done* <!channel>", **place)
 
-        found = await dan.message_with("#general", says("Done"))
-        assert found["thread_ts"] == ts
-        assert "mrkdwn" not in str(found["blocks"])
-        assert "Done" not in str(found["text"])
+    found = await dan.message_with("#general", says("Done"))
+    assert found["thread_ts"] == ts
+    assert "mrkdwn" not in str(found["blocks"])
+    assert "Done" not in str(found["text"])
 
 
 async def test_events_of_another_tenant_are_left_to_its_own_bot(stack: Stack) -> None:
@@ -331,9 +327,7 @@ async def test_a_card_without_a_response_is_given_up_when_its_approval_is_over(
         await stack.card(verdict)
         monkeypatch.setattr(CardPublisher, "update_card", silent)
         approval = await stack.approval(verdict)
-        click = click_on(approval)
-        ana = ANA.with_(team=TEAM, usergroups=frozenset({"S0SUPPORT"}))
-        await stack.reviews.decide(click, Reject(reason="no"), ana)
+        await stack.decide(verdict, Reject(reason="no"))
 
         async def is_given_up() -> bool:
             trouble = await stack.store.cards.trouble(stack.keys, approval.id)

@@ -20,9 +20,7 @@ from keyturn.gateway.protocol.wire import Verdict
 from keyturn.gateway.service.people.erasing import Eraser
 from keyturn.gateway.service.report.audit_reading import security_events
 from keyturn.gateway.store.reviewers.posted_messages import Ended
-from tests.approvals.builders import click_on
 from tests.bot.bot_stack import POLICY, Stack, has_button
-from tests.bot.test_notified import ana
 from tests.bot.test_publisher import nothing_is_left
 from tests.conftest import eventually
 from tests.streams import audit_entries
@@ -91,9 +89,7 @@ async def decided(stack: Stack, copies: tuple[str, ...] = ()) -> Verdict:
     await stack.card(verdict)
     await eventually(are_posted)
     changed: Args = {**args, "amount": 5, "note": f"changed {CANARY}"}
-    click = click_on(await stack.approval(verdict))
-    outcome = await stack.reviews.decide(click, Edit(args=changed), ana())
-    assert outcome.kind == "decided"
+    assert await stack.decide(verdict, Edit(args=changed)) == "decided"
     await stack.execute(verdict, ok=False, summary=f"no {CANARY}")
     await stack.drawn(verdict)
     await nothing_is_left(stack)
@@ -223,8 +219,7 @@ async def test_calls_that_share_a_card_are_redacted_together(stack: Stack) -> No
 
         await eventually(is_shown)
         for verdict in verdicts:
-            click = click_on(await stack.approval(verdict))
-            await stack.reviews.decide(click, Reject(reason=CANARY), ana())
+            await stack.decide(verdict, Reject(reason=CANARY))
         await nothing_is_left(stack)
     await redact(stack)
 

@@ -10,7 +10,7 @@ from keyturn.bot.delivery import card_updater, queue_sender
 from keyturn.bot.ids import Action
 from keyturn.bot.web import ABOUT_THE_BLOCKS, WORKSPACE_ERRORS
 from keyturn.cli.stack import config_of
-from keyturn.gateway.approvals.decisions import Approve, Edit, Reject
+from keyturn.gateway.approvals.decisions import Approve, Edit
 from keyturn.gateway.approvals.events import Event, EventName
 from keyturn.gateway.approvals.record import Origin
 from keyturn.gateway.config import Settings
@@ -21,12 +21,9 @@ from keyturn.gateway.protocol.wire import Verdict
 from keyturn.sandbox.faults import Fault
 from keyturn.sandbox.json_types import JsonObject
 from keyturn.sandbox.messages import remove
-from tests.approvals.builders import click_on
 from tests.bot.bot_stack import CHANNEL, POLICY, REFUND, TEAM, Stack, has_button, says
-from tests.bot.test_notified import ana
 from tests.bot.test_publisher import nothing_is_left, put
 from tests.conftest import eventually
-from tests.service.harness import ANA, BEN
 
 BOT = "U0KEYTURN"
 GENERAL = "C0GENERAL"
@@ -47,15 +44,6 @@ async def told(stack: Stack, words: str) -> JsonObject:
 async def told_of(stack: Stack, words: str) -> list[JsonObject]:
     messages = await stack.actor("U0DAN").messages(GENERAL)
     return [message for message in messages if says(words)(message)]
-
-
-async def decided(stack: Stack, verdict: Verdict, how: Approve | Reject) -> None:
-    """Decide as Ana from the Home tab: without a card."""
-    approval = await stack.approval(verdict)
-    click = click_on(approval)
-    ana = ANA.with_(team=TEAM, usergroups=frozenset({"S0SUPPORT"}))
-    outcome = await stack.reviews.decide(click, how, ana)
-    assert outcome.kind == "decided"
 
 
 async def home_of(stack: Stack, user: str) -> str:
@@ -106,7 +94,7 @@ async def test_the_report_at_the_end_is_how_the_call_ended(stack: Stack) -> None
     async with stack.running():
         verdict, _ = await asked_in_general(stack)
         await told(stack, "cannot be posted")
-        await decided(stack, verdict, Approve())
+        assert await stack.decide(verdict, Approve()) == "decided"
         await stack.execute(verdict)
         stack.sandbox.control.advance(60)
 
@@ -122,20 +110,19 @@ async def test_the_report_at_the_end_is_how_the_call_ended(stack: Stack) -> None
     assert everything.count("done 20") <= 2, "text and blocks of one"
 
 
-async def test_a_needed_card_is_posted_again_after_deletion(stack: Stack) -> None:
-    async with stack.running():
-        (verdict,) = await stack.submit(("wire_money", {}))
-        card = await stack.card(verdict)
-        await nothing_is_left(stack)
-        workspace = stack.sandbox.workspace
-        workspace.drop_message(workspace.messages[CHANNEL][str(card["ts"])])
-        await vote(stack, verdict)
+async def test_a_needed_card_is_posted_again_after_deletion(live: Stack) -> None:
+    (verdict,) = await live.submit(("wire_money", {}))
+    card = await live.card(verdict)
+    await nothing_is_left(live)
+    workspace = live.sandbox.workspace
+    workspace.drop_message(workspace.messages[CHANNEL][str(card["ts"])])
+    assert await live.decide(verdict, Approve()) == "voted"
 
-        anew = await stack.card(verdict, lambda m: m["ts"] != card["ts"])
+    anew = await live.card(verdict, lambda m: m["ts"] != card["ts"])
 
-        assert says("1 of 2")(anew)
-        assert has_button(anew, Action.APPROVE)
-        assert len(await stack.cards(verdict)) == 1
+    assert says("1 of 2")(anew)
+    assert has_button(anew, Action.APPROVE)
+    assert len(await live.cards(verdict)) == 1
 
 
 def leave(stack: Stack) -> None:
@@ -156,7 +143,7 @@ async def test_a_card_whose_channel_is_closed_moves_to_the_fallback(
         old = await stack.card(verdict)
         await nothing_is_left(stack)
         harm(stack)
-        await vote(stack, verdict)
+        assert await stack.decide(verdict, Approve()) == "voted"
 
         card = await stack.card(verdict, channel=GENERAL)
         await nothing_is_left(stack)
@@ -178,7 +165,7 @@ async def test_an_unarchived_channels_card_is_updated(stack: Stack) -> None:
         card = await stack.card(verdict)
         await nothing_is_left(stack)
         stack.sandbox.control.archive(CHANNEL)
-        await vote(stack, verdict)
+        assert await stack.decide(verdict, Approve()) == "voted"
         await stack.actor("U0DAN").message_with(
             "D0DAN", says("cannot be brought up to date")
         )
@@ -190,15 +177,6 @@ async def test_an_unarchived_channels_card_is_updated(stack: Stack) -> None:
 
     assert shown["ts"] == card["ts"]
     assert not await is_missed(stack, verdict)
-
-
-async def vote(stack: Stack, verdict: Verdict) -> None:
-    """Approve as Ana, the first of two."""
-    approval = await stack.approval(verdict)
-    click = click_on(approval)
-    ana = ANA.with_(team=TEAM, usergroups=frozenset({"S0SUPPORT"}))
-    outcome = await stack.reviews.decide(click, Approve(), ana)
-    assert outcome.kind == "voted"
 
 
 @pytest.mark.parametrize(
@@ -260,32 +238,29 @@ async def asked(stack: Stack) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("error", sorted(ABOUT_THE_BLOCKS))
-async def test_a_refused_answer_is_reported(stack: Stack, error: str) -> None:
-    async with stack.running():
-        place = await asked(stack)
-        refuse(stack, error)
+async def test_a_refused_answer_is_reported(live: Stack, error: str) -> None:
+    place = await asked(live)
+    refuse(live, error)
 
-        await put(stack, EventName.RUN_FINISHED, text="Done", **place)
+    await put(live, EventName.RUN_FINISHED, text="Done", **place)
 
-        dan = stack.actor("U0DAN")
-        told = await dan.message_with("#general", says("Slack refuses the rest"))
-        assert told["thread_ts"] == place["thread_ts"]
+    dan = live.actor("U0DAN")
+    told = await dan.message_with("#general", says("Slack refuses the rest"))
+    assert told["thread_ts"] == place["thread_ts"]
 
 
-async def test_a_note_that_slack_never_shows_holds_nothing_up(stack: Stack) -> None:
-    async with stack.running():
-        verdict = await stack.refund()
-        card = await stack.card(verdict)
-        refuse(stack, "invalid_blocks", calls=2)
+async def test_a_note_that_slack_never_shows_holds_nothing_up(live: Stack) -> None:
+    verdict = await live.refund()
+    card = await live.card(verdict)
+    refuse(live, "invalid_blocks", calls=2)
 
-        click = click_on(await stack.approval(verdict))
-        await stack.reviews.decide(click, Edit(args={**REFUND, "amount": 5}), ana())
-        await nothing_is_left(stack)
+    await live.decide(verdict, Edit(args={**REFUND, "amount": 5}))
+    await nothing_is_left(live)
 
-        assert await stack.notes(card) == []
-        await stack.execute(verdict, ok=False)
-        await nothing_is_left(stack)
-        assert await stack.notes(card)
+    assert await live.notes(card) == []
+    await live.execute(verdict, ok=False)
+    await nothing_is_left(live)
+    assert await live.notes(card)
 
 
 @pytest.fixture
@@ -297,14 +272,13 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("soon")
 @pytest.mark.parametrize("error", sorted(WORKSPACE_ERRORS))
-async def test_an_answer_waits_for_its_workspace(stack: Stack, error: str) -> None:
-    async with stack.running():
-        place = await asked(stack)
-        refuse(stack, error, calls=2)
+async def test_an_answer_waits_for_its_workspace(live: Stack, error: str) -> None:
+    place = await asked(live)
+    refuse(live, error, calls=2)
 
-        await put(stack, EventName.RUN_FINISHED, text="Done", **place)
+    await put(live, EventName.RUN_FINISHED, text="Done", **place)
 
-        await stack.actor("U0DAN").message_with("#general", says("Done"))
+    await live.actor("U0DAN").message_with("#general", says("Done"))
 
 
 @pytest.mark.usefixtures("soon")
@@ -327,33 +301,23 @@ def is_settled(card: JsonObject) -> bool:
     return not has_button(card, Action.APPROVE)
 
 
-async def test_a_deleted_card_with_replies_is_posted_anew(stack: Stack) -> None:
-    async with stack.running():
-        (verdict,) = await stack.submit(("wire_money", {}))
-        card = await stack.card(verdict)
-        ts = str(card["ts"])
-        await stack.actor("U0ANA").click(CHANNEL, ts, Action.APPROVE)
-        await stack.card(verdict, says("1 of 2"))
-        await stack.drawn(verdict)
-        await eventually(lambda: has_notes(stack, card))
-        slack = stack.sandbox.control.slack
-        assert remove(slack, slack.workspace.messages[CHANNEL][ts]), "has replies"
-        await edited_by_ben(stack, verdict)
+async def test_a_deleted_card_with_replies_is_posted_anew(live: Stack) -> None:
+    (verdict,) = await live.submit(("wire_money", {}))
+    card = await live.card(verdict)
+    ts = str(card["ts"])
+    await live.actor("U0ANA").click(CHANNEL, ts, Action.APPROVE)
+    await live.card(verdict, says("1 of 2"))
+    await live.drawn(verdict)
+    await eventually(lambda: has_notes(live, card))
+    slack = live.sandbox.control.slack
+    assert remove(slack, slack.workspace.messages[CHANNEL][ts]), "has replies"
+    assert await live.decide(verdict, Edit(args={"amount": 1}), "U0BEN") == "voted"
 
-        anew = await stack.card(verdict, lambda m: m["ts"] != ts)
+    anew = await live.card(verdict, lambda m: m["ts"] != ts)
 
-        await stack.actor("U0CHLOE").click(CHANNEL, str(anew["ts"]), Action.APPROVE)
-        await stack.card(verdict, is_settled)
+    await live.actor("U0CHLOE").click(CHANNEL, str(anew["ts"]), Action.APPROVE)
+    await live.card(verdict, is_settled)
 
 
 async def has_notes(stack: Stack, card: JsonObject) -> bool:
     return bool(await stack.notes(card))
-
-
-async def edited_by_ben(stack: Stack, verdict: Verdict) -> None:
-    """Change the arguments as Ben without a click on the card."""
-    approval = await stack.approval(verdict)
-    click = click_on(approval)
-    ben = BEN.with_(team=TEAM, usergroups=frozenset({"S0SUPPORT"}))
-    outcome = await stack.reviews.decide(click, Edit(args={"amount": 1}), ben)
-    assert outcome.kind == "voted"

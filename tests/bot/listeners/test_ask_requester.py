@@ -11,7 +11,6 @@ from keyturn.gateway.approvals.record import Inquiry
 from keyturn.gateway.protocol.records import ItemState, Person
 from keyturn.gateway.protocol.wire import Verdict
 from keyturn.sandbox.json_types import JsonObject
-from tests.approvals.builders import click_on
 from tests.bot.bot_stack import CHANNEL, REFUND, Stack, has_button, says
 from tests.bot.listeners.test_questions import replied
 from tests.bot.test_notified import ana
@@ -79,33 +78,31 @@ async def test_a_requester_is_asked_and_replies_there(each_stack: Stack) -> None
         assert not has_button(done, Action.ASK_REQUESTER)
 
 
-async def test_a_reply_after_the_decision_is_told_so(stack: Stack) -> None:
-    async with stack.running():
-        verdict = await stack.refund()
-        card = await ask(stack, verdict)
-        await stack.actor("U0BEN").click(CHANNEL, str(card["ts"]), Action.APPROVE)
-        await stack.card(verdict, says("Approved"))
+async def test_a_reply_after_the_decision_is_told_so(live: Stack) -> None:
+    verdict = await live.refund()
+    card = await ask(live, verdict)
+    await live.actor("U0BEN").click(CHANNEL, str(card["ts"]), Action.APPROVE)
+    await live.card(verdict, says("Approved"))
 
-        told = await replied(stack, verdict, "U0DAN", "It was.")
+    told = await replied(live, verdict, "U0DAN", "It was.")
 
-        assert "Already approved by <@U0BEN>" in told
-        assert await said(stack, verdict) == [("U0ANA", WHY)]
-        assert (await stack.approval(verdict)).items[0].state is ItemState.AUTHORIZED
+    assert "Already approved by <@U0BEN>" in told
+    assert await said(live, verdict) == [("U0ANA", WHY)]
+    assert (await live.approval(verdict)).items[0].state is ItemState.AUTHORIZED
 
 
 @pytest.mark.parametrize(
     "requester", [None, Person(team="T0SANDBOX", user="cron job", name="cron")]
 )
 async def test_nobody_is_offered_to_ask_somebody_who_is_not_in_slack(
-    stack: Stack, requester: Person | None
+    live: Stack, requester: Person | None
 ) -> None:
-    async with stack.running():
-        (verdict,) = await stack.submit(("process_refund", REFUND), requester=requester)
+    (verdict,) = await live.submit(("process_refund", REFUND), requester=requester)
 
-        card = await stack.card(verdict)
+    card = await live.card(verdict)
 
-        assert has_button(card, Action.TAKE)
-        assert not has_button(card, Action.ASK_REQUESTER)
+    assert has_button(card, Action.TAKE)
+    assert not has_button(card, Action.ASK_REQUESTER)
 
 
 async def test_a_question_posted_too_late_mentions_nobody(stack: Stack) -> None:
@@ -115,7 +112,7 @@ async def test_a_question_posted_too_late_mentions_nobody(stack: Stack) -> None:
     # The bot is down while both happen; the publisher reads them afterwards.
     approval = await stack.approval(verdict)
     await stack.reviews.change_own(approval.id, waiting_changes.ask, None, ana(), WHY)
-    await stack.reviews.decide(click_on(approval), Approve(), ana())
+    await stack.decide(verdict, Approve())
     async with stack.running():
         await stack.card(verdict, says("Approved"))
         await nothing_is_left(stack)

@@ -53,12 +53,11 @@ async def test_a_message_without_author_is_asked_when_repeated(stack: Stack) -> 
         assert job.input == "refund 78291"
 
 
-async def test_a_guest_is_told_that_only_members_can_ask(stack: Stack) -> None:
-    async with stack.running():
-        await stack.actor("U0GUEST").say("#agent-approvals", "@keyturn refund")
+async def test_a_guest_is_told_that_only_members_can_ask(live: Stack) -> None:
+    await live.actor("U0GUEST").say("#agent-approvals", "@keyturn refund")
 
-        await stack.told("U0GUEST", "Only members")
-        assert await stack.store.queue(stack.keys).depth() == 0
+    await live.told("U0GUEST", "Only members")
+    assert await live.store.queue(live.keys).depth() == 0
 
 
 @pytest.mark.parametrize(
@@ -118,54 +117,50 @@ async def test_an_edited_question_is_answered_in_private(each_stack: Stack) -> N
 
 
 @pytest.mark.parametrize("first", ["refund 1", "@keyturn"])
-async def test_an_edit_that_adds_the_mention_asks(stack: Stack, first: str) -> None:
-    async with stack.running():
-        dan = stack.actor("U0DAN")
-        ts = await dan.say("#general", first)
-        assert await depth(stack) == 0
+async def test_an_edit_that_adds_the_mention_asks(live: Stack, first: str) -> None:
+    dan = live.actor("U0DAN")
+    ts = await dan.say("#general", first)
+    assert await depth(live) == 0
 
-        await dan.edit("#general", ts, "@keyturn refund 1")
+    await dan.edit("#general", ts, "@keyturn refund 1")
 
-        job = await next_job(stack)
-        assert (job.input, job.thread.rpartition(":")[2]) == ("refund 1", ts)
-        assert await depth(stack) == 1
-
-
-async def test_an_edit_that_overtakes_its_message_asks_once(stack: Stack) -> None:
-    async with stack.running():
-        dan = stack.actor("U0DAN")
-        stack.sandbox.workspace.events = ()
-        ts = await dan.say("#general", "@keyturn refund ordr")
-        first = stack.sandbox.workspace.messages[GENERAL][ts]
-        stack.sandbox.workspace.events = ("app_mention",)
-        await dan.edit("#general", ts, "@keyturn refund order")
-        assert (await next_job(stack)).input == "refund order"
-
-        await mention(stack, first.text, ts)
-
-        assert await depth(stack) == 1
+    job = await next_job(live)
+    assert (job.input, job.thread.rpartition(":")[2]) == ("refund 1", ts)
+    assert await depth(live) == 1
 
 
-async def test_a_mention_repeated_as_another_event_asks_once(stack: Stack) -> None:
-    async with stack.running():
-        ts = await stack.actor("U0DAN").say("#general", "@keyturn refund 1")
+async def test_an_edit_that_overtakes_its_message_asks_once(live: Stack) -> None:
+    dan = live.actor("U0DAN")
+    live.sandbox.workspace.events = ()
+    ts = await dan.say("#general", "@keyturn refund ordr")
+    first = live.sandbox.workspace.messages[GENERAL][ts]
+    live.sandbox.workspace.events = ("app_mention",)
+    await dan.edit("#general", ts, "@keyturn refund order")
+    assert (await next_job(live)).input == "refund order"
 
-        await mention(stack, "<@U0KEYTURN> refund 1", ts)
+    await mention(live, first.text, ts)
 
-        assert await depth(stack) == 1
-        assert not await stack.actor("U0DAN").ephemerals("#general")
+    assert await depth(live) == 1
 
 
-async def test_an_edit_of_a_forgotten_message_asks_nothing(stack: Stack) -> None:
-    async with stack.running():
-        now_s = stack.sandbox.clock.now()
-        ts = f"{now_s - MESSAGE_LIFETIME.total_seconds():.6f}"
+async def test_a_mention_repeated_as_another_event_asks_once(live: Stack) -> None:
+    ts = await live.actor("U0DAN").say("#general", "@keyturn refund 1")
 
-        edited = {"user": "U0DAN", "ts": f"{now_s:.6f}"}
-        await mention(stack, "<@U0KEYTURN> refund 1", ts, edited=edited)
+    await mention(live, "<@U0KEYTURN> refund 1", ts)
 
-        await stack.told("U0DAN", BEFORE, GENERAL)
-        assert await depth(stack) == 0
+    assert await depth(live) == 1
+    assert not await live.actor("U0DAN").ephemerals("#general")
+
+
+async def test_an_edit_of_a_forgotten_message_asks_nothing(live: Stack) -> None:
+    now_s = live.sandbox.clock.now()
+    ts = f"{now_s - MESSAGE_LIFETIME.total_seconds():.6f}"
+
+    edited = {"user": "U0DAN", "ts": f"{now_s:.6f}"}
+    await mention(live, "<@U0KEYTURN> refund 1", ts, edited=edited)
+
+    await live.told("U0DAN", BEFORE, GENERAL)
+    assert await depth(live) == 0
 
 
 async def test_a_line_in_the_bots_chat_asks_an_agent(each_stack: Stack) -> None:

@@ -18,39 +18,35 @@ from tests.bot.bot_stack import (
 MAIL: JsonObject = {"to": "a@example.com", "body": "hello"}
 
 
-async def test_an_escalated_call_has_a_card_of_its_own(stack: Stack) -> None:
-    async with stack.running():
-        wire, mail, other_wire, refund = await stack.submit(
-            ("wire_money", {"n": 1}),
-            ("send_email", MAIL),
-            ("wire_money", {"n": 2}),
-            ("process_refund", REFUND),
-        )
-        shared = await stack.card(mail)
+async def test_an_escalated_call_has_a_card_of_its_own(live: Stack) -> None:
+    wire, mail, other_wire, refund = await live.submit(
+        ("wire_money", {"n": 1}),
+        ("send_email", MAIL),
+        ("wire_money", {"n": 2}),
+        ("process_refund", REFUND),
+    )
+    shared = await live.card(mail)
 
-        await stack.actor("U0ANA").click(CHANNEL, str(shared["ts"]), Action.APPROVE_ALL)
+    await live.actor("U0ANA").click(CHANNEL, str(shared["ts"]), Action.APPROVE_ALL)
 
-        states = [item.state for item in (await stack.approval(refund)).items]
-        assert states == [ItemState.AUTHORIZED] * 2
-        for verdict in (wire, other_wire):
-            await stack.card(verdict, lambda m: not has_button(m, Action.APPROVE_ALL))
-            (item,) = (await stack.approval(verdict)).items
-            assert (item.is_pending, item.votes) == (True, ())
+    states = [item.state for item in (await live.approval(refund)).items]
+    assert states == [ItemState.AUTHORIZED] * 2
+    for verdict in (wire, other_wire):
+        await live.card(verdict, lambda m: not has_button(m, Action.APPROVE_ALL))
+        (item,) = (await live.approval(verdict)).items
+        assert (item.is_pending, item.votes) == (True, ())
 
 
-async def test_one_call_of_a_batch_is_decided_alone(stack: Stack) -> None:
-    async with stack.running():
-        _, second = await stack.submit(("process_refund", REFUND), ("send_email", MAIL))
-        card = await stack.card(second)
-        approval = await stack.approval(second)
-        block = row_of(card, f"{approval.id}:1:1:")
+async def test_one_call_of_a_batch_is_decided_alone(live: Stack) -> None:
+    _, second = await live.submit(("process_refund", REFUND), ("send_email", MAIL))
+    card = await live.card(second)
+    approval = await live.approval(second)
+    block = row_of(card, f"{approval.id}:1:1:")
 
-        await stack.actor("U0ANA").click(
-            CHANNEL, str(card["ts"]), Action.APPROVE, block
-        )
+    await live.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.APPROVE, block)
 
-        states = [item.state for item in (await stack.approval(second)).items]
-        assert states == [ItemState.PENDING, ItemState.AUTHORIZED]
+    states = [item.state for item in (await live.approval(second)).items]
+    assert states == [ItemState.PENDING, ItemState.AUTHORIZED]
 
 
 async def test_a_call_found_not_to_have_run_runs_again(stack: Stack) -> None:

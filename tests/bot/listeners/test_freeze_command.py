@@ -59,55 +59,51 @@ async def posted(stack: Stack, *words: str) -> JsonObject:
     ],
 )
 async def test_a_reviewer_stops_something_and_lets_it_run_again(
-    stack: Stack, words: str, scope: FreezeScope, named: str
+    live: Stack, words: str, scope: FreezeScope, named: str
 ) -> None:
-    async with stack.running():
-        await ask(
-            stack,
-            f"freeze {words} wrong <b>amounts</b>",
-            "is frozen. Nothing starts, not even approved calls",
-        )
+    await ask(
+        live,
+        f"freeze {words} wrong <b>amounts</b>",
+        "is frozen. Nothing starts, not even approved calls",
+    )
 
-        message = await posted(stack, named, "wrong <b>amounts</b>", "<@U0ANA>")
-        (freeze,) = await stack.reviews.freezes.frozen()
-        assert (freeze.scope, freeze.by) == (scope, f"{TEAM}/U0ANA")
-        assert f"/approvals unfreeze {words}" in json.dumps(message["blocks"])
-        (verdict,) = await stack.submit(("send_email", {"to": "x"}))
-        assert verdict.kind is VerdictKind.DENY
-        await ask(stack, f"freeze {words}", "frozen already; nothing changed")
+    message = await posted(live, named, "wrong <b>amounts</b>", "<@U0ANA>")
+    (freeze,) = await live.reviews.freezes.frozen()
+    assert (freeze.scope, freeze.by) == (scope, f"{TEAM}/U0ANA")
+    assert f"/approvals unfreeze {words}" in json.dumps(message["blocks"])
+    (verdict,) = await live.submit(("send_email", {"to": "x"}))
+    assert verdict.kind is VerdictKind.DENY
+    await ask(live, f"freeze {words}", "frozen already; nothing changed")
 
-        await ask(stack, f"unfreeze {words} mended", "may run again", user="U0BEN")
+    await ask(live, f"unfreeze {words} mended", "may run again", user="U0BEN")
 
-        await posted(stack, "Unfrozen", named, "mended", "<@U0BEN>")
-        assert await stack.reviews.freezes.frozen() == ()
-        await ask(stack, f"unfreeze {words}", "was not frozen; nothing changed")
+    await posted(live, "Unfrozen", named, "mended", "<@U0BEN>")
+    assert await live.reviews.freezes.frozen() == ()
+    await ask(live, f"unfreeze {words}", "was not frozen; nothing changed")
 
 
-async def test_a_member_without_a_role_freezes_nothing(stack: Stack) -> None:
-    async with stack.running():
-        await ask(stack, "freeze everything why", "Please ask one of them", "U0EVE")
+async def test_a_member_without_a_role_freezes_nothing(live: Stack) -> None:
+    await ask(live, "freeze everything why", "Please ask one of them", "U0EVE")
 
-        assert await stack.reviews.freezes.frozen() == ()
+    assert await live.reviews.freezes.frozen() == ()
 
 
 @pytest.mark.parametrize("verb", ["freeze", "unfreeze"])
 @pytest.mark.parametrize("words", ["tool process_refnd", "agent support1"])
-async def test_a_wrong_name_is_refused(stack: Stack, verb: str, words: str) -> None:
-    async with stack.running():
-        await ask(stack, f"{verb} {words}", "did you mean")
+async def test_a_wrong_name_is_refused(live: Stack, verb: str, words: str) -> None:
+    await ask(live, f"{verb} {words}", "did you mean")
 
-        assert await stack.reviews.freezes.frozen() == ()
+    assert await live.reviews.freezes.frozen() == ()
 
 
 @pytest.mark.parametrize(
     "words",
     ["freeze", "freeze tool", "freeze shop refunds", "unfreeze", "unfreeze agent"],
 )
-async def test_what_cannot_be_read_changes_nothing(stack: Stack, words: str) -> None:
-    async with stack.running():
-        await ask(stack, words, "Write `/approvals freeze tool NAME REASON`")
+async def test_what_cannot_be_read_changes_nothing(live: Stack, words: str) -> None:
+    await ask(live, words, "Write `/approvals freeze tool NAME REASON`")
 
-        assert await stack.reviews.freezes.frozen() == ()
+    assert await live.reviews.freezes.frozen() == ()
 
 
 async def test_hostile_names_and_reasons_are_shown_and_never_read(stack: Stack) -> None:
@@ -128,21 +124,20 @@ async def test_hostile_names_and_reasons_are_shown_and_never_read(stack: Stack) 
         assert_tame(listed["blocks"], str(listed["text"]))
 
 
-async def test_members_read_what_is_frozen_and_by_whom(stack: Stack) -> None:
-    async with stack.running():
-        await ask(stack, "frozen", "Nothing is frozen")
-        for number in range(17):
-            scope = FreezeScope(kind=ScopeKind.TOOL, name=f"tool_{number}")
-            await stack.reviews.freezes.freeze(scope, "cli/root", "a drill")
+async def test_members_read_what_is_frozen_and_by_whom(live: Stack) -> None:
+    await ask(live, "frozen", "Nothing is frozen")
+    for number in range(17):
+        scope = FreezeScope(kind=ScopeKind.TOOL, name=f"tool_{number}")
+        await live.reviews.freezes.freeze(scope, "cli/root", "a drill")
 
-        await ask(stack, "frozen", "Frozen or paused: 17.")
+    await ask(live, "frozen", "Frozen or paused: 17.")
 
-        listed = (await stack.actor("U0ANA").ephemerals(CHANNEL))[-1]
-        shown = json.dumps(listed["blocks"], ensure_ascii=False)
-        assert "The tool tool_0 is frozen: a drill" in shown
-        assert "`cli/root`" in shown
-        assert "… and 2 more." in shown
-        await ask(stack, "frozen", "Only members", user="U0GUEST")
+    listed = (await live.actor("U0ANA").ephemerals(CHANNEL))[-1]
+    shown = json.dumps(listed["blocks"], ensure_ascii=False)
+    assert "The tool tool_0 is frozen: a drill" in shown
+    assert "`cli/root`" in shown
+    assert "… and 2 more." in shown
+    await ask(live, "frozen", "Only members", user="U0GUEST")
 
 
 @pytest.mark.slow

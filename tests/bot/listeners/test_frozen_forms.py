@@ -39,41 +39,38 @@ def said(view: JsonObject) -> str:
     return json.dumps(view["blocks"], ensure_ascii=False)
 
 
-async def test_full_details_say_that_the_call_is_frozen(stack: Stack) -> None:
-    async with stack.running():
-        call = await stack.refund()
-        _, before = await full_details(stack, call)
+async def test_full_details_say_that_the_call_is_frozen(live: Stack) -> None:
+    call = await live.refund()
+    _, before = await full_details(live, call)
 
-        await frozen(stack)
-        _, page = await full_details(stack, call)
+    await frozen(live)
+    _, page = await full_details(live, call)
 
-        assert ONE not in said(before)
-        assert ONE in said(page)
-
-
-async def test_full_details_say_what_the_policy_asks_for_by_now(stack: Stack) -> None:
-    async with stack.running():
-        call = await stack.refund()
-        stack.policy = STRICTER
-
-        _, page = await full_details(stack, call)
-
-        assert "Needs 2 people" in said(page)
+    assert ONE not in said(before)
+    assert ONE in said(page)
 
 
-async def test_the_form_for_many_calls_shows_a_freeze(stack: Stack) -> None:
-    async with stack.running():
-        _, _, ts = await opened(stack)
-        before = said(await (await choose(stack, "U0ANA", ts)).view() or {})
-        await frozen(stack)
+async def test_full_details_say_what_the_policy_asks_for_by_now(live: Stack) -> None:
+    call = await live.refund()
+    live.policy = STRICTER
 
-        ana = await choose(stack, "U0BEN", ts)
-        form = await ana.view() or {}
-        await ana.submit(without(1))
-        last = await ana.wait_for_view(
-            lambda view: view["callback_id"] == View.CHOOSE_CONFIRM
-        )
+    _, page = await full_details(live, call)
 
-        assert "Frozen" not in before
-        assert ONE in said(form)
-        assert ONE in said(last)
+    assert "Needs 2 people" in said(page)
+
+
+async def test_the_form_for_many_calls_shows_a_freeze(live: Stack) -> None:
+    _, _, ts = await opened(live)
+    before = said(await (await choose(live, "U0ANA", ts)).view() or {})
+    await frozen(live)
+
+    ana = await choose(live, "U0BEN", ts)
+    form = await ana.view() or {}
+    await ana.submit(without(1))
+    last = await ana.wait_for_view(
+        lambda view: view["callback_id"] == View.CHOOSE_CONFIRM
+    )
+
+    assert "Frozen" not in before
+    assert ONE in said(form)
+    assert ONE in said(last)

@@ -40,21 +40,20 @@ async def state_of(stack: Stack, verdict: Verdict) -> ItemState:
     return (await stack.approval(verdict)).items[0].state
 
 
-async def test_an_edit_can_be_sent_once_the_freeze_ends(stack: Stack) -> None:
-    async with stack.running():
-        verdict = await stack.refund()
-        ana = await opened(stack, verdict, Action.EDIT)
-        await stack.reviews.freezes.freeze(REFUNDS, "T0/U0BEN", "wrong amounts")
-        amount = {"field:0": "449.5"}
+async def test_an_edit_can_be_sent_once_the_freeze_ends(live: Stack) -> None:
+    verdict = await live.refund()
+    ana = await opened(live, verdict, Action.EDIT)
+    await live.reviews.freezes.freeze(REFUNDS, "T0/U0BEN", "wrong amounts")
+    amount = {"field:0": "449.5"}
 
-        await ana.submit(WRITTEN | amount)
-        await ana.wait_for_view(says("frozen"))
-        await ana.close_view()
-        assert await words_in(ana) == REASON
-        await stack.reviews.freezes.unfreeze(REFUNDS, "T0/U0BEN")
-        await ana.submit(WRITTEN | amount)
+    await ana.submit(WRITTEN | amount)
+    await ana.wait_for_view(says("frozen"))
+    await ana.close_view()
+    assert await words_in(ana) == REASON
+    await live.reviews.freezes.unfreeze(REFUNDS, "T0/U0BEN")
+    await ana.submit(WRITTEN | amount)
 
-        assert await state_of(stack, verdict) is ItemState.AUTHORIZED
+    assert await state_of(live, verdict) is ItemState.AUTHORIZED
 
 
 async def test_a_reason_is_not_lost_where_the_store_does_not_answer(

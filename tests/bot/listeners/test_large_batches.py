@@ -89,32 +89,29 @@ async def test_a_call_escalated_meanwhile_is_left_out(stack: Stack) -> None:
         assert [item.index for item in approval.items if item.is_pending] == [54, 55]
 
 
-async def test_sorting_keeps_the_ticks_and_decides_the_same_calls(stack: Stack) -> None:
-    async with stack.running():
-        totalled = POLICY.replace(
-            "  process_refund:\n", "  process_refund:\n    totals: args.amount|eur\n"
-        )
-        stack.policy = load_policy(totalled, "policy.yml")
-        first, _, ts = await opened(stack)
-        ana = await choose(stack, "U0ANA", ts)
+async def test_sorting_keeps_the_ticks_and_decides_the_same_calls(live: Stack) -> None:
+    totalled = POLICY.replace(
+        "  process_refund:\n", "  process_refund:\n    totals: args.amount|eur\n"
+    )
+    live.policy = load_policy(totalled, "policy.yml")
+    first, _, ts = await opened(live)
+    ana = await choose(live, "U0ANA", ts)
 
-        await ana.act_in_view(
-            Action.CHOOSE_ORDER,
-            chosen="By amount, largest first",
-            values={"calls.0": [f"{n}" for n in range(2, 11)]},
-        )
-        view = await ana.wait_for_view(lambda view: "calls.1.0" in str(view))
-        largest = next(
-            one for one in as_objects(view["blocks"]) if one["block_id"] == "calls.1.0"
-        )
-        assert await ana.submit({Input.OTHERS: "reject"}) == {}
-        assert await ana.submit({Input.REASON: "Not this one."}) == {}
+    await ana.act_in_view(
+        Action.CHOOSE_ORDER,
+        chosen="By amount, largest first",
+        values={"calls.0": [f"{n}" for n in range(2, 11)]},
+    )
+    view = await ana.wait_for_view(lambda view: "calls.1.0" in str(view))
+    largest = next(
+        one for one in as_objects(view["blocks"]) if one["block_id"] == "calls.1.0"
+    )
+    assert await ana.submit({Input.OTHERS: "reject"}) == {}
+    assert await ana.submit({Input.REASON: "Not this one."}) == {}
 
-        approval = await stack.approval(first)
-        rejected = [
-            one.index for one in approval.items if one.state.value == "rejected"
-        ]
-        assert "56. " in str(largest["element"])
-        # The first refund is marked, because 0.50 is far from the others.
-        assert rejected == [1]
-        assert sum(one.is_pending for one in approval.items) == 0
+    approval = await live.approval(first)
+    rejected = [one.index for one in approval.items if one.state.value == "rejected"]
+    assert "56. " in str(largest["element"])
+    # The first refund is marked, because 0.50 is far from the others.
+    assert rejected == [1]
+    assert sum(one.is_pending for one in approval.items) == 0

@@ -23,33 +23,32 @@ def menu_of(card: JsonObject) -> tuple[str, list[str]]:
     return placed.block_id, [str(one["value"]) for one in options]
 
 
-async def test_a_cards_menu_acts_as_its_buttons_did(stack: Stack) -> None:
-    async with stack.running():
-        verdict = await stack.refund()
-        card, ana = await stack.card(verdict), stack.actor("U0ANA")
-        rows = [b for b in as_objects(card["blocks"]) if b["type"] == "actions"]
-        _, offered = menu_of(card)
+async def test_a_cards_menu_acts_as_its_buttons_did(live: Stack) -> None:
+    verdict = await live.refund()
+    card, ana = await live.card(verdict), live.actor("U0ANA")
+    rows = [b for b in as_objects(card["blocks"]) if b["type"] == "actions"]
+    _, offered = menu_of(card)
 
-        await ana.click(CHANNEL, str(card["ts"]), Action.TAKE)
-        taken = await stack.card(verdict, says("is on it until"))
-        await ana.click(CHANNEL, str(card["ts"]), Action.VIEW_ALL)
-        details = await ana.wait_for_view()
-        await ana.close_view()
-        await ana.click(CHANNEL, str(taken["ts"]), Action.RESPOND)
-        await ana.wait_for_view()
-        await ana.submit({Input.MESSAGE: "Ask for a photo."})
+    await ana.click(CHANNEL, str(card["ts"]), Action.TAKE)
+    taken = await live.card(verdict, says("is on it until"))
+    await ana.click(CHANNEL, str(card["ts"]), Action.VIEW_ALL)
+    details = await ana.wait_for_view()
+    await ana.close_view()
+    await ana.click(CHANNEL, str(taken["ts"]), Action.RESPOND)
+    await ana.wait_for_view()
+    await ana.submit({Input.MESSAGE: "Ask for a photo."})
 
-        await stack.card(verdict, says("Answered"))
-        item = (await stack.approval(verdict)).items[0]
-        assert len(rows) == 1
-        assert [chosen(value)[0] for value in offered] == [
-            Action.RESPOND,
-            Action.VIEW_ALL,
-            Action.ASK_REQUESTER,
-            Action.TAKE,
-        ]
-        assert "Full details" in str(details["title"])
-        assert item.state is ItemState.ANSWERED
+    await live.card(verdict, says("Answered"))
+    item = (await live.approval(verdict)).items[0]
+    assert len(rows) == 1
+    assert [chosen(value)[0] for value in offered] == [
+        Action.RESPOND,
+        Action.VIEW_ALL,
+        Action.ASK_REQUESTER,
+        Action.TAKE,
+    ]
+    assert "Full details" in str(details["title"])
+    assert item.state is ItemState.ANSWERED
 
 
 @pytest.mark.parametrize(
@@ -63,16 +62,15 @@ async def test_a_cards_menu_acts_as_its_buttons_did(stack: Stack) -> None:
     ],
 )
 async def test_a_choice_that_names_another_act_than_it_was_made_for_does_nothing(
-    stack: Stack, other: str, words: str
+    live: Stack, other: str, words: str
 ) -> None:
-    async with stack.running():
-        verdict = await stack.refund()
-        card, ana = await stack.card(verdict), stack.actor("U0ANA")
-        _, offered = menu_of(card)
-        forged = choice(other, chosen(offered[0])[1])
+    verdict = await live.refund()
+    card, ana = await live.card(verdict), live.actor("U0ANA")
+    _, offered = menu_of(card)
+    forged = choice(other, chosen(offered[0])[1])
 
-        await click_with(stack, card, Action.MORE, forged)
+    await click_with(live, card, Action.MORE, forged)
 
-        told = await ana.message_with(CHANNEL, lambda m: bool(m["ephemeral"]))
-        assert words in str(told["text"])
-        assert (await stack.approval(verdict)).rev == 1
+    told = await ana.message_with(CHANNEL, lambda m: bool(m["ephemeral"]))
+    assert words in str(told["text"])
+    assert (await live.approval(verdict)).rev == 1

@@ -62,17 +62,16 @@ async def test_a_corrected_edit_counts(each_stack: Stack) -> None:
     assert stack.sandbox.problems == []
 
 
-async def test_a_form_that_is_too_late_says_so_inside(stack: Stack) -> None:
-    async with stack.running():
-        verdict = await stack.refund()
-        ana = await opened(stack, verdict, Action.EDIT)
-        card = await stack.card(verdict)
-        await stack.actor("U0BEN").click(CHANNEL, str(card["ts"]), Action.APPROVE)
+async def test_a_form_that_is_too_late_says_so_inside(live: Stack) -> None:
+    verdict = await live.refund()
+    ana = await opened(live, verdict, Action.EDIT)
+    card = await live.card(verdict)
+    await live.actor("U0BEN").click(CHANNEL, str(card["ts"]), Action.APPROVE)
 
-        await ana.submit()
+    await ana.submit()
 
-        await ana.wait_for_view(says("approved by <@U0BEN>"))
-        assert len((await stack.approval(verdict)).items[0].votes) == 1
+    await ana.wait_for_view(says("approved by <@U0BEN>"))
+    assert len((await live.approval(verdict)).items[0].votes) == 1
 
 
 @pytest.mark.slow
@@ -99,21 +98,20 @@ async def test_a_long_call_is_approved_after_every_page(stack: Stack) -> None:
 
 
 @pytest.mark.slow
-async def test_the_last_page_alone_does_not_approve(stack: Stack) -> None:
-    async with stack.running():
-        verdict = await stack.refund(note=LONG)
-        ana = await opened(stack, verdict, Action.VIEW_ALL)
-        await turn_to_the_end(ana)
-        last = await top(ana)
-        approval = await stack.approval(verdict)
-        key = stack.keys.opened(approval.id)
-        await stack.store.conn.command("DEL", key)
+async def test_the_last_page_alone_does_not_approve(live: Stack) -> None:
+    verdict = await live.refund(note=LONG)
+    ana = await opened(live, verdict, Action.VIEW_ALL)
+    await turn_to_the_end(ana)
+    last = await top(ana)
+    approval = await live.approval(verdict)
+    key = live.keys.opened(approval.id)
+    await live.store.conn.command("DEL", key)
 
-        await ana.submit()
+    await ana.submit()
 
-        await ana.wait_for_view(says("go through every page"))
-        assert (await stack.approval(verdict)).rev == 1
-        assert last["callback_id"] == View.DETAILS
+    await ana.wait_for_view(says("go through every page"))
+    assert (await live.approval(verdict)).rev == 1
+    assert last["callback_id"] == View.DETAILS
 
 
 async def test_edit_of_a_long_call_opens_its_pages_first(stack: Stack) -> None:
@@ -240,36 +238,34 @@ async def test_a_note_is_kept_with_what_was_found_and_shown_as_plain_text(
         assert await ana.view() is None
 
 
-async def test_a_note_may_be_left_out_and_a_choice_may_not(stack: Stack) -> None:
-    async with stack.running():
-        verdict, ts = await doubtful(stack)
-        ana = await opened_note(stack, ts)
+async def test_a_note_may_be_left_out_and_a_choice_may_not(live: Stack) -> None:
+    verdict, ts = await doubtful(live)
+    ana = await opened_note(live, ts)
 
-        errors = await ana.submit({Input.NOTE: NOTE})
-        rev = (await stack.approval(verdict)).rev
+    errors = await ana.submit({Input.NOTE: NOTE})
+    rev = (await live.approval(verdict)).rev
 
-        assert list(errors) == [Input.FINDING]
-        before = (await stack.approval(verdict)).items[0]
-        assert (before.state, before.observations) == (ItemState.IN_DOUBT, ())
-        assert await ana.submit({Input.FINDING: "skip", Input.NOTE: None}) == {}
-        after = await stack.approval(verdict)
-        assert after.rev > rev
-        assert [one.note for one in after.items[0].observations] == [""]
+    assert list(errors) == [Input.FINDING]
+    before = (await live.approval(verdict)).items[0]
+    assert (before.state, before.observations) == (ItemState.IN_DOUBT, ())
+    assert await ana.submit({Input.FINDING: "skip", Input.NOTE: None}) == {}
+    after = await live.approval(verdict)
+    assert after.rev > rev
+    assert [one.note for one in after.items[0].observations] == [""]
 
 
-async def test_an_overtaken_form_changes_nothing(stack: Stack) -> None:
-    async with stack.running():
-        verdict, ts = await doubtful(stack)
-        ana = await opened_note(stack, ts)
-        await stack.actor("U0BEN").click(CHANNEL, ts, Action.RECONCILE_SKIP)
-        await stack.card(verdict, lambda m: not has_button(m, Action.RECONCILE_NOTE))
+async def test_an_overtaken_form_changes_nothing(live: Stack) -> None:
+    verdict, ts = await doubtful(live)
+    ana = await opened_note(live, ts)
+    await live.actor("U0BEN").click(CHANNEL, ts, Action.RECONCILE_SKIP)
+    await live.card(verdict, lambda m: not has_button(m, Action.RECONCILE_NOTE))
 
-        await ana.submit({Input.FINDING: "executed", Input.NOTE: NOTE})
+    await ana.submit({Input.FINDING: "executed", Input.NOTE: NOTE})
 
-        view = await ana.wait_for_view()
-        assert "Nothing changed" in str(view["blocks"])
-        item = (await stack.approval(verdict)).items[0]
-        assert (item.finding, len(item.observations)) == (Finding.SKIP, 1)
+    view = await ana.wait_for_view()
+    assert "Nothing changed" in str(view["blocks"])
+    item = (await live.approval(verdict)).items[0]
+    assert (item.finding, len(item.observations)) == (Finding.SKIP, 1)
 
 
 def markdown_of(message: JsonObject) -> str:

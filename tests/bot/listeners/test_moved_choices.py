@@ -37,38 +37,37 @@ async def last_page(person: Actor, words: str) -> str:
     return str(page["blocks"])
 
 
-async def test_the_last_page_names_the_call_decided_meanwhile(stack: Stack) -> None:
-    async with stack.running():
-        first, _, ts = await opened(stack)
-        ana = await choose(stack, "U0ANA", ts)
-        await edit_call(ana, 55, "5", "half of it")
-        await ana.wait_for_view(lambda view: "55, edited" in str(view["blocks"]))
-        await ana.act_in_view(Action.CHOOSE_EDIT, chosen="Call 55")
-        await ana.wait_for_view(says("replaces the earlier one"))
-        await ana.close_view()
-        assert await ana.submit({**without(56), Input.OTHERS: "reject"}) == {}
-        page = await last_page(ana, "*54 to approve* · *1 to approve as edited*")
-        assert "Why do you reject call 56?" in page
-        assert "untick it" not in page
-        await approve_alone(stack, ts, 8)
+async def test_the_last_page_names_the_call_decided_meanwhile(live: Stack) -> None:
+    first, _, ts = await opened(live)
+    ana = await choose(live, "U0ANA", ts)
+    await edit_call(ana, 55, "5", "half of it")
+    await ana.wait_for_view(lambda view: "55, edited" in str(view["blocks"]))
+    await ana.act_in_view(Action.CHOOSE_EDIT, chosen="Call 55")
+    await ana.wait_for_view(says("replaces the earlier one"))
+    await ana.close_view()
+    assert await ana.submit({**without(56), Input.OTHERS: "reject"}) == {}
+    page = await last_page(ana, "*54 to approve* · *1 to approve as edited*")
+    assert "Why do you reject call 56?" in page
+    assert "untick it" not in page
+    await approve_alone(live, ts, 8)
 
-        assert await ana.submit({Input.REASON: "already refunded"}) == {}
+    assert await ana.submit({Input.REASON: "already refunded"}) == {}
 
-        page = await last_page(ana, "The card has changed")
-        assert "because they changed: call 8." in page
-        assert "*53 to approve* · *1 to approve as edited* · *1 to reject*" in page
-        approval = await stack.approval(first)
-        assert [item.index for item in approval.items if not item.is_pending] == [7]
+    page = await last_page(ana, "The card has changed")
+    assert "because they changed: call 8." in page
+    assert "*53 to approve* · *1 to approve as edited* · *1 to reject*" in page
+    approval = await live.approval(first)
+    assert [item.index for item in approval.items if not item.is_pending] == [7]
 
-        assert await ana.submit({Input.REASON: "already refunded"}) == {}
+    assert await ana.submit({Input.REASON: "already refunded"}) == {}
 
-        approval = await stack.approval(first)
-        assert not any(item.is_pending for item in approval.items)
-        assert approval.items[54].args["amount"] == 5
-        assert approval.items[55].state is ItemState.REJECTED
-        (entry,) = await decisions(stack)
-        assert entry.data["approved"] == "0-6,8-53"
-        await stack.card(first, says("55 approved, 1 rejected"))
+    approval = await live.approval(first)
+    assert not any(item.is_pending for item in approval.items)
+    assert approval.items[54].args["amount"] == 5
+    assert approval.items[55].state is ItemState.REJECTED
+    (entry,) = await decisions(live)
+    assert entry.data["approved"] == "0-6,8-53"
+    await live.card(first, says("55 approved, 1 rejected"))
 
 
 async def test_a_call_edited_meanwhile_is_left_out(stack: Stack) -> None:

@@ -69,24 +69,23 @@ async def reported(stack: Stack, user: str, words: str = "") -> dict[str, object
     return dict(await stack.actor(user).submit(form))
 
 
-async def test_a_message_shows_a_running_call_and_its_end(stack: Stack) -> None:
-    async with stack.running():
-        (verdict,) = await stack.submit(POST_NOTICE)
-        first = await message_of(stack, verdict)
-        assert "Without review" in shown(first)
-        assert "we are open" in shown(first)
-        assert "<@U0DAN>" in shown(first)
-        assert "The policy lists this tool" not in shown(first)
+async def test_a_message_shows_a_running_call_and_its_end(live: Stack) -> None:
+    (verdict,) = await live.submit(POST_NOTICE)
+    first = await message_of(live, verdict)
+    assert "Without review" in shown(first)
+    assert "we are open" in shown(first)
+    assert "<@U0DAN>" in shown(first)
+    assert "The policy lists this tool" not in shown(first)
 
-        await end(stack, verdict)
+    await end(live, verdict)
 
-        last = await message_of(stack, verdict, says("Without review*, done"))
-        assert last["ts"] == first["ts"]
-        assert "posted as *12*" in shown(last)
-        await nothing_is_left(stack)
-        # It was claimed before it ended; a look in between may have shown that.
-        assert len(calls(stack, POST)) == 1
-        assert len(calls(stack, UPDATE)) in {1, 2}
+    last = await message_of(live, verdict, says("Without review*, done"))
+    assert last["ts"] == first["ts"]
+    assert "posted as *12*" in shown(last)
+    await nothing_is_left(live)
+    # It was claimed before it ended; a look in between may have shown that.
+    assert len(calls(live, POST)) == 1
+    assert len(calls(live, UPDATE)) in {1, 2}
 
 
 async def test_a_message_of_many_calls_shows_all_of_them(stack: Stack) -> None:
@@ -100,52 +99,47 @@ async def test_a_message_of_many_calls_shows_all_of_them(stack: Stack) -> None:
         assert "Freeze tool" in shown(message)
 
 
-async def test_a_reviewer_freezes_the_tool_and_everybody_is_told(stack: Stack) -> None:
-    async with stack.running():
-        (verdict,) = await stack.submit(POST_NOTICE)
-        ts = str((await message_of(stack, verdict))["ts"])
+async def test_a_reviewer_freezes_the_tool_and_everybody_is_told(live: Stack) -> None:
+    (verdict,) = await live.submit(POST_NOTICE)
+    ts = str((await message_of(live, verdict))["ts"])
 
-        await stack.actor("U0BEN").click(CHANNEL, ts, Action.FREEZE_TOOL)
+    await live.actor("U0BEN").click(CHANNEL, ts, Action.FREEZE_TOOL)
 
-        await stack.told("U0BEN", "The tool is frozen")
-        (freeze,) = await stack.reviews.freezes.frozen()
-        assert (str(freeze.scope), freeze.by) == ("tool post_notice", f"{TEAM}/U0BEN")
-        await stack.actor("U0ANA").message_with(
-            CHANNEL, lambda m: "*Frozen* by <@U0BEN>" in shown(m)
-        )
-        (again,) = await stack.submit(POST_NOTICE)
-        assert not again.item_id
-        await stack.actor("U0ANA").click(CHANNEL, ts, Action.FREEZE_TOOL)
-        await stack.told("U0ANA", "frozen already")
+    await live.told("U0BEN", "The tool is frozen")
+    (freeze,) = await live.reviews.freezes.frozen()
+    assert (str(freeze.scope), freeze.by) == ("tool post_notice", f"{TEAM}/U0BEN")
+    await live.actor("U0ANA").message_with(
+        CHANNEL, lambda m: "*Frozen* by <@U0BEN>" in shown(m)
+    )
+    (again,) = await live.submit(POST_NOTICE)
+    assert not again.item_id
+    await live.actor("U0ANA").click(CHANNEL, ts, Action.FREEZE_TOOL)
+    await live.told("U0ANA", "frozen already")
 
 
-async def test_a_report_is_on_message_thread_and_audit_log(stack: Stack) -> None:
-    async with stack.running():
-        (verdict,) = await stack.submit(POST_NOTICE)
-        message = await message_of(stack, verdict)
-        eve = stack.actor("U0EVE")
-        await eve.click(CHANNEL, str(message["ts"]), Action.REPORT)
-        await eve.wait_for_view(lambda view: view["callback_id"] == View.REPORT)
+async def test_a_report_is_on_message_thread_and_audit_log(live: Stack) -> None:
+    (verdict,) = await live.submit(POST_NOTICE)
+    message = await message_of(live, verdict)
+    eve = live.actor("U0EVE")
+    await eve.click(CHANNEL, str(message["ts"]), Action.REPORT)
+    await eve.wait_for_view(lambda view: view["callback_id"] == View.REPORT)
 
-        reply = await reported(stack, "U0EVE", f"not <!here> {CANARY}")
+    reply = await reported(live, "U0EVE", f"not <!here> {CANARY}")
 
-        assert (reply, await eve.view()) == ({}, None)
-        after = await message_of(stack, verdict, says("*Reported* by <@U0EVE>"))
-        assert_tame(after["blocks"], str(after["text"]))
-        assert "not <!here>" in shown(after)
-        note = await eve.message_with(
-            CHANNEL, lambda m: m["thread_ts"] == message["ts"] and m != message
-        )
-        assert "*Reported* by <@U0EVE>" in shown(note)
-        assert_tame(note["blocks"], str(note["text"]))
-        entries = await audit_entries(stack.store.conn, stack.keys)
-        (event,) = [e for e in entries if e.name is EventName.APPROVAL_REPORTED]
-        assert (event.actor, event.reason) == (
-            f"{TEAM}/U0EVE",
-            f"not <!here> {CANARY}",
-        )
-        await eve.click(CHANNEL, str(message["ts"]), Action.REPORT)
-        await stack.told("U0EVE", "You reported this already")
+    assert (reply, await eve.view()) == ({}, None)
+    after = await message_of(live, verdict, says("*Reported* by <@U0EVE>"))
+    assert_tame(after["blocks"], str(after["text"]))
+    assert "not <!here>" in shown(after)
+    note = await eve.message_with(
+        CHANNEL, lambda m: m["thread_ts"] == message["ts"] and m != message
+    )
+    assert "*Reported* by <@U0EVE>" in shown(note)
+    assert_tame(note["blocks"], str(note["text"]))
+    entries = await audit_entries(live.store.conn, live.keys)
+    (event,) = [e for e in entries if e.name is EventName.APPROVAL_REPORTED]
+    assert (event.actor, event.reason) == (f"{TEAM}/U0EVE", f"not <!here> {CANARY}")
+    await eve.click(CHANNEL, str(message["ts"]), Action.REPORT)
+    await live.told("U0EVE", "You reported this already")
 
 
 async def test_hostile_arguments_are_shown_as_text(stack: Stack) -> None:
@@ -183,23 +177,20 @@ async def test_a_flood_of_notifications_is_one_message(stack: Stack) -> None:
         assert len(calls(stack, POST)) == 7
 
 
-async def test_a_cut_off_call_is_asked_about_and_not_rerun(stack: Stack) -> None:
-    async with stack.running():
-        (verdict,) = await stack.submit(POST_NOTICE)
-        await message_of(stack, verdict)
+async def test_a_cut_off_call_is_asked_about_and_not_rerun(live: Stack) -> None:
+    (verdict,) = await live.submit(POST_NOTICE)
+    await message_of(live, verdict)
 
-        await cut_off(stack, verdict)
+    await cut_off(live, verdict)
 
-        card = await message_of(stack, verdict, says("know whether this ran"))
-        assert has_button(card, Action.RECONCILE_EXECUTED)
-        assert not has_button(card, Action.RECONCILE_RERUN)
-        await stack.actor("U0ANA").click(
-            CHANNEL, str(card["ts"]), Action.RECONCILE_EXECUTED
-        )
-        after = await message_of(stack, verdict, says("Without review*, done"))
-        assert "it took effect" in shown(after)
-        [item] = (await stack.approval(verdict)).items
-        assert item.state is ItemState.EXECUTED
+    card = await message_of(live, verdict, says("know whether this ran"))
+    assert has_button(card, Action.RECONCILE_EXECUTED)
+    assert not has_button(card, Action.RECONCILE_RERUN)
+    await live.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.RECONCILE_EXECUTED)
+    after = await message_of(live, verdict, says("Without review*, done"))
+    assert "it took effect" in shown(after)
+    [item] = (await live.approval(verdict)).items
+    assert item.state is ItemState.EXECUTED
 
 
 @pytest.mark.slow

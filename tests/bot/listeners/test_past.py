@@ -62,30 +62,28 @@ async def test_mine_lists_what_a_person_decided_and_nobody_elses(stack: Stack) -
     assert "No decision was found that you may read" in by_ben
 
 
-async def test_an_unreadable_approval_has_no_history(stack: Stack) -> None:
-    async with stack.running():
-        await approved(stack, 1)
-        chloe = await home(stack, "U0CHLOE", shows="Waiting for you: 0")
+async def test_an_unreadable_approval_has_no_history(live: Stack) -> None:
+    await approved(live, 1)
+    chloe = await home(live, "U0CHLOE", shows="Waiting for you: 0")
 
-        await chloe.act_in_home(Action.PAST)
+    await chloe.act_in_home(Action.PAST)
 
-        view = text_of(await chloe.wait_for_view())
-        assert "No decision was found that you may read" in view
-        assert "78200" not in view
+    view = text_of(await chloe.wait_for_view())
+    assert "No decision was found that you may read" in view
+    assert "78200" not in view
 
 
-async def test_the_home_tab_searches_a_persons_decisions(stack: Stack) -> None:
-    async with stack.running():
-        await approved(stack, 2)
-        ana = await home(stack, shows="Waiting for you: 0")
+async def test_the_home_tab_searches_a_persons_decisions(live: Stack) -> None:
+    await approved(live, 2)
+    ana = await home(live, shows="Waiting for you: 0")
 
-        await ana.act_in_home(Action.PAST_MINE)
-        view = await ana.wait_for_view(lambda v: v["callback_id"] == View.PAST_MINE)
-        assert await ana.submit({Input.SEARCH: "78201"}) == {}
-        found = text_of(await ana.wait_for_view())
+    await ana.act_in_home(Action.PAST_MINE)
+    view = await ana.wait_for_view(lambda v: v["callback_id"] == View.PAST_MINE)
+    assert await ana.submit({Input.SEARCH: "78201"}) == {}
+    found = text_of(await ana.wait_for_view())
 
-        assert text_of(view).count("approved by <@U0ANA>") == 2
-        assert found.count("approved by <@U0ANA>") == 1
+    assert text_of(view).count("approved by <@U0ANA>") == 2
+    assert found.count("approved by <@U0ANA>") == 1
 
 
 async def test_a_search_finds_nothing_that_the_policy_hides(stack: Stack) -> None:
@@ -128,57 +126,48 @@ def same_short_id(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(keys, "approval_id", same)
 
 
-async def test_what_a_card_shows_finds_its_approval(stack: Stack) -> None:
-    async with stack.running():
-        verdict = await stack.refund()
-        approval = await stack.approval(verdict)
-        short = short_id(approval.id)
-        card = await stack.card(verdict, says(f"`{short}`"))
+async def test_what_a_card_shows_finds_its_approval(live: Stack) -> None:
+    verdict = await live.refund()
+    approval = await live.approval(verdict)
+    short = short_id(approval.id)
+    card = await live.card(verdict, says(f"`{short}`"))
 
-        assert approval.id not in str(card["blocks"][2]["elements"])
-        for typed in (
-            short,
-            short.upper(),
-            f"`{short}`",
-            approval.id,
-            approval.id[:20],
-        ):
-            told = await answer(stack, "U0ANA", f"show {typed}", CHANNEL)
-            assert "Tool: `process_refund`." in told
-            assert f"`{short}`" in told
-            # In the reader's own time zone, as on the card.
-            assert when(approval.expires_at_ms).text in told
-
-
-@pytest.mark.usefixtures("same_short_id")
-async def test_an_ambiguous_short_id_names_the_whole_ids(stack: Stack) -> None:
-    async with stack.running():
-        both = [
-            (await stack.approval(await stack.refund(thread=thread))).id
-            for thread in ("t1", "t2")
-        ]
-
-        told = await answer(stack, "U0ANA", f"show {SAME}", CHANNEL)
-        one = await answer(stack, "U0ANA", f"show {both[1]}", CHANNEL)
-
-        assert told.startswith(f"2 approvals have the id `{SAME}`.")
-        assert all(f"`{approval}`" in told for approval in both)
-        assert one.startswith("⏳ *Approval needed*.")
-
-
-@pytest.mark.usefixtures("same_short_id")
-async def test_what_a_person_may_not_read_makes_no_id_ambiguous(stack: Stack) -> None:
-    async with stack.running():
-        secret = await stack.approval(await private_call(stack))
-        open_ = await stack.approval(await stack.refund(thread="other"))
-        assert short_id(secret.id) == short_id(open_.id)
-
-        told = await answer(stack, "U0EVE", f"show {SAME}", CHANNEL)
-        hidden = await answer(stack, "U0EVE", f"show {secret.id}", CHANNEL)
-
+    assert approval.id not in str(card["blocks"][2]["elements"])
+    for typed in (short, short.upper(), f"`{short}`", approval.id, approval.id[:20]):
+        told = await answer(live, "U0ANA", f"show {typed}", CHANNEL)
         assert "Tool: `process_refund`." in told
-        assert "lonely" not in told
-        assert "no such approval" in hidden
+        assert f"`{short}`" in told
+        # In the reader's own time zone, as on the card.
+        assert when(approval.expires_at_ms).text in told
+
+
+@pytest.mark.usefixtures("same_short_id")
+async def test_an_ambiguous_short_id_names_the_whole_ids(live: Stack) -> None:
+    both = [
+        (await live.approval(await live.refund(thread=thread))).id
+        for thread in ("t1", "t2")
+    ]
+
+    told = await answer(live, "U0ANA", f"show {SAME}", CHANNEL)
+    one = await answer(live, "U0ANA", f"show {both[1]}", CHANNEL)
+
+    assert told.startswith(f"2 approvals have the id `{SAME}`.")
+    assert all(f"`{approval}`" in told for approval in both)
+    assert one.startswith("⏳ *Approval needed*.")
+
+
+@pytest.mark.usefixtures("same_short_id")
+async def test_what_a_person_may_not_read_makes_no_id_ambiguous(live: Stack) -> None:
+    secret = await live.approval(await private_call(live))
+    open_ = await live.approval(await live.refund(thread="other"))
+    assert short_id(secret.id) == short_id(open_.id)
+
+    told = await answer(live, "U0EVE", f"show {SAME}", CHANNEL)
+    hidden = await answer(live, "U0EVE", f"show {secret.id}", CHANNEL)
+
+    assert "Tool: `process_refund`." in told
+    assert "lonely" not in told
+    assert "no such approval" in hidden
 
 
 @pytest.mark.usefixtures("same_short_id")
@@ -234,12 +223,11 @@ async def test_who_has_more_than_one_look_reads_is_told_so(
     assert "only the 2 approvals that expire first were checked" in home_of(state)
 
 
-async def test_an_unknown_command_is_answered_with_the_known(stack: Stack) -> None:
-    async with stack.running():
-        ana = stack.actor("U0ANA")
+async def test_an_unknown_command_is_answered_with_the_known(live: Stack) -> None:
+    ana = live.actor("U0ANA")
 
-        await ana.command("/approvals", "allow all", CHANNEL)
+    await ana.command("/approvals", "allow all", CHANNEL)
 
-        told = await stack.told("U0ANA", "I do not know this command")
-        assert "/approvals list" in told
-        assert "allow all" not in told
+    told = await live.told("U0ANA", "I do not know this command")
+    assert "/approvals list" in told
+    assert "allow all" not in told

@@ -109,66 +109,62 @@ async def test_a_thread_reply_answers_a_single_question(each_stack: Stack) -> No
     assert stack.sandbox.problems == []
 
 
-async def test_a_reply_cannot_answer_several_questions(stack: Stack) -> None:
-    async with stack.running():
-        verdict = await asked(stack, NAME, REGION)
+async def test_a_reply_cannot_answer_several_questions(live: Stack) -> None:
+    verdict = await asked(live, NAME, REGION)
 
-        assert "several questions" in await replied(stack, verdict, "U0DAN", "Ada")
+    assert "several questions" in await replied(live, verdict, "U0DAN", "Ada")
 
-        assert (await stack.approval(verdict)).items[0].is_pending
+    assert (await live.approval(verdict)).items[0].is_pending
 
 
 @pytest.mark.parametrize("user", ["U0EVE", "U0GUEST"])
-async def test_others_are_told_why_they_cannot_answer(stack: Stack, user: str) -> None:
-    async with stack.running():
-        verdict = await asked(stack, NAME)
-        card, person = await stack.card(verdict), stack.actor(user)
-        for action in (Action.ANSWER, Action.SKIP):
-            await person.click(CHANNEL, str(card["ts"]), action)
-            await stack.bot_is_quiet()
+async def test_others_are_told_why_they_cannot_answer(live: Stack, user: str) -> None:
+    verdict = await asked(live, NAME)
+    card, person = await live.card(verdict), live.actor(user)
+    for action in (Action.ANSWER, Action.SKIP):
+        await person.click(CHANNEL, str(card["ts"]), action)
+        await live.bot_is_quiet()
 
-        told = [str(m["text"]) for m in await person.ephemerals(CHANNEL)]
-        assert len(told) == 2
-        assert all("answer" in one or "decide" in one for one in told), told
-        assert (await stack.approval(verdict)).items[0].is_pending
-
-
-async def test_who_answers_second_is_told_that_it_is_answered(stack: Stack) -> None:
-    async with stack.running():
-        verdict = await asked(stack, NAME)
-        dan = await opened(stack, verdict, "U0DAN")
-        ana = await opened(stack, verdict, "U0ANA")
-        assert await ana.submit({"question.0": "Ada"}) == {}
-
-        await dan.submit({"question.0": "Bob"})
-
-        view = await dan.wait_for_view()
-        assert "Already answered by <@U0ANA>" in str(view["blocks"])
-        assert "ran" not in str(view["blocks"])
-        told = await replied(stack, verdict, "U0DAN", "Bob")
-        assert "Already answered by <@U0ANA>" in told
-        assert (await decision(stack, verdict)).answers == ("Ada",)
+    told = [str(m["text"]) for m in await person.ephemerals(CHANNEL)]
+    assert len(told) == 2
+    assert all("answer" in one or "decide" in one for one in told), told
+    assert (await live.approval(verdict)).items[0].is_pending
 
 
-async def test_after_its_time_a_question_takes_no_answer(stack: Stack) -> None:
-    async with stack.running():
-        verdict = await asked(stack, EXTRAS)
-        dan = await opened(stack, verdict, "U0DAN")
-        approval_id = approval_of(verdict.item_id)[0]
-        await stack.store.conn.transaction(
-            ["HSET", stack.keys.head(approval_id), "expires", 1],
-            ["ZADD", stack.keys.expiry, 1, stack.keys.listed(approval_id)],
-        )
+async def test_who_answers_second_is_told_that_it_is_answered(live: Stack) -> None:
+    verdict = await asked(live, NAME)
+    dan = await opened(live, verdict, "U0DAN")
+    ana = await opened(live, verdict, "U0ANA")
+    assert await ana.submit({"question.0": "Ada"}) == {}
 
-        await dan.submit({"question.0": ["0"]})
+    await dan.submit({"question.0": "Bob"})
 
-        view = await dan.wait_for_view()
-        assert "Expired" in str(view["blocks"])
-        item = (await stack.approval(verdict)).items[0]
-        assert item.state is ItemState.EXPIRED
-        await stack.card(verdict, says("*Expired*"))
-        told = await replied(stack, verdict, "U0DAN", "logs")
-        assert "Expired" in told
+    view = await dan.wait_for_view()
+    assert "Already answered by <@U0ANA>" in str(view["blocks"])
+    assert "ran" not in str(view["blocks"])
+    told = await replied(live, verdict, "U0DAN", "Bob")
+    assert "Already answered by <@U0ANA>" in told
+    assert (await decision(live, verdict)).answers == ("Ada",)
+
+
+async def test_after_its_time_a_question_takes_no_answer(live: Stack) -> None:
+    verdict = await asked(live, EXTRAS)
+    dan = await opened(live, verdict, "U0DAN")
+    approval_id = approval_of(verdict.item_id)[0]
+    await live.store.conn.transaction(
+        ["HSET", live.keys.head(approval_id), "expires", 1],
+        ["ZADD", live.keys.expiry, 1, live.keys.listed(approval_id)],
+    )
+
+    await dan.submit({"question.0": ["0"]})
+
+    view = await dan.wait_for_view()
+    assert "Expired" in str(view["blocks"])
+    item = (await live.approval(verdict)).items[0]
+    assert item.state is ItemState.EXPIRED
+    await live.card(verdict, says("*Expired*"))
+    told = await replied(live, verdict, "U0DAN", "logs")
+    assert "Expired" in told
 
 
 @pytest.mark.parametrize(
@@ -189,16 +185,15 @@ async def test_after_its_time_a_question_takes_no_answer(stack: Stack) -> None:
     ],
 )
 async def test_an_answer_that_does_not_fit_is_explained_under_its_input(
-    stack: Stack, values: dict[str, str], block: str, why: str
+    live: Stack, values: dict[str, str], block: str, why: str
 ) -> None:
-    async with stack.running():
-        verdict = await asked(stack, REGION, EXTRAS, NAME)
-        dan = await opened(stack, verdict, "U0DAN")
+    verdict = await asked(live, REGION, EXTRAS, NAME)
+    dan = await opened(live, verdict, "U0DAN")
 
-        errors = await dan.submit({"question.2": "Ada", **values})
+    errors = await dan.submit({"question.2": "Ada", **values})
 
-        assert why in errors[block]
-        assert (await stack.approval(verdict)).items[0].is_pending
+    assert why in errors[block]
+    assert (await live.approval(verdict)).items[0].is_pending
 
 
 async def answered(stack: Stack, verdict: Verdict) -> DecisionRecord:
@@ -256,19 +251,18 @@ async def test_an_answer_that_the_store_did_not_take_is_delivered_again(
         assert len(tries) == 2
 
 
-async def test_a_reply_delivered_twice_counts_once(stack: Stack) -> None:
-    async with stack.running():
-        verdict = await asked(stack, NAME)
-        await stack.card(verdict)
-        stack.sandbox.control.delivery_fault("duplicate")
+async def test_a_reply_delivered_twice_counts_once(live: Stack) -> None:
+    verdict = await asked(live, NAME)
+    await live.card(verdict)
+    live.sandbox.control.delivery_fault("duplicate")
 
-        assert "Recorded" in await replied(stack, verdict, "U0DAN", "Ada")
+    assert "Recorded" in await replied(live, verdict, "U0DAN", "Ada")
 
-        await stack.bot_is_quiet()
-        assert len(await stack.actor("U0DAN").ephemerals(CHANNEL)) == 1
-        said = await answered(stack, verdict)
-        assert said.answers == ("Ada",)
-        assert (await stack.approval(verdict)).rev == 2
+    await live.bot_is_quiet()
+    assert len(await live.actor("U0DAN").ephemerals(CHANNEL)) == 1
+    said = await answered(live, verdict)
+    assert said.answers == ("Ada",)
+    assert (await live.approval(verdict)).rev == 2
 
 
 @pytest.mark.parametrize(
@@ -283,15 +277,14 @@ async def test_a_reply_delivered_twice_counts_once(stack: Stack) -> None:
     ],
 )
 async def test_a_reply_names_choices_in_any_case_and_order(
-    stack: Stack, question: dict[str, Any], words: str, answer: str
+    live: Stack, question: dict[str, Any], words: str, answer: str
 ) -> None:
-    async with stack.running():
-        verdict = await asked(stack, question)
+    verdict = await asked(live, question)
 
-        assert "Recorded" in await replied(stack, verdict, "U0DAN", words)
+    assert "Recorded" in await replied(live, verdict, "U0DAN", words)
 
-        said = await answered(stack, verdict)
-        assert said.answers == (answer,)
+    said = await answered(live, verdict)
+    assert said.answers == (answer,)
 
 
 async def test_a_reply_that_comes_before_its_card_is_registered_answers_the_card(

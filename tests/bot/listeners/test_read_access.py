@@ -41,15 +41,14 @@ async def answer(stack: Stack, user: str, words: str, channel: str = GENERAL) ->
 
 
 @pytest.mark.parametrize("user", ["U0GUEST", "U0STRANGER"])
-async def test_guests_and_strangers_are_refused_calmly(stack: Stack, user: str) -> None:
-    async with stack.running():
-        verdict = await stack.refund()
-        await stack.card(verdict)
-        approval = (await stack.approval(verdict)).id
+async def test_guests_and_strangers_are_refused_calmly(live: Stack, user: str) -> None:
+    verdict = await live.refund()
+    await live.card(verdict)
+    approval = (await live.approval(verdict)).id
 
-        for words in ("list", f"show {approval}"):
-            told = await answer(stack, user, words, CHANNEL)
-            assert told == "Only members of this workspace can do this."
+    for words in ("list", f"show {approval}"):
+        told = await answer(live, user, words, CHANNEL)
+        assert told == "Only members of this workspace can do this."
 
 
 async def test_a_silent_slack_makes_nobody_a_guest(stack: Stack) -> None:
@@ -60,53 +59,50 @@ async def test_a_silent_slack_makes_nobody_a_guest(stack: Stack) -> None:
             assert told.startswith("Slack did not say who you are. Please try again")
 
 
-async def test_a_member_learns_nothing_of_a_private_channel(stack: Stack) -> None:
-    async with stack.running():
-        approval = (await stack.approval(await private_call(stack))).id
+async def test_a_member_learns_nothing_of_a_private_channel(live: Stack) -> None:
+    approval = (await live.approval(await private_call(live))).id
 
-        listed = await answer(stack, "U0EVE", "list")
-        shown = await answer(stack, "U0EVE", f"show {approval}")
-        unknown = await answer(stack, "U0EVE", f"show ap_default_{'0' * 32}")
+    listed = await answer(live, "U0EVE", "list")
+    shown = await answer(live, "U0EVE", f"show {approval}")
+    unknown = await answer(live, "U0EVE", f"show ap_default_{'0' * 32}")
 
-        assert listed.startswith("Nothing is waiting: no approval to decide")
-        assert shown == unknown
-        assert "no such approval" in shown
+    assert listed.startswith("Nothing is waiting: no approval to decide")
+    assert shown == unknown
+    assert "no such approval" in shown
 
 
-async def test_a_member_of_a_channel_reads_its_cards(stack: Stack) -> None:
-    async with stack.running():
-        approval = (await stack.approval(await private_call(stack))).id
+async def test_a_member_of_a_channel_reads_its_cards(live: Stack) -> None:
+    approval = (await live.approval(await private_call(live))).id
 
-        inside = await answer(stack, "U0ANA", "list", PRIVATE)
-        outside = await answer(stack, "U0ANA", "list", GENERAL)
+    inside = await answer(live, "U0ANA", "list", PRIVATE)
+    outside = await answer(live, "U0ANA", "list", GENERAL)
 
-        assert short_id(approval) in inside
-        assert short_id(approval) not in outside
-        shown = await answer(stack, "U0ANA", f"show {approval}", PRIVATE)
-        assert short_id(approval) in shown
+    assert short_id(approval) in inside
+    assert short_id(approval) not in outside
+    shown = await answer(live, "U0ANA", f"show {approval}", PRIVATE)
+    assert short_id(approval) in shown
 
 
 @pytest.mark.parametrize("field", ["at", "in"])
 async def test_nobody_reads_by_a_place_that_somebody_wrote_for_a_card(
-    stack: Stack, field: str
+    live: Stack, field: str
 ) -> None:
-    async with stack.running():
-        verdict, refund = await private_call(stack), await stack.refund(thread="t2")
-        await stack.drawn(verdict)
-        await stack.drawn(refund)
-        approval = (await stack.approval(verdict)).id
-        other = await stack.approval(refund)
-        conn, keys, at = stack.store.conn, stack.keys, f"{GENERAL} 1.1"
-        await conn.command("HSET", keys.card(other.id), "at", at)
-        await conn.command("HDEL", keys.card(approval), "at")
-        written = at if field == "at" else other.id
-        await conn.command("HSET", keys.card(approval), field, written)
+    verdict, refund = await private_call(live), await live.refund(thread="t2")
+    await live.drawn(verdict)
+    await live.drawn(refund)
+    approval = (await live.approval(verdict)).id
+    other = await live.approval(refund)
+    conn, keys, at = live.store.conn, live.keys, f"{GENERAL} 1.1"
+    await conn.command("HSET", keys.card(other.id), "at", at)
+    await conn.command("HDEL", keys.card(approval), "at")
+    written = at if field == "at" else other.id
+    await conn.command("HSET", keys.card(approval), field, written)
 
-        listed = await answer(stack, "U0EVE", "list")
-        shown = await answer(stack, "U0EVE", f"show {approval}")
+    listed = await answer(live, "U0EVE", "list")
+    shown = await answer(live, "U0EVE", f"show {approval}")
 
-        assert short_id(approval) not in listed
-        assert "no such approval" in shown
+    assert short_id(approval) not in listed
+    assert "no such approval" in shown
 
 
 @pytest.mark.parametrize(("named", "fallback"), [("#finance", ""), ("C0GONE", PRIVATE)])
@@ -136,21 +132,18 @@ async def test_who_may_decide_or_asked_reads_it_anywhere(stack: Stack) -> None:
         assert short in await answer(stack, "U0CHLOE", "list")
 
 
-async def test_a_list_that_may_be_incomplete_says_so(stack: Stack) -> None:
-    async with stack.running():
-        approval = (await stack.approval(await private_call(stack))).id
-        await stack.bot_is_quiet()
-        stack.sandbox.control.advance(61)
-        stack.sandbox.faults.plan("http_500", "usergroups.users.list", calls=99)
+async def test_a_list_that_may_be_incomplete_says_so(live: Stack) -> None:
+    approval = (await live.approval(await private_call(live))).id
+    await live.bot_is_quiet()
+    live.sandbox.control.advance(61)
+    live.sandbox.faults.plan("http_500", "usergroups.users.list", calls=99)
 
-        listed = await answer(stack, "U0CHLOE", "list")
-        shown = await answer(stack, "U0CHLOE", f"show {approval}")
-        await stack.actor("U0CHLOE").open_home()
-        state = await stack.actor("U0CHLOE").wait_for(
-            lambda s: s if s["home"] else None
-        )
+    listed = await answer(live, "U0CHLOE", "list")
+    shown = await answer(live, "U0CHLOE", f"show {approval}")
+    await live.actor("U0CHLOE").open_home()
+    state = await live.actor("U0CHLOE").wait_for(lambda s: s if s["home"] else None)
 
-        for text in (listed, shown, home_of(state)):
-            assert "Slack did not say which user groups you are in" in text
-            assert short_id(approval) not in text
-        assert "Nothing waits for you" not in home_of(state)
+    for text in (listed, shown, home_of(state)):
+        assert "Slack did not say which user groups you are in" in text
+        assert short_id(approval) not in text
+    assert "Nothing waits for you" not in home_of(state)

@@ -23,96 +23,91 @@ async def is_untouched(stack: Stack, verdict: Verdict) -> bool:
     return approval.rev == 1 and approval.items[0].state is ItemState.PENDING
 
 
-async def test_who_comes_second_reads_who_was_first(stack: Stack) -> None:
-    async with stack.running():
-        verdict = await stack.refund()
-        ts = str((await stack.card(verdict))["ts"])
+async def test_who_comes_second_reads_who_was_first(live: Stack) -> None:
+    verdict = await live.refund()
+    ts = str((await live.card(verdict))["ts"])
 
-        answers = await asyncio.gather(
-            *(
-                stack.actor(user).click(CHANNEL, ts, Action.APPROVE)
-                for user in ("U0ANA", "U0BEN")
-            ),
-            return_exceptions=True,
-        )
+    answers = await asyncio.gather(
+        *(
+            live.actor(user).click(CHANNEL, ts, Action.APPROVE)
+            for user in ("U0ANA", "U0BEN")
+        ),
+        return_exceptions=True,
+    )
 
-        item = (await stack.approval(verdict)).items[0]
-        assert item.decision is not None
-        winner = item.decision.by.user
-        loser = "U0BEN" if winner == "U0ANA" else "U0ANA"
-        refusals = [each for each in answers if isinstance(each, UserActionFailed)]
-        if not refusals:
-            told = await stack.told(loser, "Already approved")
-            assert f"<@{winner}>" in told
-        assert len(item.votes) == 1
-
-
-async def test_a_late_click_is_told_that_nothing_ran(stack: Stack) -> None:
-    async with stack.running():
-        verdict = await stack.refund()
-        card = await stack.card(verdict)
-        approval = await stack.approval(verdict)
-        await expire(stack, approval)
-
-        await stack.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.APPROVE)
-
-        await stack.told("U0ANA", "nothing was recorded")
-        item = (await stack.approval(verdict)).items[0]
-        assert item.state is ItemState.EXPIRED
-        await stack.card(verdict, lambda m: not has_button(m, Action.APPROVE))
+    item = (await live.approval(verdict)).items[0]
+    assert item.decision is not None
+    winner = item.decision.by.user
+    loser = "U0BEN" if winner == "U0ANA" else "U0ANA"
+    refusals = [each for each in answers if isinstance(each, UserActionFailed)]
+    if not refusals:
+        told = await live.told(loser, "Already approved")
+        assert f"<@{winner}>" in told
+    assert len(item.votes) == 1
 
 
-async def test_another_approvals_value_is_refused_on_this_card(stack: Stack) -> None:
-    async with stack.running():
-        mine, other = await stack.refund(), await stack.refund(thread="t2")
-        card = await stack.card(mine)
-        await stack.card(other)
-        value = button_value(stack, await stack.approval(other), Action.APPROVE)
+async def test_a_late_click_is_told_that_nothing_ran(live: Stack) -> None:
+    verdict = await live.refund()
+    card = await live.card(verdict)
+    approval = await live.approval(verdict)
+    await expire(live, approval)
 
-        await click_with(stack, card, Action.APPROVE, value)
+    await live.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.APPROVE)
 
-        await stack.told("U0ANA", "not the newest copy")
-        await stack.bot_is_quiet()
-        assert has_button(await stack.card(mine), Action.APPROVE)
-        assert await is_untouched(stack, mine)
-        assert await is_untouched(stack, other)
+    await live.told("U0ANA", "nothing was recorded")
+    item = (await live.approval(verdict)).items[0]
+    assert item.state is ItemState.EXPIRED
+    await live.card(verdict, lambda m: not has_button(m, Action.APPROVE))
+
+
+async def test_another_approvals_value_is_refused_on_this_card(live: Stack) -> None:
+    mine, other = await live.refund(), await live.refund(thread="t2")
+    card = await live.card(mine)
+    await live.card(other)
+    value = button_value(live, await live.approval(other), Action.APPROVE)
+
+    await click_with(live, card, Action.APPROVE, value)
+
+    await live.told("U0ANA", "not the newest copy")
+    await live.bot_is_quiet()
+    assert has_button(await live.card(mine), Action.APPROVE)
+    assert await is_untouched(live, mine)
+    assert await is_untouched(live, other)
 
 
 @pytest.mark.parametrize("spoil", ["purpose", "bit", "junk", "empty", "team"])
-async def test_an_unsealed_value_is_refused(stack: Stack, spoil: str) -> None:
-    async with stack.running():
-        verdict = await stack.refund()
-        card = await stack.card(verdict)
-        approval = await stack.approval(verdict)
-        good = button_value(stack, approval, Action.APPROVE)
-        flipped = good[:-1] + ("A" if good[-1] != "A" else "Q")
-        other_team = seal(
-            approval, 0, key=stack.config.seal_key, team="T0OTHER", purpose="approve"
-        )
-        values = {
-            "purpose": button_value(stack, approval, Action.EDIT),
-            "bit": flipped,
-            "junk": "ap_0:1",
-            "empty": "",
-            "team": other_team,
-        }
+async def test_an_unsealed_value_is_refused(live: Stack, spoil: str) -> None:
+    verdict = await live.refund()
+    card = await live.card(verdict)
+    approval = await live.approval(verdict)
+    good = button_value(live, approval, Action.APPROVE)
+    flipped = good[:-1] + ("A" if good[-1] != "A" else "Q")
+    other_team = seal(
+        approval, 0, key=live.config.seal_key, team="T0OTHER", purpose="approve"
+    )
+    values = {
+        "purpose": button_value(live, approval, Action.EDIT),
+        "bit": flipped,
+        "junk": "ap_0:1",
+        "empty": "",
+        "team": other_team,
+    }
 
-        await click_with(stack, card, Action.APPROVE, values[spoil])
+    await click_with(live, card, Action.APPROVE, values[spoil])
 
-        await stack.told("U0ANA", "does not belong to this card")
-        assert await is_untouched(stack, verdict)
+    await live.told("U0ANA", "does not belong to this card")
+    assert await is_untouched(live, verdict)
 
 
-async def test_a_copied_card_in_another_channel_is_refused(stack: Stack) -> None:
-    async with stack.running():
-        verdict = await stack.refund()
-        card = await stack.card(verdict)
-        ts = copied(stack, card, "C0GENERAL")
+async def test_a_copied_card_in_another_channel_is_refused(live: Stack) -> None:
+    verdict = await live.refund()
+    card = await live.card(verdict)
+    ts = copied(live, card, "C0GENERAL")
 
-        await stack.actor("U0ANA").click("C0GENERAL", ts, Action.APPROVE)
+    await live.actor("U0ANA").click("C0GENERAL", ts, Action.APPROVE)
 
-        await stack.told("U0ANA", "not the newest copy", "C0GENERAL")
-        assert await is_untouched(stack, verdict)
+    await live.told("U0ANA", "not the newest copy", "C0GENERAL")
+    assert await is_untouched(live, verdict)
 
 
 async def edit_by_somebody_else(stack: Stack, verdict: Verdict) -> None:
@@ -141,37 +136,35 @@ def block_of(card: JsonObject, action: Action) -> str:
     return placed.block_id
 
 
-async def test_a_vote_before_the_confirmation_voids_nothing(stack: Stack) -> None:
-    async with stack.running():
-        (verdict,) = await stack.submit(("wire_money", {"amount": 1}))
-        card = await stack.card(verdict, lambda m: has_button(m, Action.APPROVE))
-        ts, seen = str(card["ts"]), block_of(card, Action.APPROVE)
+async def test_a_vote_before_the_confirmation_voids_nothing(live: Stack) -> None:
+    (verdict,) = await live.submit(("wire_money", {"amount": 1}))
+    card = await live.card(verdict, lambda m: has_button(m, Action.APPROVE))
+    ts, seen = str(card["ts"]), block_of(card, Action.APPROVE)
 
-        await stack.actor("U0ANA").click(CHANNEL, ts, Action.APPROVE)
-        redrawn = await stack.card(verdict, says("1 of 2 approvals"))
-        assert block_of(redrawn, Action.APPROVE) != seen
-        await stack.actor("U0CHLOE").click(CHANNEL, ts, Action.APPROVE, seen)
+    await live.actor("U0ANA").click(CHANNEL, ts, Action.APPROVE)
+    redrawn = await live.card(verdict, says("1 of 2 approvals"))
+    assert block_of(redrawn, Action.APPROVE) != seen
+    await live.actor("U0CHLOE").click(CHANNEL, ts, Action.APPROVE, seen)
 
-        await stack.card(verdict, says("Waiting to run"))
-        item = (await stack.approval(verdict)).items[0]
-        assert [vote.by.user for vote in item.votes] == ["U0ANA", "U0CHLOE"]
+    await live.card(verdict, says("Waiting to run"))
+    item = (await live.approval(verdict)).items[0]
+    assert [vote.by.user for vote in item.votes] == ["U0ANA", "U0CHLOE"]
 
 
-async def test_an_edit_before_the_confirmation_voids_it(stack: Stack) -> None:
-    async with stack.running():
-        verdict = await stack.refund()
-        card = await stack.card(verdict, lambda m: has_button(m, Action.APPROVE))
-        await edit_by_somebody_else(stack, verdict)
-        await stack.card(verdict, says("449.5"))
+async def test_an_edit_before_the_confirmation_voids_it(live: Stack) -> None:
+    verdict = await live.refund()
+    card = await live.card(verdict, lambda m: has_button(m, Action.APPROVE))
+    await edit_by_somebody_else(live, verdict)
+    await live.card(verdict, says("449.5"))
 
-        await stack.actor("U0ANA").click(
-            CHANNEL, str(card["ts"]), Action.APPROVE, block_of(card, Action.APPROVE)
-        )
+    await live.actor("U0ANA").click(
+        CHANNEL, str(card["ts"]), Action.APPROVE, block_of(card, Action.APPROVE)
+    )
 
-        await stack.told("U0ANA", "edited and approved by")
-        item = (await stack.approval(verdict)).items[0]
-        assert item.state is ItemState.AUTHORIZED
-        assert item.args["amount"] == 449.5
+    await live.told("U0ANA", "edited and approved by")
+    item = (await live.approval(verdict)).items[0]
+    assert item.state is ItemState.AUTHORIZED
+    assert item.args["amount"] == 449.5
 
 
 OUTSIDE = RunRef(agent="support", thread="t1")

@@ -171,8 +171,7 @@ async def test_a_colleague_decides_and_the_card_says_for_whom(stack: Stack) -> N
         ("@keyturn 4h", "Only members of this workspace can decide in your place"),
     ],
 )
-async def test_a_bad_delegation_is_told(stack: Stack, words: str, answer: str) -> None:
-    async with stack.running():
-        await delegate(stack, words, answer)
+async def test_a_bad_delegation_is_told(live: Stack, words: str, answer: str) -> None:
+    await delegate(live, words, answer)
 
-        assert await stack.store.delegations.all(stack.keys) == ()
+    assert await live.store.delegations.all(live.keys) == ()

@@ -94,182 +94,173 @@ async def states(stack: Stack, verdicts: list[Verdict]) -> list[ItemState]:
     return [(await stack.approval(one)).items[0].state for one in verdicts]
 
 
-async def test_20_threads_are_reviewed_in_one_modal(stack: Stack) -> None:
-    async with stack.running():
-        verdicts = await waiting(stack)
-        ana = await reviewing(stack)
-        form = text_of(await ana.view())
+async def test_20_threads_are_reviewed_in_one_modal(live: Stack) -> None:
+    verdicts = await waiting(live)
+    ana = await reviewing(live)
+    form = text_of(await ana.view())
 
-        page = await confirmed(ana, {})
-        before = await states(stack, verdicts)
-        await submitted(ana)
+    page = await confirmed(ana, {})
+    before = await states(live, verdicts)
+    await submitted(ana)
 
-        assert all(f"order_id {78200 + n}" in form for n in range(COUNT))
-        assert text_of(page).count("*20 to approve*") == 1
-        assert before == [ItemState.PENDING] * COUNT
-        assert await states(stack, verdicts) == [ItemState.AUTHORIZED] * COUNT
-        entries = await audit_entries(stack.store.conn, stack.keys)
-        decided = [one for one in entries if one.name is EventName.ITEM_AUTHORIZED]
-        assert len({one.request_digest for one in decided}) == 1, "one gesture"
-        names = [one.name for one in entries]
-        assert names.count(EventName.CALLS_DECIDED) == 1, "one write"
-        assert {one.data["gesture"] for one in decided} == {"modal"}
-        await ana.wait_for(lambda s: "Waiting for you: 0" in home_of(s) or None)
-
-
-async def test_each_box_approves_rejects_or_leaves_its_call(stack: Stack) -> None:
-    async with stack.running():
-        verdicts = await waiting(stack)
-        ana = await reviewing(stack)
-
-        page = await confirmed(ana, {**without(3, 20), Input.OTHERS: "reject"})
-        await submitted(ana, {Input.REASON: "refunded before"})
-
-        found = await states(stack, verdicts)
-        assert "*18 to approve* · *2 to reject*" in text_of(page)
-        assert found[2] is found[19] is ItemState.REJECTED
-        assert found.count(ItemState.AUTHORIZED) == COUNT - 2
-        await ana.message_with(
-            CHANNEL,
-            lambda m: bool(m.get("thread_ts")) and "refunded before" in text_of(m),
-        )
+    assert all(f"order_id {78200 + n}" in form for n in range(COUNT))
+    assert text_of(page).count("*20 to approve*") == 1
+    assert before == [ItemState.PENDING] * COUNT
+    assert await states(live, verdicts) == [ItemState.AUTHORIZED] * COUNT
+    entries = await audit_entries(live.store.conn, live.keys)
+    decided = [one for one in entries if one.name is EventName.ITEM_AUTHORIZED]
+    assert len({one.request_digest for one in decided}) == 1, "one gesture"
+    names = [one.name for one in entries]
+    assert names.count(EventName.CALLS_DECIDED) == 1, "one write"
+    assert {one.data["gesture"] for one in decided} == {"modal"}
+    await ana.wait_for(lambda s: "Waiting for you: 0" in home_of(s) or None)
 
 
-async def test_a_call_that_ended_meanwhile_is_left_out(stack: Stack) -> None:
-    async with stack.running():
-        verdicts = await waiting(stack)
-        ana = await reviewing(stack)
-        await confirmed(ana, {})
-        first, second = [await stack.approval(one) for one in verdicts[:2]]
-        ben = Reviewer(
-            team="T0SANDBOX",
-            user="U0BEN",
-            usergroups=frozenset({"S0SUPPORT"}),
-            account=AccountKind.MEMBER,
-        )
-        seen = Click(
-            approval=first.id,
-            index=0,
-            version=first.version,
-            action_hash=first.items[0].action_hash,
-        )
-        await stack.reviews.decide(seen, Approve(), ben)
-        await stack.agents.withdraw_items(frozenset({second.items[0].id}))
+async def test_each_box_approves_rejects_or_leaves_its_call(live: Stack) -> None:
+    verdicts = await waiting(live)
+    ana = await reviewing(live)
 
-        await submitted(ana)
+    page = await confirmed(ana, {**without(3, 20), Input.OTHERS: "reject"})
+    await submitted(ana, {Input.REASON: "refunded before"})
 
-        page = await ana.wait_for_view(lambda view: "list has changed" in text_of(view))
-        assert "because they changed: calls 1-2." in text_of(page)
-        assert "*18 to approve*" in text_of(page)
-        assert (await states(stack, verdicts)).count(ItemState.PENDING) == COUNT - 2
-        await submitted(ana)
-        found = await states(stack, verdicts)
-        assert found == [
-            ItemState.AUTHORIZED,
-            ItemState.WITHDRAWN,
-            *[ItemState.AUTHORIZED] * (COUNT - 2),
-        ]
-        decision = (await stack.approval(verdicts[0])).items[0].decision
-        assert decision
-        assert decision.by.user == "U0BEN"
+    found = await states(live, verdicts)
+    assert "*18 to approve* · *2 to reject*" in text_of(page)
+    assert found[2] is found[19] is ItemState.REJECTED
+    assert found.count(ItemState.AUTHORIZED) == COUNT - 2
+    await ana.message_with(
+        CHANNEL, lambda m: bool(m.get("thread_ts")) and "refunded before" in text_of(m)
+    )
 
 
-async def test_a_forged_member_of_the_list_is_left_out(stack: Stack) -> None:
-    async with stack.running():
-        verdicts = await waiting(stack, 3)
-        ana = await reviewing(stack, count=3)
-        await confirmed(ana, {})
-        first, second, _ = [await stack.approval(one) for one in verdicts]
-        twin = await stack.refund(thread="twin", amount=2.5, order_id="78202")
-        view = as_object(await ana.view())
-        binding = await stack.store.cards.bound_view(stack.keys, str(view["id"]))
-        assert binding
-        listed = [first.id, second.id, (await stack.approval(twin)).id]
-        name = stack.keys.card(binding.approval)
-        await stack.store.conn.command("HSET", name, "listed", json.dumps(listed))
-        await stack.agents.withdraw_items(frozenset({first.items[0].id}))
+async def test_a_call_that_ended_meanwhile_is_left_out(live: Stack) -> None:
+    verdicts = await waiting(live)
+    ana = await reviewing(live)
+    await confirmed(ana, {})
+    first, second = [await live.approval(one) for one in verdicts[:2]]
+    ben = Reviewer(
+        team="T0SANDBOX",
+        user="U0BEN",
+        usergroups=frozenset({"S0SUPPORT"}),
+        account=AccountKind.MEMBER,
+    )
+    seen = Click(
+        approval=first.id,
+        index=0,
+        version=first.version,
+        action_hash=first.items[0].action_hash,
+    )
+    await live.reviews.decide(seen, Approve(), ben)
+    await live.agents.withdraw_items(frozenset({second.items[0].id}))
 
-        await submitted(ana)
-        page = await ana.wait_for_view(lambda view: "list has changed" in text_of(view))
-        await submitted(ana)
+    await submitted(ana)
 
-        assert "because they changed: calls 1, 3." in text_of(page)
-        assert await states(stack, [*verdicts[1:], twin]) == [
-            ItemState.AUTHORIZED,
-            ItemState.PENDING,
-            ItemState.PENDING,
-        ]
-
-
-async def test_a_call_is_edited_in_the_form(stack: Stack) -> None:
-    async with stack.running():
-        verdicts = await waiting(stack, 2)
-        ana = await reviewing(stack, count=2)
-
-        await edit_call(ana, 2, "1", "half of it")
-        await ana.wait_for_view(lambda view: "Call 2, edited" in text_of(view))
-        page = await confirmed(ana, {})
-        await submitted(ana)
-
-        assert "*1 to approve* · *1 to approve as edited*" in text_of(page)
-        assert await states(stack, verdicts) == [ItemState.AUTHORIZED] * 2
-        edited = (await stack.approval(verdicts[1])).items[0]
-        assert edited.args["amount"] == 1
+    page = await ana.wait_for_view(lambda view: "list has changed" in text_of(view))
+    assert "because they changed: calls 1-2." in text_of(page)
+    assert "*18 to approve*" in text_of(page)
+    assert (await states(live, verdicts)).count(ItemState.PENDING) == COUNT - 2
+    await submitted(ana)
+    found = await states(live, verdicts)
+    assert found == [
+        ItemState.AUTHORIZED,
+        ItemState.WITHDRAWN,
+        *[ItemState.AUTHORIZED] * (COUNT - 2),
+    ]
+    decision = (await live.approval(verdicts[0])).items[0].decision
+    assert decision
+    assert decision.by.user == "U0BEN"
 
 
-async def test_only_who_may_decide_a_call_is_offered_it(stack: Stack) -> None:
-    async with stack.running():
-        verdicts = await waiting(stack, 3)
-        ids = [(await stack.approval(one)).items[0].id for one in verdicts]
-        ana = await home(stack, shows="Review 3 together")
-        # As an attacker who forges the requests of their client.
-        dan = await home(stack, "U0DAN", shows="Waiting for others: 3")
-        view = as_object((await ana.state())["home"])
-        forged = next(
-            as_object(block["accessory"])
-            for block in as_objects(view["blocks"])
-            if as_object(block.get("accessory")).get("action_id") == Action.REVIEW
-        )
-        assert forged["value"] == " ".join(ids)
-        stack.sandbox.workspace.homes["U0DAN"].document["blocks"] = view["blocks"]
+async def test_a_forged_member_of_the_list_is_left_out(live: Stack) -> None:
+    verdicts = await waiting(live, 3)
+    ana = await reviewing(live, count=3)
+    await confirmed(ana, {})
+    first, second, _ = [await live.approval(one) for one in verdicts]
+    twin = await live.refund(thread="twin", amount=2.5, order_id="78202")
+    view = as_object(await ana.view())
+    binding = await live.store.cards.bound_view(live.keys, str(view["id"]))
+    assert binding
+    listed = [first.id, second.id, (await live.approval(twin)).id]
+    name = live.keys.card(binding.approval)
+    await live.store.conn.command("HSET", name, "listed", json.dumps(listed))
+    await live.agents.withdraw_items(frozenset({first.items[0].id}))
 
-        await dan.act_in_home(Action.REVIEW)
+    await submitted(ana)
+    page = await ana.wait_for_view(lambda view: "list has changed" in text_of(view))
+    await submitted(ana)
 
-        await dan.wait_for_view(
-            lambda view: "None of these calls waits for you" in text_of(view)
-        )
+    assert "because they changed: calls 1, 3." in text_of(page)
+    assert await states(live, [*verdicts[1:], twin]) == [
+        ItemState.AUTHORIZED,
+        ItemState.PENDING,
+        ItemState.PENDING,
+    ]
 
 
-async def test_a_row_approves_its_call_in_one_click(stack: Stack) -> None:
-    async with stack.running():
-        verdicts = await waiting(stack, 1)
-        ana = await home(stack, shows="Waiting for you: 1")
+async def test_a_call_is_edited_in_the_form(live: Stack) -> None:
+    verdicts = await waiting(live, 2)
+    ana = await reviewing(live, count=2)
 
+    await edit_call(ana, 2, "1", "half of it")
+    await ana.wait_for_view(lambda view: "Call 2, edited" in text_of(view))
+    page = await confirmed(ana, {})
+    await submitted(ana)
+
+    assert "*1 to approve* · *1 to approve as edited*" in text_of(page)
+    assert await states(live, verdicts) == [ItemState.AUTHORIZED] * 2
+    edited = (await live.approval(verdicts[1])).items[0]
+    assert edited.args["amount"] == 1
+
+
+async def test_only_who_may_decide_a_call_is_offered_it(live: Stack) -> None:
+    verdicts = await waiting(live, 3)
+    ids = [(await live.approval(one)).items[0].id for one in verdicts]
+    ana = await home(live, shows="Review 3 together")
+    # As an attacker who forges the requests of their client.
+    dan = await home(live, "U0DAN", shows="Waiting for others: 3")
+    view = as_object((await ana.state())["home"])
+    forged = next(
+        as_object(block["accessory"])
+        for block in as_objects(view["blocks"])
+        if as_object(block.get("accessory")).get("action_id") == Action.REVIEW
+    )
+    assert forged["value"] == " ".join(ids)
+    live.sandbox.workspace.homes["U0DAN"].document["blocks"] = view["blocks"]
+
+    await dan.act_in_home(Action.REVIEW)
+
+    await dan.wait_for_view(
+        lambda view: "None of these calls waits for you" in text_of(view)
+    )
+
+
+async def test_a_row_approves_its_call_in_one_click(live: Stack) -> None:
+    verdicts = await waiting(live, 1)
+    ana = await home(live, shows="Waiting for you: 1")
+
+    await ana.act_in_home(Action.APPROVE_ROW)
+
+    assert await states(live, verdicts) == [ItemState.AUTHORIZED]
+    await ana.wait_for(lambda s: "Waiting for you: 0" in home_of(s) or None)
+    entries = await audit_entries(live.store.conn, live.keys)
+    (event,) = [one for one in entries if one.name is EventName.ITEM_AUTHORIZED]
+    assert event.data["gesture"] == "app_home"
+
+
+async def test_a_row_that_hides_something_decides_nothing(live: Stack) -> None:
+    verdicts = await waiting(live, 1)
+    ana = await home(live, shows="Waiting for you: 1")
+    approval = await live.approval(verdicts[0])
+    ben = Reviewer(team="T0SANDBOX", user="U0BEN", account=AccountKind.MEMBER)
+    await live.reviews.report(approval.id, ben, "looks odd")
+
+    try:
         await ana.act_in_home(Action.APPROVE_ROW)
+        told = text_of(await ana.wait_for_view())
+    except UserActionFailed:
+        told = "the tab was refreshed: the row has no Approve any more"
 
-        assert await states(stack, verdicts) == [ItemState.AUTHORIZED]
-        await ana.wait_for(lambda s: "Waiting for you: 0" in home_of(s) or None)
-        entries = await audit_entries(stack.store.conn, stack.keys)
-        (event,) = [one for one in entries if one.name is EventName.ITEM_AUTHORIZED]
-        assert event.data["gesture"] == "app_home"
-
-
-async def test_a_row_that_hides_something_decides_nothing(stack: Stack) -> None:
-    async with stack.running():
-        verdicts = await waiting(stack, 1)
-        ana = await home(stack, shows="Waiting for you: 1")
-        approval = await stack.approval(verdicts[0])
-        ben = Reviewer(team="T0SANDBOX", user="U0BEN", account=AccountKind.MEMBER)
-        await stack.reviews.report(approval.id, ben, "looks odd")
-
-        try:
-            await ana.act_in_home(Action.APPROVE_ROW)
-            told = text_of(await ana.wait_for_view())
-        except UserActionFailed:
-            told = "the tab was refreshed: the row has no Approve any more"
-
-        assert "no longer shows everything" in told or "no Approve" in told
-        assert await states(stack, verdicts) == [ItemState.PENDING]
+    assert "no longer shows everything" in told or "no Approve" in told
+    assert await states(live, verdicts) == [ItemState.PENDING]
 
 
 async def test_redacted_arguments_are_in_no_row_and_no_form(stack: Stack) -> None:

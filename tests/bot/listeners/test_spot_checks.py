@@ -28,26 +28,25 @@ async def drawn(stack: Stack) -> Verdict:
     raise AssertionError("20 calls in a row were not drawn")
 
 
-async def test_only_a_colleague_answers_a_spot_check(stack: Stack) -> None:
-    async with stack.running():
-        verdict = await drawn(stack)
-        ts = str((await stack.card(verdict))["ts"])
-        await stack.actor("U0ANA").click(CHANNEL, ts, Action.APPROVE)
-        await stack.execute(verdict)
-        card = await stack.card(verdict, lambda m: has_button(m, Action.CHECK_WRONG))
+async def test_only_a_colleague_answers_a_spot_check(live: Stack) -> None:
+    verdict = await drawn(live)
+    ts = str((await live.card(verdict))["ts"])
+    await live.actor("U0ANA").click(CHANNEL, ts, Action.APPROVE)
+    await live.execute(verdict)
+    card = await live.card(verdict, lambda m: has_button(m, Action.CHECK_WRONG))
 
-        async def is_asked() -> bool:
-            notes = json.dumps(await stack.notes(card))
-            is_mentioned = "<!subteam^S0SUPPORT>" in notes
-            return is_mentioned and "was this right? Please answer" in notes
+    async def is_asked() -> bool:
+        notes = json.dumps(await live.notes(card))
+        is_mentioned = "<!subteam^S0SUPPORT>" in notes
+        return is_mentioned and "was this right? Please answer" in notes
 
-        await eventually(is_asked)
-        await stack.actor("U0ANA").click(CHANNEL, ts, Action.CHECK_RIGHT)
-        await stack.told("U0ANA", "Someone else has to check")
-        await stack.actor("U0BEN").click(CHANNEL, ts, Action.CHECK_WRONG)
+    await eventually(is_asked)
+    await live.actor("U0ANA").click(CHANNEL, ts, Action.CHECK_RIGHT)
+    await live.told("U0ANA", "Someone else has to check")
+    await live.actor("U0BEN").click(CHANNEL, ts, Action.CHECK_WRONG)
 
-        await stack.told("U0BEN", "Recorded, thank you.")
-        card = await stack.card(
-            verdict, lambda m: "it was *wrong*" in json.dumps(m["blocks"])
-        )
-        assert not has_button(card, Action.CHECK_WRONG)
+    await live.told("U0BEN", "Recorded, thank you.")
+    card = await live.card(
+        verdict, lambda m: "it was *wrong*" in json.dumps(m["blocks"])
+    )
+    assert not has_button(card, Action.CHECK_WRONG)

@@ -70,78 +70,74 @@ async def test_a_form_opens_with_the_words_that_were_written_under_the_card(
     ],
 )
 async def test_who_may_not_decide_is_offered_nothing_and_asks_nothing(
-    stack: Stack, user: str, words: str
+    live: Stack, user: str, words: str
 ) -> None:
-    async with stack.running():
-        verdict = await stack.refund()
+    verdict = await live.refund()
 
-        answer = await said_under(stack, verdict, "@keyturn refund another", user)
+    answer = await said_under(live, verdict, "@keyturn refund another", user)
 
-        assert (words in str(answer["text"]), offered(answer)) == (True, [])
-        assert await stack.store.queue(stack.keys).depth() == 0
-
-
-async def test_each_waiting_call_of_a_batch_has_its_own_buttons(stack: Stack) -> None:
-    async with stack.running():
-        calls: list[tuple[str, JsonObject]] = [
-            ("send_email", {"to": name}) for name in "abcdefg"
-        ]
-        verdicts = await stack.submit(*calls, ("no_edits", {"x": 1}))
-
-        offer = await said_under(stack, verdicts[0], "@keyturn not now", "U0ANA")
-        assert len(offered(offer)) >= 3
-        block = f"words:{_words_ts(offer)}:1"
-        await stack.actor("U0ANA").click(
-            CHANNEL, str(offer["ts"]), Action.REJECT_WORDS, block
-        )
-        await stack.actor("U0ANA").wait_for_view()
-        await stack.actor("U0ANA").submit()
-
-        states = [item.state for item in (await stack.approval(verdicts[0])).items]
-        assert states[1] is ItemState.REJECTED
-        assert set(states) - {states[1]} == {ItemState.PENDING}
+    assert (words in str(answer["text"]), offered(answer)) == (True, [])
+    assert await live.store.queue(live.keys).depth() == 0
 
 
-async def test_words_for_a_changed_card_open_no_form(stack: Stack) -> None:
-    async with stack.running():
-        verdict = await stack.refund()
-        offer = await said_under(stack, verdict, "@keyturn no", "U0ANA")
-        await edit_by_somebody_else(stack, verdict)
+async def test_each_waiting_call_of_a_batch_has_its_own_buttons(live: Stack) -> None:
+    calls: list[tuple[str, JsonObject]] = [
+        ("send_email", {"to": name}) for name in "abcdefg"
+    ]
+    verdicts = await live.submit(*calls, ("no_edits", {"x": 1}))
 
-        await stack.actor("U0ANA").click(CHANNEL, str(offer["ts"]), Action.REJECT_WORDS)
+    offer = await said_under(live, verdicts[0], "@keyturn not now", "U0ANA")
+    assert len(offered(offer)) >= 3
+    block = f"words:{_words_ts(offer)}:1"
+    await live.actor("U0ANA").click(
+        CHANNEL, str(offer["ts"]), Action.REJECT_WORDS, block
+    )
+    await live.actor("U0ANA").wait_for_view()
+    await live.actor("U0ANA").submit()
 
-        await stack.told("U0ANA", "edited and approved by")
-        assert await stack.actor("U0ANA").view() is None
+    states = [item.state for item in (await live.approval(verdicts[0])).items]
+    assert states[1] is ItemState.REJECTED
+    assert set(states) - {states[1]} == {ItemState.PENDING}
+
+
+async def test_words_for_a_changed_card_open_no_form(live: Stack) -> None:
+    verdict = await live.refund()
+    offer = await said_under(live, verdict, "@keyturn no", "U0ANA")
+    await edit_by_somebody_else(live, verdict)
+
+    await live.actor("U0ANA").click(CHANNEL, str(offer["ts"]), Action.REJECT_WORDS)
+
+    await live.told("U0ANA", "edited and approved by")
+    assert await live.actor("U0ANA").view() is None
 
 
 @pytest.mark.parametrize("forged", ["block", "purpose", "user"])
-async def test_a_button_opens_its_own_words(stack: Stack, forged: str) -> None:
-    async with stack.running():
-        verdict = await stack.refund()
-        offer = await said_under(stack, verdict, "@keyturn no", "U0ANA")
-        approval = await stack.approval(verdict)
-        key, ts = stack.config.seal_key, _words_ts(offer)
-        purpose = Action.REJECT if forged == "purpose" else Action.REJECT_WORDS
-        value = seal(approval, 0, key=key, team=TEAM, purpose=purpose)
-        block = "words:1.1:0" if forged == "block" else f"words:{ts}:0"
-        user = "U0BEN" if forged == "user" else "U0ANA"
-        workspace = stack.sandbox.workspace
-        message = workspace.ephemerals[str(offer["ts"])]
-        button: JsonObject = {
-            "type": "button",
-            "action_id": Action.REJECT_WORDS,
-            "text": {"type": "plain_text", "text": "x"},
-            "value": value,
-        }
-        row: JsonObject = {"type": "actions", "block_id": block, "elements": [button]}
-        workspace.put_message(replace(message, blocks=(row,), ephemeral_to=user))
+async def test_a_button_opens_its_own_words(live: Stack, forged: str) -> None:
+    verdict = await live.refund()
+    offer = await said_under(live, verdict, "@keyturn no", "U0ANA")
+    approval = await live.approval(verdict)
+    key, ts = live.config.seal_key, _words_ts(offer)
+    purpose = Action.REJECT if forged == "purpose" else Action.REJECT_WORDS
+    value = seal(approval, 0, key=key, team=TEAM, purpose=purpose)
+    block = "words:1.1:0" if forged == "block" else f"words:{ts}:0"
+    user = "U0BEN" if forged == "user" else "U0ANA"
+    workspace = live.sandbox.workspace
+    message = workspace.ephemerals[str(offer["ts"])]
+    button: JsonObject = {
+        "type": "button",
+        "action_id": Action.REJECT_WORDS,
+        "text": {"type": "plain_text", "text": "x"},
+        "value": value,
+    }
+    row: JsonObject = {"type": "actions", "block_id": block, "elements": [button]}
+    workspace.put_message(replace(message, blocks=(row,), ephemeral_to=user))
 
-        await stack.actor(user).click(CHANNEL, message.ts, Action.REJECT_WORDS, block)
+    await live.actor(user).click(CHANNEL, message.ts, Action.REJECT_WORDS, block)
 
-        said = "does not belong to this card" if forged == "purpose" else "not kept any"
-        await stack.told(user, said)
-        assert await stack.actor(user).view() is None
-        assert (await stack.approval(verdict)).items[0].is_pending
+    said = "does not belong to this card" if forged == "purpose" else "not kept any"
+    await live.told(user, said)
+    assert await live.actor(user).view() is None
+    assert (await live.approval(verdict)).items[0].is_pending
 
 
 def _words_ts(offer: JsonObject) -> str:

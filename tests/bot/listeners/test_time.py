@@ -67,17 +67,16 @@ async def has_note(stack: Stack, card: JsonObject, words: str) -> bool:
     return any(says(words)(note) for note in await stack.notes(card))
 
 
-async def test_a_reviewer_says_im_on_it_and_the_card_names_them(stack: Stack) -> None:
-    async with stack.running():
-        verdict = await stack.refund()
-        card, ana = await stack.card(verdict), stack.actor("U0ANA")
+async def test_a_reviewer_says_im_on_it_and_the_card_names_them(live: Stack) -> None:
+    verdict = await live.refund()
+    card, ana = await live.card(verdict), live.actor("U0ANA")
 
-        await ana.click(CHANNEL, str(card["ts"]), Action.TAKE)
+    await ana.click(CHANNEL, str(card["ts"]), Action.TAKE)
 
-        card = await stack.card(verdict, says("<@U0ANA> is on it"))
-        await stack.actor("U0BEN").click(CHANNEL, str(card["ts"]), Action.APPROVE)
-        card = await stack.card(verdict, says("Approved"))
-        assert "is on it" not in str(card["blocks"])
+    card = await live.card(verdict, says("<@U0ANA> is on it"))
+    await live.actor("U0BEN").click(CHANNEL, str(card["ts"]), Action.APPROVE)
+    card = await live.card(verdict, says("Approved"))
+    assert "is on it" not in str(card["blocks"])
 
 
 @pytest.mark.slow

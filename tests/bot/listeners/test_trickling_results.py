@@ -71,20 +71,17 @@ async def notes_with(stack: Stack, ts: str, words: str) -> int:
     return sum(words in str(note["blocks"]) for note in notes)
 
 
-async def test_a_failure_is_told_at_once_and_drawn_at_the_end(stack: Stack) -> None:
-    async with stack.running():
-        verdicts, ts = await approved(stack)
-        await trickle(stack, verdicts[:-1], failing={16})
+async def test_a_failure_is_told_at_once_and_drawn_at_the_end(live: Stack) -> None:
+    verdicts, ts = await approved(live)
+    await trickle(live, verdicts[:-1], failing={16})
 
-        assert updates(stack, ts) == 1
-        assert (
-            await notes_with(stack, ts, "*Call 17:* ❌ *Approved*, but it failed") == 1
-        )
-        await stack.execute(verdicts[-1])
+    assert updates(live, ts) == 1
+    assert await notes_with(live, ts, "*Call 17:* ❌ *Approved*, but it failed") == 1
+    await live.execute(verdicts[-1])
 
-        card = await stack.card(verdicts[0], says("98 done, 1 failed"))
-        await stack.drawn(verdicts[0])
-        assert updates(stack, ts) == 2
-        text = readable(card["blocks"])
-        assert "98 done, 1 failed" in text
-        assert "❌ 17. Refund 16.5 for order 78216 (failed: no funds)" in text
+    card = await live.card(verdicts[0], says("98 done, 1 failed"))
+    await live.drawn(verdicts[0])
+    assert updates(live, ts) == 2
+    text = readable(card["blocks"])
+    assert "98 done, 1 failed" in text
+    assert "❌ 17. Refund 16.5 for order 78216 (failed: no funds)" in text

@@ -69,48 +69,45 @@ async def test_a_command_in_another_workspace_is_refused_calmly(stack: Stack) ->
         ("refuse", "push_limit_reached"),
     ],
 )
-async def test_a_failed_window_says_why(stack: Stack, fault: str, error: str) -> None:
-    async with stack.running():
-        card = await stack.card(await stack.refund())
-        stack.sandbox.faults.plan(fault, "views.open", seconds=7, error=error)
+async def test_a_failed_window_says_why(live: Stack, fault: str, error: str) -> None:
+    card = await live.card(await live.refund())
+    live.sandbox.faults.plan(fault, "views.open", seconds=7, error=error)
 
-        await stack.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.REJECT)
+    await live.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.REJECT)
 
-        await stack.told("U0ANA", f"Slack says `{error}`")
-
-
-async def test_a_late_window_says_how_the_call_ended(stack: Stack) -> None:
-    async with stack.running():
-        verdict = await stack.refund(note=LONG)
-        card = await stack.card(verdict)
-        ana = stack.actor("U0ANA")
-        await ana.click(CHANNEL, str(card["ts"]), Action.VIEW_ALL)
-        await ana.wait_for_view()
-        key = stack.keys.view(str((await ana.view() or {})["id"]))
-        await stack.store.conn.command("DEL", key)
-
-        await ana.act_in_view(Action.PAGE_NEXT)
-
-        await ana.wait_for_view(says("nothing was recorded"))
+    await live.told("U0ANA", f"Slack says `{error}`")
 
 
-async def test_an_escalated_call_wants_a_tick_at_the_end(stack: Stack) -> None:
-    async with stack.running():
-        (verdict,) = await stack.submit(("wire_money", {"n": 1}))
-        card, ana = await stack.card(verdict), stack.actor("U0ANA")
-        await ana.click(CHANNEL, str(card["ts"]), Action.VIEW_ALL)
-        view = await ana.wait_for_view()
-        answer = await deliver(stack, submission(view, View.DETAILS))
-        assert "tick this box" in answer
-        answer = await deliver(stack, submission(view, "of an older bot"))
-        assert "form is not known any more" in answer
+async def test_a_late_window_says_how_the_call_ended(live: Stack) -> None:
+    verdict = await live.refund(note=LONG)
+    card = await live.card(verdict)
+    ana = live.actor("U0ANA")
+    await ana.click(CHANNEL, str(card["ts"]), Action.VIEW_ALL)
+    await ana.wait_for_view()
+    key = live.keys.view(str((await ana.view() or {})["id"]))
+    await live.store.conn.command("DEL", key)
 
-        errors = await ana.submit()
-        assert list(errors) == [Input.READ_ALL]
-        await ana.submit({Input.READ_ALL: ["yes"]})
+    await ana.act_in_view(Action.PAGE_NEXT)
 
-        await ana.wait_for_view(says("1 of 2"))
-        assert len((await stack.approval(verdict)).items[0].votes) == 1
+    await ana.wait_for_view(says("nothing was recorded"))
+
+
+async def test_an_escalated_call_wants_a_tick_at_the_end(live: Stack) -> None:
+    (verdict,) = await live.submit(("wire_money", {"n": 1}))
+    card, ana = await live.card(verdict), live.actor("U0ANA")
+    await ana.click(CHANNEL, str(card["ts"]), Action.VIEW_ALL)
+    view = await ana.wait_for_view()
+    answer = await deliver(live, submission(view, View.DETAILS))
+    assert "tick this box" in answer
+    answer = await deliver(live, submission(view, "of an older bot"))
+    assert "form is not known any more" in answer
+
+    errors = await ana.submit()
+    assert list(errors) == [Input.READ_ALL]
+    await ana.submit({Input.READ_ALL: ["yes"]})
+
+    await ana.wait_for_view(says("1 of 2"))
+    assert len((await live.approval(verdict)).items[0].votes) == 1
 
 
 def submission(view: JsonObject, purpose: str) -> dict[str, Any]:
@@ -130,38 +127,36 @@ def submission(view: JsonObject, purpose: str) -> dict[str, Any]:
     }
 
 
-async def test_a_verb_that_is_not_allowed_opens_no_form(stack: Stack) -> None:
-    async with stack.running():
-        (verdict,) = await stack.submit(("no_edits", {"n": 1}))
-        card = await stack.card(verdict)
-        value = button_value(stack, await stack.approval(verdict), Action.EDIT)
+async def test_a_verb_that_is_not_allowed_opens_no_form(live: Stack) -> None:
+    (verdict,) = await live.submit(("no_edits", {"n": 1}))
+    card = await live.card(verdict)
+    value = button_value(live, await live.approval(verdict), Action.EDIT)
 
-        await click_with(stack, card, Action.EDIT, value)
+    await click_with(live, card, Action.EDIT, value)
 
-        await stack.told("U0ANA", "does not allow this")
+    await live.told("U0ANA", "does not allow this")
 
 
-async def test_the_home_tab_shows_a_call_without_deciding(stack: Stack) -> None:
-    async with stack.running():
-        verdict = await stack.refund()
-        approval = await stack.approval(verdict)
-        await stack.card(verdict)
-        on_home = {"container": {"type": "view"}, "view": {"id": "V0", "type": "home"}}
+async def test_the_home_tab_shows_a_call_without_deciding(live: Stack) -> None:
+    verdict = await live.refund()
+    approval = await live.approval(verdict)
+    await live.card(verdict)
+    on_home = {"container": {"type": "view"}, "view": {"id": "V0", "type": "home"}}
 
-        async def clicked(action: Action) -> None:
-            value = button_value(stack, approval, action)
-            button = click(value, action_id=action.value, channel=None, **on_home)
-            await deliver(stack, button)
+    async def clicked(action: Action) -> None:
+        value = button_value(live, approval, action)
+        button = click(value, action_id=action.value, channel=None, **on_home)
+        await deliver(live, button)
 
-        async def is_opened() -> bool:
-            return any(call.method == "views.open" for call in stack.sandbox.calls)
+    async def is_opened() -> bool:
+        return any(call.method == "views.open" for call in live.sandbox.calls)
 
-        await clicked(Action.VIEW_ALL)
-        await eventually(is_opened)
-        await clicked(Action.APPROVE)
-        await stack.bot_is_quiet()
+    await clicked(Action.VIEW_ALL)
+    await eventually(is_opened)
+    await clicked(Action.APPROVE)
+    await live.bot_is_quiet()
 
-        assert (await stack.approval(verdict)).rev == 1
+    assert (await live.approval(verdict)).rev == 1
 
 
 async def test_a_batch_that_is_not_shown_whole_is_not_approved_whole(

@@ -307,7 +307,9 @@ async def told(
         }
     )
     [found] = (
-        await find_answers(harness.store, loaded.approval.run_ref, [asked])
+        await find_answers(
+            harness.store, loaded.approval.run_ref, [asked], hides_reviewers=False
+        )
     ).values()
     return found
 

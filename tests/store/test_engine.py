@@ -319,7 +319,10 @@ def test_a_disk_without_locks_or_room_is_said_to_be_one(
 def test_without_the_package_the_error_says_what_to_install(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine_module, "find_spec", lambda _: None)
+    def missing(_name: str) -> None:
+        return None
+
+    monkeypatch.setattr(engine_module, "find_spec", missing)
 
     with pytest.raises(StoreUnavailable, match="keyturn\\[embedded\\]"):
         EmbeddedEngine(folder).__enter__()

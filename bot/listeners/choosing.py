@@ -446,7 +446,8 @@ async def _open_review(ctx: ListenerContext, clicked: Clicked) -> None:
     found = await _reviewable(ctx, clicked.user, asked)
     ids = [one.id for one in found]
     loaded = await ctx.service.list_together(ids) if ids else None
-    if loaded is None:
+    # A call that changed since it was checked may need its card.
+    if loaded is None or loaded.approval.rev != sum(one.rev for one in found):
         ctx.tasks.later(show(ctx, clicked.user), name="home")
         raise UserFacingError(_NOTHING_WAITS)
     target = Target(loaded, None, View.CHOOSE, ctx.keys)

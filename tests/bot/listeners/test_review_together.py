@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
+
+import pytest
 
 from keyturn.bot.ids import Action, Input, View
 from keyturn.gateway.approvals.decisions import AccountKind, Approve, Click, Reviewer
@@ -11,6 +14,8 @@ from keyturn.gateway.approvals.events import EventName
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.protocol.wire import Verdict
+from keyturn.gateway.service.decide.reviews import ReviewService
+from keyturn.gateway.store.records.atomic_write import Loaded
 from keyturn.sandbox.client import WAIT_TIMEOUT_S, UserActionFailed
 from keyturn.sandbox.client import Person as Actor
 from keyturn.sandbox.json_types import JsonObject, as_object, as_objects
@@ -168,6 +173,27 @@ async def test_a_call_that_ended_meanwhile_is_left_out(live: Stack) -> None:
     decision = (await live.approval(verdicts[0])).items[0].decision
     assert decision
     assert decision.by.user == "U0BEN"
+
+
+async def test_a_call_that_was_reported_while_the_form_opened_needs_its_card(
+    live: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    verdicts = await waiting(live, 2)
+    ana = await home(live, shows="Review 2 together")
+    first = await live.approval(verdicts[0])
+    ben = Reviewer(team="T0SANDBOX", user="U0BEN", account=AccountKind.MEMBER)
+    together = ReviewService.list_together
+
+    async def reported_before(
+        of: ReviewService, approvals: Sequence[str]
+    ) -> Loaded | None:
+        await of.report(first.id, ben, "this customer was refunded by hand")
+        return await together(of, approvals)
+
+    monkeypatch.setattr(ReviewService, "list_together", reported_before)
+    await ana.act_in_home(Action.REVIEW)
+
+    await ana.wait_for_view(lambda view: "Nothing was recorded" in text_of(view))
 
 
 async def test_a_forged_member_of_the_list_is_left_out(live: Stack) -> None:

@@ -182,9 +182,12 @@ def sentinel_set(server_program: str, tmp_path: Path) -> Generator[SentinelSet]:
 
 
 async def eventually(
-    condition: Callable[[], Awaitable[bool]], *, within_s: float = WAIT_S
+    condition: Callable[[], Awaitable[bool] | bool], *, within_s: float = WAIT_S
 ) -> None:
     """Wait until a condition is true; fail when it is not in time."""
     async with asyncio.timeout(within_s):
-        while not await condition():  # noqa: ASYNC110 - the condition is outside
+        while True:
+            found = condition()
+            if found if isinstance(found, bool) else await found:
+                return
             await asyncio.sleep(0.02)

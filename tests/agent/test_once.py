@@ -363,10 +363,7 @@ async def test_a_claim_of_a_cancelled_run_is_given_back(
     run.cancel()
     await asyncio.gather(run, return_exceptions=True)
 
-    async def is_given_back() -> bool:
-        return gateway.items["ap0.0"].state is ItemState.AUTHORIZED
-
-    await eventually(is_given_back)
+    await eventually(lambda: gateway.items["ap0.0"].state is ItemState.AUTHORIZED)
     assert not fails
     assert gateway.unbegun == 1, "its authorization must not live longer by this"
     assert runner.paid == []
@@ -397,17 +394,11 @@ async def test_its_process_reports_it_until_the_gateway_has_it(runner: Runner) -
     gateway = await ran_while_away(runner, runner.memory)
     asked = gateway.calls["finish"]
 
-    async def is_asked_again() -> bool:
-        return gateway.calls["finish"] > asked + 1
-
-    await eventually(is_asked_again)
+    await eventually(lambda: gateway.calls["finish"] > asked + 1)
     assert gateway.only().state is ItemState.EXECUTING
     gateway.down.discard("finish")
 
-    async def is_recorded() -> bool:
-        return gateway.only().state is ItemState.EXECUTED
-
-    await eventually(is_recorded)
+    await eventually(lambda: gateway.only().state is ItemState.EXECUTED)
     assert runner.paid == [(10, "ada")]
 
 
@@ -435,8 +426,5 @@ async def test_a_cancelled_run_is_reported(monkeypatch: pytest.MonkeyPatch) -> N
     with pytest.raises(asyncio.CancelledError):
         await running
 
-    async def is_recorded() -> bool:
-        return gateway.only().state is ItemState.EXECUTED
-
-    await eventually(is_recorded)
+    await eventually(lambda: gateway.only().state is ItemState.EXECUTED)
     assert runner.paid == [(10, "ada")]

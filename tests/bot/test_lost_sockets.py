@@ -47,17 +47,11 @@ async def test_an_old_address_is_not_tried_for_ever(stack: Stack, how: str) -> N
             await control.disconnect()
             control.drop()
 
-        async def are_asked_for() -> bool:
-            return opened(stack) >= before + 2
-
-        await eventually(are_asked_for)
+        await eventually(lambda: opened(stack) >= before + 2)
         control.advance(TICKET_LIFE_S + 1)
         control.refuse_sockets(enabled=False)
 
-        async def are_back() -> bool:
-            return len(control.sockets.connections) == 2
-
-        await eventually(are_back)
+        await eventually(lambda: len(control.sockets.connections) == 2)
         await click_counts(stack)
 
 
@@ -74,10 +68,7 @@ async def test_a_start_without_anybody_at_the_addresses_goes_on_when_somebody_is
 
     starting = asyncio.create_task(start())
 
-    async def is_waited_for() -> bool:
-        return "bot.waits_for_slack" in caplog.text
-
-    await eventually(is_waited_for)
+    await eventually(lambda: "bot.waits_for_slack" in caplog.text)
     control.advance(TICKET_LIFE_S + 1)
     control.refuse_sockets(enabled=False)
     await starting

@@ -139,9 +139,6 @@ async def test_a_freeze_redraws_the_cards_that_are_due_soonest_and_no_flood(
         checks.append(await check(*args))
         return checks[-1]
 
-    async def has_checked() -> bool:
-        return len(checks) > count
-
     monkeypatch.setattr(publisher, "outdated_cards", recorded)
     async with stack.running():
         refunds = [
@@ -157,7 +154,7 @@ async def test_a_freeze_redraws_the_cards_that_are_due_soonest_and_no_flood(
         # The event of another call causes another check.
         count = len(checks)
         await stack.card(await stack.refund(thread="t4", order_id="o4"), FROZEN)
-        await eventually(has_checked)
+        await eventually(lambda: len(checks) > count)
         await stack.reviews.freezes.unfreeze(REFUNDS, "T0/U0BEN")
         for one in refunds:
             await stack.card(one, lambda card: not FROZEN(card))

@@ -259,10 +259,7 @@ async def test_who_lost_the_lease_asks_for_it_again(
             lease = stack.keys.lease("", "slack:default")
             await stack.store.conn.command("DEL", lease)
 
-            async def leads_again() -> bool:
-                return caplog.text.count("publisher.leading") == 2
-
-            await eventually(leads_again)
+            await eventually(lambda: caplog.text.count("publisher.leading") == 2)
             await stack.card(await stack.refund(thread="t2"))
 
 

@@ -91,11 +91,7 @@ async def waiting(
 
 async def there(path: Path) -> None:
     """Wait for a file."""
-
-    async def is_there() -> bool:
-        return await asyncio.to_thread(path.exists)
-
-    await eventually(is_there)
+    await eventually(lambda: asyncio.to_thread(path.exists))
 
 
 async def test_a_service_bears_a_hang_up_without_a_terminal(tmp_path: Path) -> None:

@@ -109,12 +109,6 @@ async def test_a_tool_ends_and_is_recorded_after_its_lease_ended(
     lease = keys.lease("shop", "t1")
     graph = sample_tools.graph(long_tool(name, is_async=is_async, ends=ends))
 
-    async def has_begun() -> bool:
-        return bool(begins())
-
-    async def has_ended() -> bool:
-        return begins() == ["begin", "end"]
-
     async def is_taken_again() -> bool:
         return bool(await store.conn.command("EXISTS", lease))
 
@@ -122,13 +116,13 @@ async def test_a_tool_ends_and_is_recorded_after_its_lease_ended(
         run = begin(tk, graph, calling_tools((name, {})))
         if name == "long":
             await decide(tk, await asked(tk))
-        await eventually(has_begun)
+        await eventually(lambda: bool(begins()))
         if name == "long":
             # The next owner finds a running call: it waits, and opens no new request.
             await store.conn.command("DEL", lease)
             await eventually(is_taken_again)
         ends.set()
-        await eventually(has_ended)
+        await eventually(lambda: begins() == ["begin", "end"])
         await store.conn.command("DEL", lease)
         final = await run
 

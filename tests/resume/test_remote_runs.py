@@ -96,10 +96,7 @@ async def test_a_thread_outlives_a_gateway_that_is_away(
         await decide(tk, item)
         seen = cut.asked
 
-        async def has_tried() -> bool:
-            return cut.asked > seen + 3
-
-        await eventually(has_tried)
+        await eventually(lambda: cut.asked > seen + 3)
         assert not run.done()
         assert sample_tools.ledger() == []
         cut.is_cut, cut.status = False, 0

@@ -47,11 +47,7 @@ class Provider:
 
     async def failed(self, times: int = 1) -> None:
         """Wait until so many calls have failed."""
-
-        async def is_so() -> bool:
-            return self.calls >= times
-
-        await eventually(is_so)
+        await eventually(lambda: self.calls >= times)
 
 
 @pytest.fixture

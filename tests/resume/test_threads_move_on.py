@@ -185,9 +185,6 @@ async def test_a_run_that_panics_is_recorded_and_retried(
 async def test_an_approved_call_waits_for_the_gateway_that_knows_its_thread(
     store: Store, stack: Stack, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def has_left_it() -> bool:
-        return "thread.not_run_here" in caplog.text
-
     async with stack.working():
         await stack.ask(REFUND)
         [item] = await stack.asked()
@@ -195,7 +192,7 @@ async def test_an_approved_call_waits_for_the_gateway_that_knows_its_thread(
     async with open_stack(store, tmp_path / "other.db") as other:
         await stack.decide(item)
         async with other.working():
-            await eventually(has_left_it)
+            await eventually(lambda: "thread.not_run_here" in caplog.text)
         assert await store.queue(stack.keys).depth() == 1
 
     async with stack.working():

@@ -90,10 +90,7 @@ async def test_a_thread_that_nobody_runs_is_taken_up(
     async with App(store, receiver).telling(targets=targets):
         await decide(cast("Any", program), held)
 
-        async def has_run() -> bool:
-            return len(sample_tools.ledger()) == 1
-
-        await eventually(has_run)
+        await eventually(lambda: len(sample_tools.ledger()) == 1)
         final = await program.wait(sample_tools.graph, **AT)
 
     assert words(final) == "refunded 78291 899"

@@ -157,10 +157,7 @@ async def test_one_of_two_that_do_not_fit_starts(store: Store) -> None:
 
     runs = [asyncio.create_task(run(gateway(f"d{number}"))) for number in range(4)]
 
-    async def only_one_is_left() -> bool:
-        return sum(one.done() for one in runs) == len(runs) - 1
-
-    await eventually(only_one_is_left)
+    await eventually(lambda: sum(one.done() for one in runs) == len(runs) - 1)
     may_end.set()
     ends = await asyncio.gather(*runs, return_exceptions=True)
     assert len(started) == 1
@@ -224,10 +221,7 @@ async def test_a_stopped_gateway_sees_that_it_does_not_fit(store: Store) -> None
         revision = (await store.processes.read(keys)).revision
         await store.processes.join(keys, "other", bot("new"), seen=revision)
 
-        async def says_so() -> bool:
-            return "KEYTURN_SECRET" in place.problem
-
-        await eventually(says_so)
+        await eventually(lambda: "KEYTURN_SECRET" in place.problem)
 
 
 async def test_an_agent_that_nobody_serves_is_named_while_its_calls_wait(

@@ -105,11 +105,7 @@ async def shows(ana: Person, ts: str, *words: str) -> None:
 
 async def ran(*effects: list[Any]) -> None:
     """Wait until exactly these effects are in the ledger."""
-
-    async def is_so() -> bool:
-        return len(sample_tools.ledger()) >= len(effects)
-
-    await eventually(is_so)
+    await eventually(lambda: len(sample_tools.ledger()) >= len(effects))
     assert [json.loads(line) for line in sample_tools.ledger()] == [*effects]
 
 

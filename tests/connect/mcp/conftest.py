@@ -208,8 +208,4 @@ def legacy(server: GateServer, **options: Any) -> Client:
 
 async def until(holds: Callable[[], object]) -> None:
     """Wait until a condition is true."""
-
-    async def it_holds() -> bool:
-        return bool(holds())
-
-    await eventually(it_holds)
+    await eventually(lambda: bool(holds()))

@@ -151,10 +151,7 @@ async def test_an_effect_that_began_is_recorded_although_its_workflow_is_cancell
     async def process_refund(amount: float) -> str:
         begun.set()
 
-        async def is_cancelled() -> bool:
-            return activity.is_cancelled()
-
-        await eventually(is_cancelled)
+        await eventually(activity.is_cancelled)
         world.paid.append(amount)
         return "paid"
 

@@ -37,10 +37,7 @@ async def test_a_gateway_that_is_away_is_one_line_and_one_when_it_is_back(
         gate = HttpGate(stack.url, stack.key(agents=["*"]))
         waking = asyncio.create_task(waker.Waker(unused, gate).run())
 
-        async def is_back() -> bool:
-            return len(caplog.records) > 1
-
-        await eventually(is_back)
+        await eventually(lambda: len(caplog.records) > 1)
         waking.cancel()
         await asyncio.gather(waking, return_exceptions=True)
         await gate.aclose()

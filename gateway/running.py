@@ -166,9 +166,6 @@ async def running(
         runners,
         retried,
         policy,
-        # One for all processes: a job is taken over by its idle time. Redis would keep
-        # a consumer of each process for ever.
-        consumer="worker",
         tenant=tenant,
         slots=slots,
         on_change=on_change,

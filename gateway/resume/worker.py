@@ -55,13 +55,12 @@ class Worker:
         runners: the runners of this process; may change while the worker works.
         retries: retries, parks or ends failed runs.
         policy: returns the policy in force now.
-        consumer: unique name of this process among the readers.
         tenant: owner of these agents.
         slots: number of threads that run at the same time.
         on_change: called after each finished job.
     """
 
-    def __init__(  # noqa: PLR0913 - the parts of a worker
+    def __init__(
         self,
         store: Store,
         gateway: AgentService,
@@ -69,7 +68,6 @@ class Worker:
         retries: Retries,
         policy: Callable[[], Policy],
         *,
-        consumer: str,
         tenant: str = "default",
         slots: int = 8,
         on_change: Callable[[ThreadChange], None] = ignore,
@@ -87,7 +85,6 @@ class Worker:
         self._slots = asyncio.Semaphore(slots)
         self._on_change = on_change
         self._running: set[asyncio.Task[None]] = set()
-        self._consumer = consumer
         self._keys = store.keys_of_tenant(tenant)
         self._queue = store.queue(self._keys)
 
@@ -117,7 +114,7 @@ class Worker:
                 if not has_retried:
                     await self._retries.retry_now(self._runners.serves)
                     has_retried = True
-                delivery = await self._queue.take(self._consumer, block_ms=BLOCK_MS)
+                delivery = await self._queue.take(block_ms=BLOCK_MS)
                 pause = FIRST_PAUSE_S
                 if delivery is not None:
                     task = asyncio.create_task(self._do(delivery))
@@ -203,7 +200,7 @@ class Worker:
         """Try a job, and record its result under the thread's lease."""
         if lease := current():
             # Otherwise another process takes the job over during a long run.
-            beat = partial(self._queue.renew, self._consumer, delivery)
+            beat = partial(self._queue.renew, delivery)
             lease.beats.append(beat)
         try:
             await self._advance(run, runner, delivery)

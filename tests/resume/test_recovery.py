@@ -87,7 +87,7 @@ async def test_older_checkpoints_get_decisions(store: Store, tmp_path: Path) -> 
 async def lose_the_jobs(stack: Stack) -> None:
     """Drop every job, as a failover of the store could."""
     queue = stack.store.queue(stack.keys)
-    while taken := await queue.take("thief", block_ms=1):
+    while taken := await queue.take(block_ms=1):
         await queue.done(taken)
 
 
@@ -123,7 +123,7 @@ async def test_a_thread_that_was_cut_off_is_queued_while_no_process_runs_it(
     async with stack.store.threads.lease(stack.keys, "shop", "t1"):
         assert await problems(stack) == []
     await looking(stack).recover(is_only_process=False)
-    taken = await queue.take("test", block_ms=1)
+    taken = await queue.take(block_ms=1)
     assert taken
     assert (taken.job.kind, taken.job.thread) == (JobKind.RESUME, "t1")
 

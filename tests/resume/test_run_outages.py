@@ -168,7 +168,7 @@ async def delivered(stack: Stack) -> Delivery:
 
     async def is_there() -> bool:
         await queue.requeue_due()
-        found = await queue.take("a worker", block_ms=1)
+        found = await queue.take(block_ms=1)
         taken.extend([found] if found else [])
         return bool(taken)
 

@@ -225,7 +225,7 @@ async def taken_by_one_that_dies(stack: Stack, text: str) -> Delivery:
     queue = stack.store.queue(stack.keys)
     await queue.prepare()
     await stack.say(text)
-    delivery = await queue.take("one-that-dies", block_ms=1000)
+    delivery = await queue.take(block_ms=1000)
     assert delivery
     with connected(AgentService(stack.store, lambda: RULES)):
         given = input_of(stack.store.sealing, delivery.job)

@@ -232,7 +232,7 @@ async def test_events_jobs_and_rejections_are_read_with_the_secret(
     logged = await audit_entries(there.conn, keys)
     queue = there.queue(keys)
     await queue.prepare()
-    found = [await queue.take("w", block_ms=1) for _ in range(10)]
+    found = [await queue.take(block_ms=1) for _ in range(10)]
 
     rejected = [one for one in logged if one.name is EventName.ITEM_REJECTED]
     assert [one.reason for one in rejected] == [words.person]

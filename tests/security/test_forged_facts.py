@@ -280,7 +280,7 @@ async def test_a_forged_job_starts_nothing(attack: Attack, how: str) -> None:
     forged = FORGED_JOBS[how](ours).model_dump_json()
     await attack.do("XADD", attack.keys.jobs, "*", "j", forged)
 
-    assert await queue.take("one", block_ms=1) is None
+    assert await queue.take(block_ms=1) is None
     assert await queue.depth() == 0
     assert await attack.found() == [("seal_wrong", "job")]
 

@@ -93,7 +93,7 @@ async def test_an_inner_decision_resumes_the_outer(harness: ServiceHarness) -> N
 
     queue = harness.store.queue(harness.keys)
     await queue.prepare()
-    delivery = await queue.take("w", block_ms=100)
+    delivery = await queue.take(block_ms=100)
     assert delivery
     assert (delivery.job.agent, delivery.job.thread) == ("boss", "t1")
 

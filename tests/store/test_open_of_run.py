@@ -158,7 +158,7 @@ async def queue(store: Store) -> JobQueue:
 async def taken(queue: JobQueue) -> list[Delivery]:
     """Take every job that is to be done now."""
     found: list[Delivery] = []
-    while (one := await queue.take("test", block_ms=1)) is not None:
+    while (one := await queue.take(block_ms=1)) is not None:
         found.append(one)
     return found
 
@@ -205,16 +205,16 @@ async def test_a_worker_with_much_to_do_still_takes_over_abandoned_jobs(
     monkeypatch.setattr(jobs, "monotonic", lambda: clock)
     for place in range(4):
         await queue.put(RESUME.with_(id=f"id{place}"))
-    first = await queue.take("dead", block_ms=1)
+    first = await queue.take(block_ms=1)
     assert first is not None
     keys = store.keys_of_tenant("default")
     await store.conn.command(
         "XCLAIM", keys.jobs, "workers", "dead", 0, first.id, "IDLE", 61_000
     )
 
-    second = await queue.take("test", block_ms=1)
+    second = await queue.take(block_ms=1)
     clock += 60 / 60
-    third = await queue.take("test", block_ms=1)
+    third = await queue.take(block_ms=1)
 
     found = [one.job.id for one in (second, third) if one]
     assert found == ["id1", "id0"]
@@ -228,7 +228,7 @@ async def test_a_renewed_job_is_not_taken_over(store: Store, queue: JobQueue) ->
         "XCLAIM", keys.jobs, "workers", "test", 0, delivery.id, "IDLE", 61_000
     )
 
-    await queue.renew("test", delivery)
+    await queue.renew(delivery)
 
     another = JobQueue(store.conn, keys, store.sealing, lease_ms=60_000)
     assert await another.take("another", block_ms=1) is None

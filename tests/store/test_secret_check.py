@@ -157,7 +157,7 @@ async def test_an_agents_start_is_kept(store: Store, newer: Store, keys: Keys) -
     await newer.queue(keys).put(sealed_job(newer.sealing, START))
 
     with pytest.raises(StoreUnavailable, match=UNKNOWN):
-        await queue.take("forgotten", block_ms=1)
+        await queue.take(block_ms=1)
 
     assert told(store) == {SecurityKind.SECRET_UNKNOWN}
     assert await queue.depth() == 1

@@ -32,6 +32,11 @@ REQUEUE = Script("requeue")
 logger = logging.getLogger(__name__)
 
 GROUP = "workers"
+_CONSUMER = "worker"
+"""One for all processes: a job is taken over by its idle time. Redis would keep a
+consumer of each process for ever.
+"""
+
 _LOOKS = 60
 """Checks for abandoned jobs per lease lifetime, at most."""
 
@@ -125,14 +130,14 @@ class JobQueue:
             ["XADD", self._keys.jobs, "*", "j", job.model_dump_json()]
         )
 
-    async def take(self, consumer: str, *, block_ms: int) -> Delivery | None:
+    async def take(self, *, block_ms: int) -> Delivery | None:
         """Take one job: an abandoned one first, else a new one within ``block_ms``.
 
         One at a time: a second job would age while the first one runs. Invalid entries
         are reported and dropped, so that they do not block other jobs.
         """
         while True:
-            entry = await self._next(consumer, block_ms)
+            entry = await self._next(block_ms)
             if entry is None:
                 return None
             job: Job | None = None
@@ -151,17 +156,17 @@ class JobQueue:
             )
             await self._drop(entry.id)
 
-    async def _next(self, consumer: str, block_ms: int) -> Entry | None:
-        found = await self._abandoned(consumer)
+    async def _next(self, block_ms: int) -> Entry | None:
+        found = await self._abandoned()
         if not found:
             reply = await self._conn.command(
-                "XREADGROUP", "GROUP", GROUP, consumer, "COUNT", 1,
+                "XREADGROUP", "GROUP", GROUP, _CONSUMER, "COUNT", 1,
                 "BLOCK", block_ms, "STREAMS", self._keys.jobs, ">",
             )  # fmt: skip
             found = first_stream(reply)
         return found[0] if found else None
 
-    async def _abandoned(self, consumer: str) -> list[Entry]:
+    async def _abandoned(self) -> list[Entry]:
         """Claim an abandoned job, but check only from time to time."""
         now_s = monotonic()
         if now_s < self._next_look_s:
@@ -170,7 +175,7 @@ class JobQueue:
         # abandoned when its worker sent no heartbeat for one lease lifetime.
         found = claimed(
             await self._conn.command(
-                "XAUTOCLAIM", self._keys.jobs, GROUP, consumer, self._lease_ms,
+                "XAUTOCLAIM", self._keys.jobs, GROUP, _CONSUMER, self._lease_ms,
                 "0", "COUNT", 1,
             )
         )  # fmt: skip
@@ -217,11 +222,11 @@ class JobQueue:
         streams = number(await self._conn.command("XLEN", self._keys.jobs))
         return streams + number(await self._conn.command("ZCARD", self._keys.retry))
 
-    async def renew(self, consumer: str, delivery: Delivery) -> None:
+    async def renew(self, delivery: Delivery) -> None:
         """Prevent others from taking over a delivery for another lease lifetime."""
         with suppress(StoreUnavailable):
             # No JUSTID: redis-py cannot parse that reply. The consumer claims its own
             # entry, which resets the idle time.
             await self._conn.command(
-                "XCLAIM", self._keys.jobs, GROUP, consumer, 0, delivery.id
+                "XCLAIM", self._keys.jobs, GROUP, _CONSUMER, 0, delivery.id
             )

@@ -17,7 +17,7 @@ from tests.bot.bot_stack import TEAM, Stack
 async def next_job(stack: Stack) -> Job:
     queue = stack.store.queue(stack.keys)
     await queue.prepare()
-    delivery = await queue.take("test", block_ms=2000)
+    delivery = await queue.take(block_ms=2000)
     assert delivery is not None
     # The input is sealed in the store.
     return delivery.job.with_(input=input_of(stack.store.sealing, delivery.job))

@@ -69,10 +69,10 @@ async def test_reading_jobs_goes_on_after_anything(
     ]
     take = JobQueue.take
 
-    async def troubled(self: JobQueue, consumer: str, *, block_ms: int) -> object:
+    async def troubled(self: JobQueue, *, block_ms: int) -> object:
         if troubles:
             raise troubles.pop(0)
-        return await take(self, consumer, block_ms=block_ms)
+        return await take(self, block_ms=block_ms)
 
     monkeypatch.setattr(JobQueue, "take", troubled)
     async with stack.working():

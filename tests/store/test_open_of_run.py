@@ -231,4 +231,4 @@ async def test_a_renewed_job_is_not_taken_over(store: Store, queue: JobQueue) ->
     await queue.renew(delivery)
 
     another = JobQueue(store.conn, keys, store.sealing, lease_ms=60_000)
-    assert await another.take("another", block_ms=1) is None
+    assert await another.take(block_ms=1) is None

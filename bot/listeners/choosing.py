@@ -377,9 +377,9 @@ async def decide_batch(
     """
     decided = [index for index, decision in partition.items() if decision]
     items = [target.approval.items[index] for index in decided]
+    click = await click_on(ctx, target, interaction)
     reviewer, voters = await ctx.deciders_of(*interaction.who, *items)
     reviewer = reviewer.with_(gesture=interaction.gesture)
-    click = await click_on(ctx, target, interaction)
     if is_list:
         click = click.with_(approval="")
     outcome = await ctx.service.decide_card(

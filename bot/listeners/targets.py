@@ -287,9 +287,11 @@ async def decide(
     """
     if target.is_seeded:
         await refuse_seeded(ctx, target.loaded, interaction, target.purpose)
+    # Before Slack is asked: the card may be drawn again meanwhile.
+    click = await click_on(ctx, target, interaction)
     reviewer, voters = await ctx.deciders_of(*interaction.who, target.item)
     outcome = await ctx.service.decide(
-        await click_on(ctx, target, interaction),
+        click,
         decision,
         reviewer.with_(gesture=interaction.gesture),
         voters=voters,

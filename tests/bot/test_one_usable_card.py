@@ -9,9 +9,11 @@ import pytest
 
 from keyturn.bot.delivery.card_publisher import CardPublisher
 from keyturn.bot.ids import Action
+from keyturn.bot.listener_context import ListenerContext
 from keyturn.bot.web import Slack
-from keyturn.gateway.approvals.decisions import Approve
+from keyturn.gateway.approvals.decisions import Approve, Click
 from keyturn.gateway.protocol.records import ItemState
+from keyturn.gateway.service.decide.reviews import ReviewService
 from keyturn.gateway.store.reviewers.cards import CardPlace
 from tests.bot.bot_stack import CHANNEL, Stack, has_button, says
 from tests.bot.test_publisher import POST, nothing_is_left
@@ -126,3 +128,29 @@ async def test_a_moved_cards_click_counts_once_slack_confirms(live: Stack) -> No
 
     await ana.click(*place)
     assert (await live.approval(verdict)).items[0].state is ItemState.AUTHORIZED
+
+
+async def test_a_decision_names_the_card_from_before_slack_was_asked(
+    live: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    verdict = await live.refund()
+    card = await live.card(verdict, lambda m: has_button(m, Action.APPROVE))
+    seen, clicks = await live.drawn(verdict), list[Click]()
+    approval_id = (await live.approval(verdict)).id
+    asked, decided = ListenerContext.deciders_of, ReviewService.decide
+
+    async def drawn_again(self: ListenerContext, *who: Any) -> Any:
+        await live.store.cards.shown(
+            live.keys, approval_id, rev=seen.rev + 1, display_digest="later"
+        )
+        return await asked(self, *who)
+
+    async def noted(self: ReviewService, click: Click, *given: Any, **more: Any) -> Any:
+        clicks.append(click)
+        return await decided(self, click, *given, **more)
+
+    monkeypatch.setattr(ListenerContext, "deciders_of", drawn_again)
+    monkeypatch.setattr(ReviewService, "decide", noted)
+    await live.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.APPROVE)
+
+    assert [one.display_digest for one in clicks] == [seen.display_digest]

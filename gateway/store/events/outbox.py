@@ -109,7 +109,7 @@ class Outbox:
     ) -> list[Event]:
         """Take new events; wait up to ``block_ms`` for the first one.
 
-        Each process has a separate consumer, which takes one page at a time.
+        Only one process at a time takes the events of a reader, one page at a time.
         """
         resent = self._conn.resent
         reply = await self._conn.command(

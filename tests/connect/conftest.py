@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
 
 import pytest
 
 from keyturn.connect.gate import Gate, HttpGate
 from keyturn.connect.local_gate import LocalGate
 from keyturn.gateway.store.store import Store
+from keyturn.testing.adapters import Desk
 from tests.api.api_stack import serving
 from tests.service.harness import ServiceHarness
 
@@ -41,3 +43,29 @@ async def gate(
     local = LocalGate(people.store, lambda: people.policy)
     yield local
     await local.aclose()
+
+
+@pytest.fixture
+async def desk(store: Store) -> AsyncGenerator[Desk]:
+    async with Desk.on(store) as opened:
+        yield opened
+
+
+class Attempts:
+    """A first attempt, and how to make more."""
+
+    def __init__(
+        self, first: asyncio.Task[list[str]], more: Callable[[], Awaitable[list[str]]]
+    ) -> None:
+        self._first, self._more = first, more
+
+    async def outputs(self) -> list[str]:
+        return await self._first
+
+    async def replay(self) -> list[str]:
+        return await self._more()
+
+    async def stop(self) -> None:
+        self._first.cancel()
+        with suppress(asyncio.CancelledError):
+            await self._first

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, cast
 
 import pytest
@@ -41,6 +40,7 @@ from keyturn.testing.adapters import (
     Run,
     name_of,
 )
+from tests.connect.conftest import Attempts
 
 
 @pytest.fixture(autouse=True)
@@ -122,26 +122,6 @@ class Durable:
         return Attempts(asyncio.create_task(go_on()), go_on)
 
 
-class Attempts:
-    """A first attempt, and how to make more."""
-
-    def __init__(
-        self, first: asyncio.Task[list[str]], more: Callable[[], Awaitable[list[str]]]
-    ) -> None:
-        self._first, self._more = first, more
-
-    async def outputs(self) -> list[str]:
-        return await self._first
-
-    async def replay(self) -> list[str]:
-        return await self._more()
-
-    async def stop(self) -> None:
-        self._first.cancel()
-        with suppress(asyncio.CancelledError):
-            await self._first
-
-
 @pytest.mark.parametrize("start", [run_here, run_streamed])
 @pytest.mark.parametrize("driver", [InProcess, Durable])
 @pytest.mark.parametrize("behaviour", EXECUTED, ids=name_of)
@@ -153,12 +133,6 @@ async def test_it_keeps_what_connectors_promise(
 ) -> None:
     async with Desk.on(store) as desk:
         await behaviour(desk, driver(desk, start))
-
-
-@pytest.fixture
-async def desk(store: Store) -> AsyncGenerator[Desk]:
-    async with Desk.on(store) as opened:
-        yield opened
 
 
 async def test_an_approval_by_the_program_runs_nothing(desk: Desk) -> None:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from datetime import date
 from pathlib import Path
 from typing import Annotated, Any
@@ -51,6 +50,7 @@ from keyturn.testing.adapters import (
     Run,
     name_of,
 )
+from tests.connect.conftest import Attempts
 
 TODAY = date(2026, 11, 30)
 CONVERSATION = "order-61003"
@@ -168,26 +168,6 @@ async def continued(desk: Desk, saved: bytes, requests: bytes) -> AgentRunResult
             return result
 
 
-class Attempts:
-    """A first attempt, and how to make more."""
-
-    def __init__(
-        self, first: asyncio.Task[list[str]], more: Callable[[], Awaitable[list[str]]]
-    ) -> None:
-        self._first, self._more = first, more
-
-    async def outputs(self) -> list[str]:
-        return await self._first
-
-    async def replay(self) -> list[str]:
-        return await self._more()
-
-    async def stop(self) -> None:
-        self._first.cancel()
-        with suppress(asyncio.CancelledError):
-            await self._first
-
-
 @pytest.mark.parametrize("driver", [InProcess, Durable])
 @pytest.mark.parametrize("behaviour", EXECUTED, ids=name_of)
 async def test_it_keeps_what_connectors_promise(
@@ -200,12 +180,6 @@ async def test_it_keeps_what_connectors_promise(
 async def test_a_stranger_runs_a_behaviour_in_a_folder(tmp_path: Path) -> None:
     async with Desk.in_folder(tmp_path) as desk:
         await EXECUTED[0](desk, InProcess(desk))
-
-
-@pytest.fixture
-async def desk(store: Store) -> AsyncGenerator[Desk]:
-    async with Desk.on(store) as opened:
-        yield opened
 
 
 async def test_the_calls_of_one_response_share_a_card(desk: Desk) -> None:

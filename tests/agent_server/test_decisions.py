@@ -130,7 +130,7 @@ def inbox(**allowed: bool) -> dict[str, Any]:
     return {"ask": {"action_request": request, "config": config, "description": "Pay."}}
 
 
-DECIDED = [
+DECIDED: list[tuple[Approve | Edit | Reject, list[float], str]] = [
     (Approve(), [7.0], "accept"),
     (Edit(args={"order": "A1", "amount": 5.0}), [5.0], "edit"),
     (Reject(reason="no"), [], "ignore"),

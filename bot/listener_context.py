@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
 from typing import LiteralString
 
@@ -30,6 +30,7 @@ from keyturn.gateway.protocol.records import Tier
 from keyturn.gateway.service.decide.deciding import Voters
 from keyturn.gateway.service.decide.reviews import ReviewService
 from keyturn.gateway.store.keys import Keys
+from keyturn.gateway.store.reviewers.delegations import Delegation
 
 logger = logging.getLogger(__name__)
 
@@ -105,6 +106,7 @@ class ListenerContext:
         user_team: str,
         *items: Item,
         decides: bool = False,
+        delegations: Sequence[Delegation] | None = None,
     ) -> Reviewer:
         """Return a person's identity and roles for these items, and for whom they act.
 
@@ -117,7 +119,9 @@ class ListenerContext:
         # several people must agree, a person who left the group within that minute
         # would complete the number.
         fresh = decides and any(_takes_several(item) for item in items)
-        return await self.resolve(user, user_team, groups=groups, fresh=fresh)
+        return await self.resolve(
+            user, user_team, groups=groups, fresh=fresh, delegations=delegations
+        )
 
     async def resolve(
         self,
@@ -127,15 +131,17 @@ class ListenerContext:
         groups: frozenset[str],
         fresh: bool = False,
         is_glance: bool = False,
+        delegations: Sequence[Delegation] | None = None,
     ) -> Reviewer:
         """Return a person, and for whom they act, with their roles by these groups.
 
         With ``fresh`` Slack is asked again. With ``is_glance`` an answer of the last
-        minute always suffices, as for a page that is soon refreshed.
+        minute always suffices, as for a page that is soon refreshed. ``delegations``
+        are all of the tenant, if they were read.
         """
         # The people who delegated to this person are looked up in the same round: Slack
         # waits three seconds, and each lookup may take half of them.
-        given = await self.service.delegations.given_to(user)
+        given = await self.service.delegations.given_to(user, delegations)
         people = [(user, user_team), *((one.user, self.team) for one in given)]
         reviewer, *others = await asyncio.gather(
             *(
@@ -152,7 +158,11 @@ class ListenerContext:
         return reviewer.with_(stands_in_for=tuple(others))
 
     async def deciders_of(
-        self, user: str, user_team: str, *items: Item
+        self,
+        user: str,
+        user_team: str,
+        *items: Item,
+        delegations: Sequence[Delegation] | None = None,
     ) -> tuple[Reviewer, Voters]:
         """Return the reviewer, and how to resolve the people who voted before.
 
@@ -167,7 +177,10 @@ class ListenerContext:
             *((one, self.team) for one in sorted(voted - {user})),
         ]
         reviewer, *found = await asyncio.gather(
-            *(self.reviewer_of(*who, *items, decides=True) for who in people)
+            *(
+                self.reviewer_of(*who, *items, decides=True, delegations=delegations)
+                for who in people
+            )
         )
         # Each new vote checks the earlier ones again: a vote does not count if its
         # author has left the role since (`keyturn.gateway.approvals.deciding`).

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from keyturn.bot.blocks import Message
 from keyturn.bot.cards.channel_messages import FREEZE_EVENTS, scope_of
-from keyturn.bot.limits import Call
+from keyturn.bot.limits import UPDATE, Call
 from keyturn.gateway.approvals.events import Event, EventName
 from keyturn.gateway.approvals.record import Approval
 
@@ -45,7 +45,7 @@ class OutboxQueue:
         Of equal entries the oldest is first. Entries that wait for a ``closed`` call
         are left out.
         """
-        found = (one for one in self if one.delayed_by not in closed)
+        found = (one for one in self if one.next_call not in closed)
         return sorted(
             (one for one in found if not one.is_busy), key=lambda one: one.rank
         )
@@ -72,6 +72,10 @@ class OutboxQueue:
         # known place shows that it is no new card.
         if event.name is EventName.APPROVAL_OPENED and entry.place is None:
             entry.is_new = True
+        # Nearly always right. Without it, each card would be prepared only to
+        # find that Slack's rate limit is reached.
+        if entry.approval and not entry.is_new and event.name not in PROGRESS:
+            entry.likely_call = Call(UPDATE)
         entry.events.append(event)
 
     def redraw(self, approval: str) -> None:
@@ -271,6 +275,7 @@ class QueueEntry:
         may_wait: its calls only run, and a posted card is drawn at their end.
         not_before: earliest time of the next attempt.
         delayed_by: the call that waits for its rate limit; None for none.
+        likely_call: the call that its next task probably makes; None if unknown.
         card_at: earliest time of the next attempt to post or update the card; its
             messages need not wait for that.
         refusals: of the card by Slack, in a row.
@@ -308,6 +313,7 @@ class QueueEntry:
     may_wait: bool = False
     not_before: float = 0.0
     delayed_by: Call | None = None
+    likely_call: Call | None = None
     card_at: float = 0.0
     refusals: int = 0
     refused: tuple[str, str] | None = None
@@ -325,6 +331,11 @@ class QueueEntry:
     def is_card_due(self) -> bool:
         """Return whether the card may be older than the record."""
         return bool(self.approval) and self.wanted != self.shown
+
+    @property
+    def next_call(self) -> Call | None:
+        """Return the call whose rate limit has to have room for the next task."""
+        return self.delayed_by or self.likely_call
 
     @property
     def lost_in(self) -> str:

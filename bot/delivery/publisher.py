@@ -133,10 +133,13 @@ class Scheduler:
         self.looked_at = now
         begun = {one.delayed_by for one in self.queue if one.is_busy}
         closed = set[Call]()
-        for needed in {call for one in self.queue if (call := one.delayed_by)}:
+        for needed in {call for one in self.queue if (call := one.next_call)}:
             if (wait_s := self.limits.wait_s(*needed)) > 0:
                 closed.add(needed)
                 soonest = min(soonest, wait_s)
+        for one in self.queue:
+            if one.likely_call in closed:
+                one.delayed_by = one.likely_call
         for entry in self.queue.waiting(closed):
             if (due_at := entry.due_at) > now:
                 soonest = min(soonest, due_at - now)
@@ -166,7 +169,7 @@ class Scheduler:
                 task.cancel()
 
     def _start(self, entry: QueueEntry) -> None:
-        entry.is_busy = True
+        entry.is_busy, entry.likely_call = True, None
         task = asyncio.create_task(self._work_on(entry))
         self.running.add(task)
         # A callback and not a `finally` in the task: the body of a task that is

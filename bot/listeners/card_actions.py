@@ -324,7 +324,8 @@ async def _proven(ctx: ListenerContext, clicked: Clicked) -> str:
         logger.warning("click.refused why=bad_seal")
         raise UserFacingError(_NOT_OURS)
     keys = ctx.service.store.keys_of_run(outage.partition(".")[0])
-    if keys is None or not await is_usable_copy(ctx, clicked, keys, outage):
+    place = await ctx.service.store.cards.place(keys, outage) if keys else None
+    if keys is None or not await is_usable_copy(ctx, clicked, keys, outage, place):
         logger.warning("click.refused why=other_copy outage=%s", outage)
         raise UserFacingError(_NOT_OURS)
     return outage

@@ -378,7 +378,9 @@ async def decide_batch(
     decided = [index for index, decision in partition.items() if decision]
     items = [target.approval.items[index] for index in decided]
     click = await click_on(ctx, target, interaction)
-    reviewer, voters = await ctx.deciders_of(*interaction.who, *items)
+    reviewer, voters = await ctx.deciders_of(
+        *interaction.who, *items, delegations=target.delegations
+    )
     reviewer = reviewer.with_(gesture=interaction.gesture)
     if is_list:
         click = click.with_(approval="")

@@ -55,7 +55,8 @@ from keyturn.gateway.protocol.records import ItemState, Verb
 from keyturn.gateway.service.submit.quality_checks import refusal
 from keyturn.gateway.store.keys import Keys
 from keyturn.gateway.store.records.atomic_write import Loaded
-from keyturn.gateway.store.reviewers.cards import ViewBinding
+from keyturn.gateway.store.reviewers.cards import CardPlace, ViewBinding
+from keyturn.gateway.store.reviewers.delegations import Delegation
 
 logger = logging.getLogger(__name__)
 
@@ -94,7 +95,8 @@ class Target:
 
     ``index`` is None for the batch as a whole; ``purpose`` is the valid use of the
     seal. ``staged`` is the data bound to the submitted modal. ``is_seeded``: it is a
-    seeded defect, which can be read but not decided.
+    seeded defect, which can be read but not decided. ``place`` and ``delegations`` were
+    read together with the approval; None for delegations that were not read.
     """
 
     loaded: Loaded
@@ -103,6 +105,8 @@ class Target:
     keys: Keys
     staged: str = ""
     is_seeded: bool = False
+    place: CardPlace | None = None
+    delegations: tuple[Delegation, ...] | None = None
 
     @property
     def approval(self) -> Approval:
@@ -169,7 +173,8 @@ async def verify_place(ctx: ListenerContext, clicked: Clicked, target: Target) -
     if not (clicked.channel and clicked.message_ts):
         logger.warning("click.refused why=no_place approval=%s", approval.id)
         raise UserFacingError(_NOT_OURS)
-    if not await is_usable_copy(ctx, clicked, target.keys, approval.id):
+    place = target.place
+    if not await is_usable_copy(ctx, clicked, target.keys, approval.id, place):
         logger.warning("click.refused why=other_copy approval=%s", approval.id)
         raise UserFacingError(_OTHER_COPY)
 
@@ -224,8 +229,8 @@ async def verify_seal(ctx: ListenerContext, sealed: Sealed, *purposes: str) -> T
     Raises:
         UserFacingError: the value is forged, or the record has changed.
     """
-    found = await ctx.service.read(sealed.approval)
-    loaded = found or await seeded(ctx, sealed.approval)
+    found = await ctx.service.read_clicked(sealed.approval)
+    loaded = found.loaded if found else await seeded(ctx, sealed.approval)
     keys = ctx.service.store.keys_of_approval(sealed.approval)
     if loaded is None or keys is None:
         raise UserFacingError(outcome_text(Unknown()))
@@ -252,7 +257,10 @@ async def verify_seal(ctx: ListenerContext, sealed: Sealed, *purposes: str) -> T
     if not proven:
         logger.warning("click.refused why=bad_seal approval=%s", approval.id)
         raise UserFacingError(_NOT_OURS)
-    return Target(loaded, sealed.index, proven[0], keys, is_seeded=found is None)
+    target = Target(loaded, sealed.index, proven[0], keys, is_seeded=found is None)
+    if found is None:
+        return target
+    return replace(target, place=found.place, delegations=found.delegations)
 
 
 async def of_member(ctx: ListenerContext, target: Target) -> Target:
@@ -289,7 +297,9 @@ async def decide(
         await refuse_seeded(ctx, target.loaded, interaction, target.purpose)
     # Before Slack is asked: the card may be drawn again meanwhile.
     click = await click_on(ctx, target, interaction)
-    reviewer, voters = await ctx.deciders_of(*interaction.who, target.item)
+    reviewer, voters = await ctx.deciders_of(
+        *interaction.who, target.item, delegations=target.delegations
+    )
     outcome = await ctx.service.decide(
         click,
         decision,
@@ -305,7 +315,9 @@ async def click_on(
     ctx: ListenerContext, target: Target, interaction: Clicked | Submitted
 ) -> Click:
     """Return the gateway's record of a click or a submitted form."""
-    place = await ctx.service.store.cards.place(target.keys, target.approval.id)
+    place = target.place or await ctx.service.store.cards.place(
+        target.keys, target.approval.id
+    )
     return Click(
         approval=target.approval.id,
         index=target.index or 0,
@@ -332,7 +344,7 @@ async def require_permission(
         seen, now_ms = approval.version, target.now_ms
         state = explain_state(approval, item.index, seen_version=seen, now_ms=now_ms)
         raise UserFacingError(outcome_text(state))
-    reviewer = await ctx.reviewer_of(*who, item)
+    reviewer = await ctx.reviewer_of(*who, item, delegations=target.delegations)
     policy_now = await ctx.service.preview(approval, item.index, item.args)
     # Both: the current policy may require other people than the call's record, and the
     # gateway demands the stricter of the two.

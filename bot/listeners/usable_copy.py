@@ -74,9 +74,15 @@ _NOT_LOOKED_FOR: LiteralString = (
 
 
 async def is_usable_copy(
-    ctx: ListenerContext, clicked: Clicked, keys: Keys, shown: str
+    ctx: ListenerContext,
+    clicked: Clicked,
+    keys: Keys,
+    shown: str,
+    place: CardPlace | None,
 ) -> bool:
     """Return whether a click was on a usable message about a record or an outage.
+
+    ``place`` is its registered message, as it was read for this click.
 
     Raises:
         UserFacingError: this is unknown, because the channel may have a new id.
@@ -87,7 +93,6 @@ async def is_usable_copy(
     # An unregistered copy (the answer to its post was lost) becomes the usable one if
     # there is none; `posted` never replaces a registered one.
     store, kept = ctx.service.store, ctx.config.messages_kept
-    place = await store.cards.place(keys, shown)
     copies = place.copies if place else await store.copies.of_card(keys, shown)
     copy = copies.get(clicked.user)
     if copy is not None and copy.channel == clicked.channel:

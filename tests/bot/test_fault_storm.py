@@ -125,7 +125,10 @@ async def usable(stack: Stack, verdict: Verdict) -> Counter[str]:
                 if not (message["blocks"] and is_card_of(message, approval.id)):
                     continue
                 action = block_action(user, channel, str(message["ts"]))
-                is_usable = await is_usable_copy(ctx, action, stack.keys, approval.id)
+                place = await stack.store.cards.place(stack.keys, approval.id)
+                is_usable = await is_usable_copy(
+                    ctx, action, stack.keys, approval.id, place
+                )
                 if is_usable:
                     found[f"{user} {channel}"] += 1
                 if is_usable or channel == direct:

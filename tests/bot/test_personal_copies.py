@@ -228,7 +228,8 @@ async def test_a_clicked_copy_never_becomes_the_card(direct: Stack) -> None:
 
     async def is_usable(user: str, ts: str) -> bool:
         action = block_action(user, DM["U0BEN"], ts)
-        return await is_usable_copy(ctx, action, keys, approval)  # type: ignore[arg-type]
+        place = await cards.place(keys, approval)
+        return await is_usable_copy(ctx, action, keys, approval, place)  # type: ignore[arg-type]
 
     # Slack shows a direct message to its person alone; the record names the person.
     at = str(bens["ts"])

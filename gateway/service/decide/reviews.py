@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Literal, cast
 
@@ -56,13 +57,31 @@ from keyturn.gateway.service.submit.quality_checks import (
 )
 from keyturn.gateway.service.submit.standing import StandingService
 from keyturn.gateway.store import keys as store_keys
+from keyturn.gateway.store.keys import tenant_of_approval
 from keyturn.gateway.store.records.atomic_write import Loaded
+from keyturn.gateway.store.reviewers.cards import CardPlace
+from keyturn.gateway.store.reviewers.delegations import Delegation
 from keyturn.gateway.store.runs.jobs import Job, JobKind
 from keyturn.gateway.store.runs.threads import ThreadFacts
 from keyturn.gateway.store.store import Store
 
 MAX_REEVALUATED = 50
 """Most waiting approvals to evaluate again after a window may have changed."""
+
+
+@dataclass(frozen=True)
+class ClickedApproval:
+    """An approval, its card, and all delegations, in one snapshot.
+
+    Attributes:
+        loaded: the approval.
+        place: its card; None before it was posted.
+        delegations: those in force.
+    """
+
+    loaded: Loaded
+    place: CardPlace | None = None
+    delegations: tuple[Delegation, ...] = ()
 
 
 class ReviewService(DecisionService):
@@ -93,6 +112,26 @@ class ReviewService(DecisionService):
         """
         loaded = await self._load(approval_id)
         return loaded or await self.read_collected(approval_id)
+
+    async def read_clicked(self, approval_id: str) -> ClickedApproval | None:
+        """Return the result of `read`, with the other data that a click needs."""
+        keys, store = self._keys, self._store
+        if tenant_of_approval(approval_id) != self._tenant:
+            return None
+        loaded, (card, rows) = await store.approvals.load_with(
+            keys,
+            approval_id,
+            store.cards.reading(keys, approval_id),
+            store.delegations.reading(keys),
+        )
+        loaded = loaded or await self.read_collected(approval_id)
+        if loaded is None:
+            return None
+        return ClickedApproval(
+            loaded,
+            await store.cards.place_in(keys, card),
+            await store.delegations.in_force(keys, rows, loaded.now_ms),
+        )
 
     async def decide(
         self,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from datetime import timedelta
 
 from keyturn.gateway.approvals.decisions import Gesture, Reviewer
@@ -303,9 +303,11 @@ class DelegationService(TenantService):
         delegations = self._store.delegations
         return await delegations.change(self._keys, owner.user, event) is not None
 
-    async def given_to(self, user: str) -> tuple[Delegation, ...]:
-        """Return the delegations in force to a user."""
-        found = await self._store.delegations.all(self._keys)
+    async def given_to(
+        self, user: str, read: Sequence[Delegation] | None = None
+    ) -> tuple[Delegation, ...]:
+        """Return the delegations in force to a user; ``read`` are all, if known."""
+        found = await self._store.delegations.all(self._keys) if read is None else read
         # One step only: a delegate cannot delegate the queue further.
         return tuple(one for one in found if one.to == user)
 

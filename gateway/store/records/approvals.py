@@ -58,6 +58,7 @@ from keyturn.gateway.protocol.records import RunRef
 from keyturn.gateway.protocol.wire import TurnRef
 from keyturn.gateway.protocol.work import aside
 from keyturn.gateway.store.connection.connection import (
+    Command,
     Reply,
     fields,
     milliseconds,
@@ -151,10 +152,22 @@ class ApprovalStore(RunLists):
         tenant = tenant_of_approval(approval_id)
         if tenant is None:
             return None
-        keys = keys_of_tenant(tenant)
+        loaded, _ = await self.load_with(keys_of_tenant(tenant), approval_id)
+        return loaded
+
+    async def load_with(
+        self, keys: Keys, approval_id: str, *more: Command
+    ) -> tuple[Loaded | None, list[Reply]]:
+        """Return the result of `load`, and replies to commands in the same snapshot.
+
+        Args:
+            keys: keys of the approval's tenant.
+            approval_id: id of the approval.
+            more: commands that read other data of the tenant.
+        """
         async with self._noticed(keys):
-            found = await self._load_many(keys, [approval_id])
-        return found.get(approval_id)
+            found, replies = await self._load_many(keys, [approval_id], more)
+        return found.get(approval_id), replies
 
     async def concerned(
         self, keys: Keys, approval_ids: Sequence[str]
@@ -236,7 +249,7 @@ class ApprovalStore(RunLists):
                 await pause_before(attempt)
                 # For one attempt: with the same records, a conflict would repeat.
                 is_known = attempt == 0 and bool(known) and known.keys() >= {*here}
-                loaded = known if is_known else await self._load_many(keys, here)
+                loaded = known if is_known else (await self._load_many(keys, here))[0]
                 # After a broken connection, a resent write conflicts with itself.
                 is_kept = lost is not None and _is_stored(lost, loaded)
                 found = cast("Found", lost) if is_kept else await compute(loaded)
@@ -285,9 +298,12 @@ class ApprovalStore(RunLists):
         return bool(written)
 
     async def _load_many(
-        self, keys: Keys, approval_ids: Sequence[str]
-    ) -> dict[str, Loaded]:
-        """Return the existing approvals of a list, by id, in one consistent snapshot.
+        self, keys: Keys, approval_ids: Sequence[str], more: Sequence[Command] = ()
+    ) -> tuple[dict[str, Loaded], list[Reply]]:
+        """Read the existing approvals of a list in one consistent snapshot.
+
+        Returns the approvals by id, and the replies to ``more``, which are commands
+        that read other data of the tenant in the same snapshot.
 
         Raises:
             ForgedRecord: when a record's seal is invalid, or when a newer or competing
@@ -307,6 +323,7 @@ class ApprovalStore(RunLists):
                     ["GET", keys.document(one)],
                 )
             ),
+            *more,
         )
         now_ms, found = milliseconds(time), dict[str, Loaded]()
         for n, one in enumerate(approval_ids):
@@ -322,7 +339,7 @@ class ApprovalStore(RunLists):
             if not self._conn.confirmed_by:
                 self._known.remember(approval, stored)
             found[one] = Loaded(approval, now_ms, stored=stored)
-        return found
+        return found, replies[2 * len(approval_ids) :]
 
     @asynccontextmanager
     async def _noticed(self, keys: Keys) -> AsyncGenerator[None]:

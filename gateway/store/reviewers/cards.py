@@ -20,6 +20,8 @@ from pydantic import Field
 from keyturn.gateway.approvals.record import short_id
 from keyturn.gateway.protocol.records import Record
 from keyturn.gateway.store.connection.connection import (
+    Command,
+    Reply,
     fields,
     number,
     text,
@@ -399,7 +401,16 @@ class CardStore(AttachedStore):
 
         An approval on a collected card has that card's place.
         """
-        found = fields(await self._conn.command("HGETALL", keys.card(approval)))
+        found = await self._conn.command(*self.reading(keys, approval))
+        return await self.place_in(keys, found)
+
+    def reading(self, keys: Keys, approval: str) -> Command:
+        """Return the command whose reply `place_in` takes."""
+        return "HGETALL", keys.card(approval)
+
+    async def place_in(self, keys: Keys, card: Reply) -> CardPlace | None:
+        """Return the result of `place` for the stored hash of a card."""
+        found = fields(card)
         collected = "" if "at" in found else text(found.get(IN))
         if collected:
             found = fields(await self._conn.command("HGETALL", keys.card(collected)))

@@ -8,6 +8,10 @@ from keyturn.gateway.approvals.events import Event
 from keyturn.gateway.protocol.records import Record
 from keyturn.gateway.store.connection.connection import (
     Argument,
+    Command,
+    Reply,
+    fields,
+    milliseconds,
 )
 from keyturn.gateway.store.keys import Keys
 from keyturn.gateway.store.sealing.conditional_write import write_if
@@ -32,13 +36,23 @@ class DelegationStore(Repository):
     """Delegations of all tenants; each person has at most one delegate."""
 
     async def all(self, keys: Keys) -> tuple[Delegation, ...]:
-        """Return the delegations in force by the store's clock.
+        """Return the delegations in force by the store's clock."""
+        rows, time = await self._conn.transaction(self.reading(keys), ["TIME"])
+        return await self.in_force(keys, rows, milliseconds(time))
+
+    def reading(self, keys: Keys) -> Command:
+        """Return the command whose reply `in_force` takes."""
+        return "HGETALL", keys.delegations
+
+    async def in_force(
+        self, keys: Keys, stored: Reply, now_ms: int
+    ) -> tuple[Delegation, ...]:
+        """Return the result of `all` for the stored hash.
 
         A corrupt row delegates nothing, and blocks no decision.
         """
-        rows, now_ms = await self._conn.hash_now(keys.delegations)
         found: list[Delegation] = []
-        for user, body in rows.items():
+        for user, body in fields(stored).items():
             one = self._opened(keys, user, body)
             is_older = one is not None and self._sealing.is_older(
                 _number_of(keys, user), one.since_ms

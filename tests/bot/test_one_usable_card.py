@@ -139,11 +139,11 @@ async def test_a_decision_names_the_card_from_before_slack_was_asked(
     approval_id = (await live.approval(verdict)).id
     asked, decided = ListenerContext.deciders_of, ReviewService.decide
 
-    async def drawn_again(self: ListenerContext, *who: Any) -> Any:
+    async def drawn_again(self: ListenerContext, *who: Any, **more: Any) -> Any:
         await live.store.cards.shown(
             live.keys, approval_id, rev=seen.rev + 1, display_digest="later"
         )
-        return await asked(self, *who)
+        return await asked(self, *who, **more)
 
     async def noted(self: ReviewService, click: Click, *given: Any, **more: Any) -> Any:
         clicks.append(click)

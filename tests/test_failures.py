@@ -91,9 +91,7 @@ def test_a_record_of_a_failure_quotes_nobody(caplog: pytest.LogCaptureFixture) -
         (BaseExceptionGroup("", [ValueError(), KeyboardInterrupt()]), False),
     ],
 )
-def test_a_panic_is_a_failure_and_an_exit_is_none(
-    error: BaseException, *, is_survived: bool
-) -> None:
+def test_panics_fail_and_exits_end(error: BaseException, *, is_survived: bool) -> None:
     def survive() -> BaseException | None:
         try:
             raise error

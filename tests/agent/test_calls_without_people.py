@@ -166,9 +166,7 @@ async def test_a_tool_that_hands_over_has_ended(memory: InMemorySaver) -> None:
 
 
 @pytest.mark.parametrize("is_broken", [False, True])
-async def test_a_step_of_a_plain_node_tells_its_end_too(
-    runner: Runner, *, is_broken: bool
-) -> None:
+async def test_a_plain_step_reports_its_end(runner: Runner, *, is_broken: bool) -> None:
     gateway = FakeGateway({"wire": Tier.AUTO})
 
     def wire(amount: int) -> str:

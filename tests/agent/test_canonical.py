@@ -240,9 +240,7 @@ def test_a_json_schema_checks_and_changes_nothing() -> None:
         ({"maximum": 1, "exclusiveMaximum": False}, 1, 2),
     ],
 )
-def test_a_json_schema_of_an_earlier_draft_is_checked_as_that_draft_says(
-    declared: Any, fits: Any, misfits: Any
-) -> None:
+def test_an_earlier_draft_is_respected(declared: Any, fits: Any, misfits: Any) -> None:
     one = described({"type": "object", "properties": {"value": declared}})
 
     assert canonical_args(one, {"value": fits}) == {"value": fits}

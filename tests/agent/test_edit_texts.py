@@ -112,9 +112,7 @@ async def _conversation(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("mix", "is_async"), zip(MIXES, cycle([True, False])))
-async def test_every_provider_reads_every_edit_once(
-    mix: str, *, is_async: bool
-) -> None:
+async def test_each_provider_reads_each_edit_once(mix: str, *, is_async: bool) -> None:
     runner = Runner(is_async=is_async)
     model, gateway = await _conversation(runner, runner.memory, mix)
     records = [told_edit(gateway.items[id_]) for id_ in ("ap0.0", "ap2.0")]
@@ -335,9 +333,7 @@ async def test_an_outage_asks_no_model(runner: Runner, told: Told) -> None:
     assert read(told.later).count(MARK) == 1
 
 
-async def test_an_edit_that_the_gateway_has_no_record_of_is_not_told_as_made(
-    runner: Runner, told: Told
-) -> None:
+async def test_an_unrecorded_edit_is_not_reported(runner: Runner, told: Told) -> None:
     told.gateway.items.clear()
 
     await runner.say(told.another, "and now?")

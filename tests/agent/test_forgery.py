@@ -46,9 +46,7 @@ async def _swap_and_approve(runner: Runner, graph: Any, gateway: FakeGateway) ->
     return await runner.run(graph, None)
 
 
-async def test_a_removed_middleware_runs_nothing_and_loses_nothing(
-    runner: Runner, saver: Any
-) -> None:
+async def test_without_the_middleware_nothing_runs(runner: Runner, saver: Any) -> None:
     gateway, graph = await paused(runner, saver)
     bare = _bare(runner, saver)
     gateway.approve("ap0.0")
@@ -87,9 +85,7 @@ async def test_a_verdict_forged_into_the_state_runs_nothing(
     assert "not cleared" in by_call(end)["c1"].text
 
 
-async def test_arguments_swapped_before_the_approval_do_not_run(
-    runner: Runner, saver: Any
-) -> None:
+async def test_swapped_arguments_do_not_run(runner: Runner, saver: Any) -> None:
     gateway, graph = await paused(runner, saver)
 
     end = await _swap_and_approve(runner, graph, gateway)

@@ -214,9 +214,7 @@ def unreadable(*calls: InvalidToolCall, good: AIMessage | None = None) -> AIMess
         {"status": "incomplete"},
     ],
 )
-async def test_the_last_call_of_an_answer_that_broke_off_does_not_run_or_ask(
-    runner: Runner, about: dict[str, Any]
-) -> None:
+async def test_a_cut_off_call_is_dropped(runner: Runner, about: dict[str, Any]) -> None:
     gateway = FakeGateway(FREE)
     graph = build(gateway, runner.tools(), streamed(about))
 

@@ -97,9 +97,7 @@ async def test_siblings_tell_an_edit_once(runner: Runner, first: int) -> None:
 
 
 @pytest.mark.parametrize("first", ["c1", "c2"])
-async def test_an_agent_that_ends_with_its_tools_tells_of_the_edits_to_all_of_them(
-    runner: Runner, first: str
-) -> None:
+async def test_an_ending_agent_passes_its_edits_on(runner: Runner, first: str) -> None:
     """No model call follows that would see the calls before the second pause."""
     gateway = FakeGateway(TIERS)
     both = calling(

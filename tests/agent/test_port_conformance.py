@@ -337,9 +337,7 @@ async def test_a_rejection_has_its_words(backend: Backend, gateway: Gateway) -> 
         assert words in outcome.answer.model_dump_json()
 
 
-async def test_an_edit_is_claimed_as_it_was_approved_and_is_history_once_it_ran(
-    backend: Backend, gateway: Gateway
-) -> None:
+async def test_an_edit_that_ran_is_history(backend: Backend, gateway: Gateway) -> None:
     call = await held(gateway)
     await backend.decide(call.id, Edit(args=HALF))
 

@@ -119,7 +119,7 @@ class _Pages(AgentMiddleware[Any, Any, Any]):
     state_schema = _Notebook
 
 
-async def test_what_a_tool_wrote_to_the_state_is_put_back_too(runner: Runner) -> None:
+async def test_a_tools_update_of_the_state_is_put_back(runner: Runner) -> None:
     @guarded
     @tool
     def write(page: str) -> Any:

@@ -90,9 +90,7 @@ async def _edited(
 
 
 @pytest.mark.parametrize(("kind", "said"), [("respond", "use card"), ("reject", "no")])
-async def test_what_a_person_said_stands_in_the_message_as_they_wrote_it(
-    runner: Runner, kind: str, said: str
-) -> None:
+async def test_peoples_words_are_verbatim(runner: Runner, kind: str, said: str) -> None:
     gateway, graph = await paused(runner, runner.memory, pay(899, "ada"))
     getattr(gateway, kind)("ap0.0", said)
 

@@ -216,9 +216,7 @@ def test_the_settings_of_the_page_are_settings(tmp_path: Path) -> None:
         ("schlüssel", "is not one line of plain characters"),
     ],
 )
-async def test_a_file_without_a_key_is_refused(
-    tmp_path: Path, text: str, why: str
-) -> None:
+async def test_a_missing_key_is_refused(tmp_path: Path, text: str, why: str) -> None:
     given = with_key(tmp_path, "http://127.0.0.1:1", text)
 
     with pytest.raises(SettingsError, match=why):

@@ -116,9 +116,7 @@ async def is_later(brief: House, *, by_ms: int) -> None:
 @pytest.mark.parametrize(
     "stage", sample(["running", "submit answered", "answers sent"], 1)
 )
-async def test_an_agent_that_was_cut_off_past_its_lease_runs_its_call_once(
-    brief: House, stage: str
-) -> None:
+async def test_an_agent_cut_off_too_long_pays_once(brief: House, stage: str) -> None:
     thread, cut = stage.replace(" ", "-"), brief.cuts["agent-gateway"]
     brief.between.acts[thread, stage] = closes(brief)
     async with brief.people(thread):

@@ -241,9 +241,7 @@ NOW = int(time.time())  # noqa: TID251 - likewise
         {"key": EC, "alg": "ES256"},
     ],
 )
-async def test_a_token_that_does_not_hold_proves_nobody(
-    desk: Desk, claims: dict[str, Any]
-) -> None:
+async def test_a_bad_token_proves_nobody(desk: Desk, claims: dict[str, Any]) -> None:
     _, verdict = await desk.held()
 
     reply = await desk.ask(verdict, desk.token(**{"sub": "ana", **claims}))
@@ -424,7 +422,7 @@ async def test_nobody_waits_for_a_key_that_somebody_else_named(
 
 
 @pytest.mark.parametrize("ahead_s", [7200, -7200])
-async def test_the_clock_of_the_store_says_whether_a_token_has_ended(
+async def test_a_token_ends_by_the_clock_of_the_store(
     ahead_s: int,
 ) -> None:
     issuer, wall_s = Issuer(), ReferenceClock().now_s

@@ -192,9 +192,7 @@ MB = 1_000_000
 
 @pytest.mark.parametrize("size", [1, 40_000, 400_000])
 @pytest.mark.parametrize(("ends_work", "most"), [(False, 2 * MB), (True, 3 * MB)])
-def test_a_day_stores_no_more_than_it_may(
-    size: int, most: int, *, ends_work: bool
-) -> None:
+def test_a_days_storage_is_bounded(size: int, most: int, *, ends_work: bool) -> None:
     now = [0.0]
     limits = RateLimits(60, megabytes_per_day=2, clock_s=lambda: now[0])
     stored, refusals = 0, list[Refusal]()

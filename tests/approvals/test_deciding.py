@@ -162,9 +162,7 @@ def test_a_decision_carries_its_reason_where_the_policy_asks_for_one() -> None:
     ],
 )
 @pytest.mark.parametrize("decision", [Approve(), EDIT, Reject(), Respond(message="y")])
-def test_nobody_decides_who_may_not(
-    by: Reviewer, words: str, decision: Decision
-) -> None:
+def test_only_reviewers_decide(by: Reviewer, words: str, decision: Decision) -> None:
     assert words in forbidden(say(an_approval(), decision, by))
 
 

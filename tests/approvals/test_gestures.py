@@ -171,7 +171,7 @@ MANIPULATED: dict[str, Callable[[Approval], Approval]] = {
 
 
 @pytest.mark.parametrize("manipulate", MANIPULATED.values(), ids=MANIPULATED)
-def test_a_manipulated_batch_is_refused_as_a_whole(
+def test_a_forged_batch_is_refused(
     manipulate: Callable[[Approval], Approval],
 ) -> None:
     batch = a_batch(4)

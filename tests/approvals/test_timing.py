@@ -142,9 +142,7 @@ def test_a_longer_time_is_followed_by_another_reminder() -> None:
 
 
 @given(st.integers(1, 99), st.integers(0, 59), st.integers(-HOUR_MS // 2, HOUR_MS // 2))
-def test_another_end_reminds_nobody_at_once(
-    share: int, minutes: int, added_ms: int
-) -> None:
+def test_a_new_end_sends_no_reminder(share: int, minutes: int, added_ms: int) -> None:
     """Whether a raise brought the end forward, or a person extended it."""
     at_ms, now_ms = HOUR_MS * share // 100, NOW_MS + minutes * HOUR_MS // 60
     waiting = Waiting(remind_at_ms=at_ms, escalate_at_ms=at_ms)

@@ -125,9 +125,7 @@ async def backed_up(operator: Operator) -> Operator:
 
 
 @pytest.mark.parametrize("change", CHANGES)
-async def test_a_changed_backup_changes_nothing(
-    backed_up: Operator, change: str
-) -> None:
+async def test_a_changed_backup_is_refused(backed_up: Operator, change: str) -> None:
     parts = parts_of(backed_up.file)
     CHANGES[change](parts)
     write(backed_up.file, parts)

@@ -109,9 +109,7 @@ SPOILS: list[Callable[[Payload], Payload]] = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize("view", [View.EDIT, View.REJECT, View.RESPOND, View.DETAILS])
-async def test_a_form_that_was_meddled_with_records_nothing(
-    stack: Stack, view: View
-) -> None:
+async def test_a_tampered_form_records_nothing(stack: Stack, view: View) -> None:
     async with stack.running():
         verdict = await stack.refund(note=note_for(view))
         good = await opened(stack, verdict, view)

@@ -57,9 +57,7 @@ def evil_policy() -> str:
 
 
 @pytest.mark.slow
-async def test_nothing_that_others_write_is_ever_markup_on_the_wire(
-    stack: Stack, unlimited: None
-) -> None:
+async def test_no_text_of_strangers_is_markup(stack: Stack, unlimited: None) -> None:
     people = stack.sandbox.workspace
     people.users["U0BEN"] = replace(people.users["U0BEN"], real_name=EVIL[1])
     stack.policy = load_policy(evil_policy(), "policy.yml")
@@ -237,9 +235,7 @@ SIZES = [1, 60, 61, 900, 2_400, 2_900, 3_100, 5_000, 9_100, 30_000, 60_000]
 
 
 @pytest.mark.slow
-async def test_somebody_who_approves_was_shown_the_last_character_at_any_size(
-    stack: Stack, unlimited: None
-) -> None:
+async def test_an_approver_saw_every_character(stack: Stack, unlimited: None) -> None:
     """The end of the text differs; a card that hides it offers no Approve."""
     async with stack.running():
         for size in SIZES:
@@ -282,9 +278,7 @@ def deep() -> Any:
         [deep(), float("nan"), 2**70, "\ud800"],
     ],
 )
-async def test_what_is_too_large_or_no_json_is_denied_and_never_shown(
-    stack: Stack, more: list[Any]
-) -> None:
+async def test_too_large_or_no_json_is_denied(stack: Stack, more: list[Any]) -> None:
     notes: list[Any] = ["x" * 70_000, {"a" * 65_500: 1}, *more]
     async with stack.running():
         verdicts = [

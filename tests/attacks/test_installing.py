@@ -143,7 +143,7 @@ async def test_a_reflected_reason_is_no_markup(one: World) -> None:
     assert "<script>" not in text
 
 
-async def test_a_workspace_that_no_file_names_is_refused_and_its_token_revoked(
+async def test_an_unlisted_workspaces_token_is_revoked(
     one: World,
 ) -> None:
     installer = one.slack.slack.installer

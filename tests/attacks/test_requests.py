@@ -39,7 +39,7 @@ async def effects(stack: Stack, verdict: Verdict) -> tuple[int, int, int]:
     return found.approval.rev, found.jobs, found.audit
 
 
-async def test_a_replay_to_the_other_replica_or_after_a_restart_decides_nothing(
+async def test_a_replay_to_another_process_decides_nothing(
     stack: Stack,
 ) -> None:
     async with stack.running(), SlackBot(stack.config, stack.reviews) as other:

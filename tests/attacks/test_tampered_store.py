@@ -78,7 +78,7 @@ async def test_an_unreadable_record_is_answered(stack: Stack, junk: str) -> None
         assert (status, state) == (200, b"pending")
 
 
-async def test_a_record_that_nobody_can_read_does_not_keep_others_from_expiring(
+async def test_other_records_expire_beside_an_unreadable_one(
     stack: Stack,
 ) -> None:
     broken, sound = await stack.refund(), await stack.refund(thread="t2")

@@ -79,9 +79,7 @@ def all_acknowledged(stack: Stack) -> Callable[[], Awaitable[bool]]:
 
 
 @pytest.mark.parametrize("forged", FORGERIES)
-async def test_what_somebody_else_announces_is_not_said(
-    stack: Stack, forged: Forgery
-) -> None:
+async def test_forged_announcements_are_dropped(stack: Stack, forged: Forgery) -> None:
     async with stack.running():
         await stack.store.conn.command(
             "XADD", stack.keys.outbox, "*", *forged(stack, answer(SAID))

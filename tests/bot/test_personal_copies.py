@@ -148,7 +148,7 @@ async def test_a_copy_that_a_bot_began_without_an_event_is_posted_by_the_next(
         await copy_of(direct, verdict, "U0CHLOE")
 
 
-async def test_no_copy_is_posted_where_somebody_wrote_that_it_belongs(
+async def test_no_copy_is_posted_to_a_forged_place(
     direct: Stack,
 ) -> None:
     verdict = await direct.refund()

@@ -245,7 +245,7 @@ async def test_what_is_erased_is_redacted_at_once(stack: Stack) -> None:
     assert any("was erased" in one for one in await shown(stack))
 
 
-async def test_no_message_is_redacted_with_words_that_somebody_wrote(
+async def test_forged_words_redact_no_message(
     stack: Stack,
 ) -> None:
     async with keeping(stack, DAY):
@@ -263,9 +263,7 @@ async def test_no_message_is_redacted_with_words_that_somebody_wrote(
 
 
 @pytest.mark.parametrize("written", ["note", "moved note", "card", "copy"])
-async def test_a_message_that_nobody_noted_is_not_touched(
-    stack: Stack, written: str
-) -> None:
+async def test_an_unnoted_message_is_not_touched(stack: Stack, written: str) -> None:
     async with keeping(stack, DAY):
         verdict = await decided(stack)
         waiting = await stack.refund("t2", note="waiting")

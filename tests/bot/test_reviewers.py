@@ -165,9 +165,7 @@ async def test_after_a_429_nothing_is_asked_until_retry_after_is_over() -> None:
 
 @pytest.mark.parametrize("method", ["users.info", "usergroups.users.list"])
 @pytest.mark.parametrize("fault", ["malformed", "no_json", "refuse", "http_500"])
-async def test_an_answer_without_the_answer_means_nobody_is_known(
-    fault: str, method: str
-) -> None:
+async def test_an_empty_answer_identifies_nobody(fault: str, method: str) -> None:
     async with opened() as ctx:
         ctx.sandbox.faults.plan(fault, method)
 

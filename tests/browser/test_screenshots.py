@@ -105,9 +105,7 @@ def test_pictures_of_a_whole_card(chrome: Chrome, demo: Demo, take: Take) -> Non
     take(screen, "several")
 
 
-def test_pictures_of_what_takes_two_people(
-    chrome: Chrome, tmp_path: Path, take: Take
-) -> None:
+def test_pictures_of_two_people(chrome: Chrome, tmp_path: Path, take: Take) -> None:
     demo = hasty_demo(tmp_path)
     demo.start()
     try:

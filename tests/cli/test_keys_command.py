@@ -29,9 +29,7 @@ def test_a_key_lives_from_create_to_retire(shell: Shell) -> None:
     assert "keyturn keys create gateway" in listed
 
 
-def test_a_key_for_which_calls_wait_is_not_retired_unasked(
-    shell: Shell, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_used_key_is_kept(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     (shell.folder / ".keyturn" / "valkey").mkdir(parents=True)
 
     def three_calls(*_: object) -> int:

@@ -378,7 +378,7 @@ async def test_a_bad_schema_only_stops_edits(stack: ApiStack, value: object) -> 
     assert Verb.EDIT not in verdict.allow
 
 
-async def test_what_waits_names_its_gateway_and_no_words_of_others(
+async def test_errors_quote_only_the_address(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     drive = Drive(RunRef(agent="support", thread="t1"), cast("Any", None), None)

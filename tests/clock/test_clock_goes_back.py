@@ -38,9 +38,7 @@ async def test_what_ended_while_the_clock_was_ahead_stays_ended(
     assert not isinstance(await harness.agents.claim(claim), Claimed)
 
 
-async def test_a_dead_owner_keeps_a_call_no_longer_because_the_clock_went_back(
-    harness: ServiceHarness, clock: Clock
-) -> None:
+async def test_a_dead_owners_lease_ends(harness: ServiceHarness, clock: Clock) -> None:
     _, claim, _ = await started(harness)
     other = claim.with_(owner="worker-2")
     clock.move(hours=-2)

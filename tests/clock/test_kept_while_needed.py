@@ -145,9 +145,7 @@ async def test_an_open_record_loses_its_lifetime(harness: ServiceHarness) -> Non
     assert await wrong_lifetimes(conn) == []
 
 
-async def test_a_card_that_got_more_time_is_decided_and_runs_at_its_very_end(
-    harness: ServiceHarness, clock: Clock
-) -> None:
+async def test_an_extended_card_is_kept(harness: ServiceHarness, clock: Clock) -> None:
     made = await carded(harness)
     approval = made[0].approval
     for days in (25, 15):

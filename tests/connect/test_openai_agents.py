@@ -154,9 +154,7 @@ async def test_an_approval_by_the_program_runs_nothing(desk: Desk) -> None:
 @pytest.mark.parametrize(
     "change", [('\\"amount\\":5', '\\"amount\\":999'), ('"c0"', '"c7"')]
 )
-async def test_a_changed_saved_state_does_not_run_by_the_approval_of_another_call(
-    desk: Desk, change: tuple[str, str]
-) -> None:
+async def test_a_forged_state_runs_nothing(desk: Desk, change: tuple[str, str]) -> None:
     agent = agent_of(desk, [Call(5)], durable=True)
     saved = (await Runner.run(agent, "pay")).to_state().to_string()
     [item] = await desk.asked()

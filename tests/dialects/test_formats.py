@@ -126,7 +126,7 @@ RESEMBLING: list[Any] = [
 
 
 @pytest.mark.parametrize("value", RESEMBLING)
-def test_a_value_that_only_resembles_a_format_is_unknown_and_never_answered(
+def test_a_value_that_only_resembles_a_format_is_unknown(
     value: object,
 ) -> None:
     assert read(Question("q", value)) is None

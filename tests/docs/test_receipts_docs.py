@@ -56,9 +56,7 @@ def test_the_tool_passes_its_receipt_on() -> None:
     assert sent == [{**ARGS, "receipt": "signed"}]
 
 
-def test_the_server_refuses_a_call_without_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_receipt_is_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     names = run(blocks("python", PAGE)[1], GATEWAY_KEY=KEY.public.text)
     process_refund = names["process_refund"]

@@ -114,9 +114,7 @@ def test_the_sdist_holds_files_and_no_links(built: Path) -> None:
 
 
 @pytest.mark.deep
-def test_a_wheel_of_the_sdist_holds_the_same_files(
-    built: Path, wheel: Path, tmp_path: Path
-) -> None:
+def test_the_sdists_wheel_is_the_same(built: Path, wheel: Path, tmp_path: Path) -> None:
     (sdist,) = built.glob("dist/*.tar.gz")
     run([UV, "build", "--quiet", "--wheel", "--out-dir", tmp_path, sdist], tmp_path)
 
@@ -157,9 +155,7 @@ def test_the_agents_extra_gates_an_agent(wheel: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.deep
-def test_the_gateway_runs_without_slack(
-    wheel: Path, tmp_path: Path, home: Path
-) -> None:
+def test_slack_is_no_dependency(wheel: Path, tmp_path: Path, home: Path) -> None:
     serving = installed(f"{wheel}[server,embedded]", tmp_path / "venv")
     run([serving / "python", "-c", "import slack_sdk"], home, code=1)
     shown = run([serving / "keyturn", "--help"], home).stdout

@@ -140,9 +140,7 @@ def test_a_span_ends_by_local_time(hours: str, now: str, until: str | None) -> N
     st.integers(0, 23),
     st.sampled_from(["UTC", BERLIN, "America/New_York", "Australia/Lord_Howe"]),
 )
-def test_at_their_end_nobody_is_quiet_and_a_look_is_due(
-    naive: datetime, start: int, end: int, zone: str
-) -> None:
+def test_quiet_hours_end(naive: datetime, start: int, end: int, zone: str) -> None:
     if start == end:
         return
     rule = QuietRule(hours=f"{start:02}:00-{end:02}:00", zone=zone)

@@ -122,9 +122,7 @@ def test_what_is_joined_is_met_exactly_when_both_are(
 
 
 @given(st.sets(st.sampled_from([1, 20, 60, 2000]), min_size=2, max_size=2), HELD)
-def test_no_rule_that_fires_makes_a_call_need_less(
-    amounts: set[int], held: Mapping[str, set[str]]
-) -> None:
+def test_rules_only_add_needs(amounts: set[int], held: Mapping[str, set[str]]) -> None:
     less, more = (evaluation_of("refund", amount) for amount in sorted(amounts))
 
     assert more.tier.rank >= less.tier.rank

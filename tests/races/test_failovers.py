@@ -129,7 +129,7 @@ async def test_a_sentinels_failover_loses_nothing(sentinel_set: SentinelSet) -> 
     await nothing_is_lost(store, Kills(sentinel_set, sentinel_set.master))
 
 
-async def test_a_cluster_replaces_masters_and_no_decision_is_lost_or_doubled(
+async def test_a_clusters_failover_loses_nothing(
     replicated_cluster: Cluster,
 ) -> None:
     store = Store(replicated_cluster.url, secrets=SECRETS, lease_ms=2000)

@@ -46,7 +46,7 @@ def different(n: int) -> Decision:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-async def test_of_eight_different_decisions_one_wins_with_one_job_and_one_entry(
+async def test_one_of_eight_decisions_wins_once(
     store: Store,
 ) -> None:
     harness = ServiceHarness(store)

@@ -93,9 +93,7 @@ async def receipt(harness: ServiceHarness) -> str:
     return (await claimed(harness, claim)).receipt
 
 
-async def test_an_approved_call_runs_once_and_names_who_approved(
-    harness: ServiceHarness, client: Client
-) -> None:
+async def test_approved_calls_run_once(harness: ServiceHarness, client: Client) -> None:
     meta = {"dev.keyturn/receipt": await receipt(harness)}
     server = client.ask("initialize", protocolVersion="2025-06-18")
     [tool] = client.ask("tools/list")["result"]["tools"]
@@ -113,9 +111,7 @@ async def test_an_approved_call_runs_once_and_names_who_approved(
     assert refund["key"].startswith("sha256:")
 
 
-async def test_without_a_receipt_nothing_runs_whatever_the_agent_says(
-    harness: ServiceHarness, client: Client
-) -> None:
+async def test_no_receipt_means_no_run(harness: ServiceHarness, client: Client) -> None:
     text = await receipt(harness)
     told = {"dev.keyturn/receipt": text}
     other: JsonObject = {**ARGS, "amount": "6000.00"}

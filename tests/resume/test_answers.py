@@ -276,9 +276,7 @@ async def test_an_error_of_the_graph_is_not_taken_for_a_refused_answer(
         ([], ""),
     ],
 )
-async def test_the_last_words_are_those_since_the_person_spoke(
-    messages: list[Any], words: str
-) -> None:
+async def test_the_last_words_are_of_this_turn(messages: list[Any], words: str) -> None:
     builder: StateGraph[MessagesState] = StateGraph(MessagesState)
     builder.add_node("say", _nothing)  # pyright: ignore[reportUnknownMemberType] - its overloads are partial
     builder.set_entry_point("say")

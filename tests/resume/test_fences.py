@@ -260,9 +260,7 @@ async def test_a_writer_that_is_paused_in_a_transaction_holds_up_nobody_for_long
             )
 
 
-async def test_two_stacks_of_one_store_never_fork_a_thread(
-    store: Store, tmp_path: Path
-) -> None:
+async def test_two_processes_fork_no_thread(store: Store, tmp_path: Path) -> None:
     path = tmp_path / "checkpoints.db"
     async with (
         open_stack(store, path) as one,
@@ -461,7 +459,7 @@ async def test_a_cancelled_postgres_write_leaves_nothing(database: Database) -> 
 
 
 @pytest.mark.parametrize("database", ["sqlite"], indirect=True)
-async def test_a_fence_keeps_what_another_caller_began_and_how_sqlite_writes(
+async def test_a_fence_leaves_other_transactions_alone(
     database: Database,
 ) -> None:
     conn: Any = cast("Any", database.saver).conn

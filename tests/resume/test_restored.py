@@ -109,7 +109,7 @@ async def test_an_older_store_doubts_a_call_that_ran(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-async def test_what_an_older_store_calls_approved_is_doubted_and_not_run(
+async def test_an_older_stores_approval_is_doubted(
     tmp_path: Path,
 ) -> None:
     async with on_disk(tmp_path) as stack:

@@ -177,9 +177,7 @@ async def delivered(stack: Stack) -> Delivery:
 
 
 @pytest.mark.parametrize("was_given", [True, False], ids=["given", "not_given"])
-async def test_no_run_waits_for_a_message_whose_job_was_put_back_as_what_was_left(
-    stack: Stack, *, was_given: bool
-) -> None:
+async def test_no_run_waits_for_a_lost_job(stack: Stack, *, was_given: bool) -> None:
     start = sealed_job(
         stack.store.sealing,
         RESUME.with_(kind=JobKind.START, input="hello", id="m1"),

@@ -202,9 +202,7 @@ async def test_an_approved_call_waits_for_the_gateway_that_knows_its_thread(
 
 
 @pytest.mark.slow
-async def test_a_job_of_a_thread_without_approved_calls_does_not_wait(
-    store: Store, stack: Stack, tmp_path: Path
-) -> None:
+async def test_other_jobs_go_on(store: Store, stack: Stack, tmp_path: Path) -> None:
     async with stack.working():
         await stack.ask(REFUND)
         [item] = await stack.asked()

@@ -78,9 +78,7 @@ def test_an_entry_is_accepted_or_objected_to(
         ({"type": "external_select"}, {"selected_option": "a"}),
     ],
 )
-def test_a_value_the_form_cannot_produce_is_refused(
-    element: dict[str, Any], state: dict[str, Any]
-) -> None:
+def test_odd_values_are_refused(element: dict[str, Any], state: dict[str, Any]) -> None:
     blocks = [field("b", element)]
 
     with pytest.raises(ApiError, match="invalid_values"):

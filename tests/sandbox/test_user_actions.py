@@ -58,9 +58,7 @@ async def test_an_impossible_click_is_refused(
     assert await failure(ana.act(**request)) == expected
 
 
-async def test_a_click_on_what_a_message_showed_before_arrives_as_it_was(
-    http_app: RunningApp, ana: Person
-) -> None:
+async def test_a_click_on_old_blocks_arrives(http_app: RunningApp, ana: Person) -> None:
     http_app.note_clicks("approve")
 
     def blocks(block_id: str, value: str) -> list[JsonObject]:

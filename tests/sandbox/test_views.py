@@ -147,9 +147,7 @@ async def test_only_the_view_on_top_can_be_used(
     assert hidden.value.error == foreign.value.error == "view_not_found"
 
 
-async def test_view_closed_is_sent_for_every_view_that_asked_for_it(
-    sandbox: Sandbox, client: Any, ana: Person
-) -> None:
+async def test_view_closed_is_sent(sandbox: Sandbox, client: Any, ana: Person) -> None:
     await opened(sandbox, client, notify_on_close=True)
     await client.views_push(
         trigger_id=trigger(sandbox, from_modal=True), view=modal(callback_id="quiet")

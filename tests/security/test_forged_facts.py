@@ -88,9 +88,7 @@ FORGED_VERDICTS: dict[str, Callable[[bytes], bytes]] = {
 
 
 @pytest.mark.parametrize("how", FORGED_VERDICTS)
-async def test_a_held_call_does_not_run_by_forged_verdicts(
-    attack: Attack, how: str
-) -> None:
+async def test_forged_verdicts_run_no_held_call(attack: Attack, how: str) -> None:
     ref, key, stored = await attack.turn()
     await attack.do("SET", key, FORGED_VERDICTS[how](stored))
 
@@ -300,9 +298,7 @@ FORGED_ENDS: dict[str, Callable[[bytes], bytes]] = {
 
 
 @pytest.mark.parametrize("how", FORGED_ENDS)
-async def test_the_model_is_told_no_forged_end_of_a_call(
-    attack: Attack, how: str
-) -> None:
+async def test_no_forged_end_reaches_the_model(attack: Attack, how: str) -> None:
     ref, (verdict,) = await attack.harness.submit(LOOK_UP)
     key, agents = attack.keys.begun(turn_key(ref)), attack.harness.agents
     progress = CallProgress(ref=ref, tool=verdict.tool, tool_call_id="c0", verb="begin")
@@ -332,9 +328,7 @@ async def test_the_model_is_told_no_forged_end_of_a_call(
 
 
 @pytest.mark.parametrize("value", [b"1", b"00" * 16, b"", b"\xff"])
-async def test_nobody_has_seen_what_a_forged_page_says(
-    attack: Attack, value: bytes
-) -> None:
+async def test_a_forged_page_counts_as_unseen(attack: Attack, value: bytes) -> None:
     click, _ = await attack.harness.refund()
     own, reader = attack.keys.opened(click.approval), "U0ANA 0 sha256:0"
     pages = attack.store.read_pages
@@ -421,9 +415,7 @@ FORGED_FREEZES = {
 
 
 @pytest.mark.parametrize("how", FORGED_FREEZES)
-async def test_a_freeze_holds_whatever_is_written_over_it(
-    attack: Attack, how: str
-) -> None:
+async def test_a_freeze_outlives_what_is_written(attack: Attack, how: str) -> None:
     claim = await authorized(attack)
     await freeze(attack)
     await FORGED_FREEZES[how](attack)

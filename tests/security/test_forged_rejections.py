@@ -58,9 +58,7 @@ async def test_the_next_turn_reads_a_reason(attack: Attack, *, encrypts: bool) -
         b"",
     ],
 )
-async def test_no_model_is_told_a_rejection_that_somebody_wrote(
-    attack: Attack, forged: bytes
-) -> None:
+async def test_forged_rejections_reach_no_model(attack: Attack, forged: bytes) -> None:
     name, call = kept(attack), fingerprint(*CALL)
     await attack.do("HSET", name, call, forged, "turns", 0)
     await attack.do("PEXPIRE", name, 60_000)

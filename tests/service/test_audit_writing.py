@@ -165,7 +165,7 @@ async def test_an_entry_changed_later_is_read_as_it_was(house: AuditHarness) -> 
     await assert_whole(house)
 
 
-async def test_an_entry_that_somebody_else_wrote_is_told_and_kept_as_such(
+async def test_a_strangers_entry_is_reported_and_kept(
     house: AuditHarness,
 ) -> None:
     await house.put(2, sealed=False)
@@ -187,9 +187,7 @@ async def test_an_entry_that_somebody_else_wrote_is_told_and_kept_as_such(
 
 
 @pytest.mark.parametrize("how", ["XDEL", "XTRIM", "DEL"])
-async def test_an_entry_that_was_deleted_before_it_was_read_is_told(
-    house: AuditHarness, how: str
-) -> None:
+async def test_a_deleted_entry_is_reported(house: AuditHarness, how: str) -> None:
     conn, key = house.store.conn, house.keys.audit
     await house.put(2)
     await house.writer.tick(is_last=True)
@@ -339,9 +337,7 @@ async def test_no_field_that_anybody_can_write_stops_or_drops_entries_unsaid(
 
 
 @pytest.mark.parametrize("is_running", [True, False])
-async def test_a_note_that_is_gone_is_told_and_written_again(
-    house: AuditHarness, *, is_running: bool
-) -> None:
+async def test_a_lost_note_is_renewed(house: AuditHarness, *, is_running: bool) -> None:
     await house.put(100)
     await house.writer.tick()
     origin = (await noted(house))["origin"]
@@ -357,9 +353,7 @@ async def test_a_note_that_is_gone_is_told_and_written_again(
     await assert_whole(house)
 
 
-async def test_a_tree_that_another_machine_begins_is_told_where_there_is_one(
-    house: AuditHarness, tmp_path: Path
-) -> None:
+async def test_a_second_tree_is_reported(house: AuditHarness, tmp_path: Path) -> None:
     await house.put(100)
     await house.writer.tick()
     await house.store.conn.command("DEL", house.keys.audit_tree)
@@ -408,9 +402,7 @@ def writer_ended(*words: str) -> tuple[int, str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(4))
-async def test_a_writer_that_is_killed_at_any_step_leaves_no_gap_and_no_fork(
-    house: AuditHarness, part: int
-) -> None:
+async def test_a_killed_writer_leaves_no_gap(house: AuditHarness, part: int) -> None:
     place = (house.store.conn.url, str(house.folder))
     lease = house.keys.lease("", "audit")
     step, killed = part, 0

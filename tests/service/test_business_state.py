@@ -66,9 +66,7 @@ def now(action_hash: str, state: JsonValue) -> StateNow:
 
 
 @pytest.mark.parametrize("state", [CLOSED, None, {}])
-async def test_another_state_goes_back_to_people_who_vote_on_it_anew(
-    harness: ServiceHarness, state: JsonValue
-) -> None:
+async def test_another_state_reopens(harness: ServiceHarness, state: JsonValue) -> None:
     click, claim = await asked(harness)
     await harness.reviews.decide(click, Approve(), ANA)
     before = await harness.item(claim.item_id)

@@ -222,7 +222,7 @@ class Unused(Ledger):
         return bool(jti) and expires_at_s > 0
 
 
-async def test_a_claim_is_answered_with_a_receipt_that_its_tool_verifies(
+async def test_a_tool_verifies_the_receipt_of_a_claim(
     harness: ServiceHarness,
 ) -> None:
     claim = await decided(harness)
@@ -302,7 +302,7 @@ async def test_a_claims_attempts_share_a_receipt_id(harness: ServiceHarness) -> 
     assert before.jti == other.jti
 
 
-async def test_a_claim_that_is_asked_for_again_has_no_receipt_once_it_is_frozen(
+async def test_a_frozen_claim_gets_no_second_receipt(
     harness: ServiceHarness,
 ) -> None:
     claim = await decided(harness)

@@ -81,7 +81,7 @@ async def test_state_event_audit_and_job_are_one_step(
     assert await harness.jobs() == 1
 
 
-async def test_a_late_click_is_expired_by_the_stores_clock(
+async def test_the_stores_clock_expires_a_late_click(
     harness: ServiceHarness,
 ) -> None:
     click, claim = await harness.refund()
@@ -386,7 +386,7 @@ async def test_a_call_is_added_up_with_what_is_edited_before_it(
     assert (outcome.edited, outcome.left_out) == ((1,), left_out)
 
 
-async def test_a_call_that_came_back_since_a_list_was_shown_is_not_decided(
+async def test_a_call_reopened_since_is_not_decided(
     harness: ServiceHarness,
 ) -> None:
     asked = await refunds(harness, 2)

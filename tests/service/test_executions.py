@@ -366,9 +366,7 @@ async def test_a_report_changes_no_second_run(harness: ServiceHarness) -> None:
 
 
 @pytest.mark.parametrize("finding", Finding)
-async def test_a_note_reaches_the_agent_whatever_was_found(
-    harness: ServiceHarness, finding: Finding
-) -> None:
+async def test_agents_read_the_note(harness: ServiceHarness, finding: Finding) -> None:
     claim, fence = await doubtful(harness)
     await say(harness, claim, finding, ANA, "see 4711")
     [outcome] = await harness.agents.outcomes(claim.ref)

@@ -44,9 +44,7 @@ SCOPES = [TENANT, AGENT, TOOL]
 
 
 @pytest.mark.parametrize("scope", SCOPES, ids=str)
-async def test_what_was_authorized_does_not_start_once_it_is_frozen(
-    harness: ServiceHarness, scope: FreezeScope
-) -> None:
+async def test_no_frozen_call_runs(harness: ServiceHarness, scope: FreezeScope) -> None:
     claims = [await harness.approved(thread=f"t{n}") for n in range(8)]
 
     # Nothing waits in between: a new freeze applies to all of them.
@@ -85,7 +83,7 @@ async def test_a_freeze_leaves_other_tools_alone(harness: ServiceHarness) -> Non
     assert [one.kind for one in verdicts] == [VerdictKind.HOLD, VerdictKind.RUN]
 
 
-async def test_a_verdict_to_run_is_taken_back_by_a_freeze(
+async def test_a_freeze_takes_back_a_verdict_to_run(
     harness: ServiceHarness,
 ) -> None:
     _, before = await harness.submit(("look_up_order", {}), message_id="m1")

@@ -390,9 +390,7 @@ async def test_a_wish_is_listed_until_asked_again(harness: ServiceHarness) -> No
 
 
 @pytest.mark.parametrize("is_told", [True, False], ids=["told", "silent"])
-async def test_an_agent_that_cannot_ask_again_may_be_asked_once_more(
-    harness: ServiceHarness, *, is_told: bool
-) -> None:
+async def test_a_wish_can_be_renewed(harness: ServiceHarness, *, is_told: bool) -> None:
     claim, approval = await refused(harness)
     await harness.reviews.change_own(approval, waiting_changes.ask_again, 0, ANA)
     if is_told:

@@ -239,9 +239,7 @@ async def test_an_agent_that_nobody_serves_is_named_while_its_calls_wait(
     assert "agent.unserved" in caplog.text
 
 
-async def test_the_identity_stands_in_the_database(
-    tmp_path: Path, store: Store
-) -> None:
+async def test_the_database_has_the_identity(tmp_path: Path, store: Store) -> None:
     async def process(name: str) -> ProcessInfo:
         place = str(tmp_path / name)
         async with open_checkpoints(place) as saver:

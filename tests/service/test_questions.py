@@ -305,7 +305,7 @@ async def test_a_late_message_changes_no_requester(harness: ServiceHarness) -> N
     assert facts.principals == (one,)
 
 
-async def test_somebody_who_asks_at_once_in_one_thread_is_a_principal(
+async def test_a_concurrent_requester_is_a_principal(
     harness: ServiceHarness,
 ) -> None:
     """A forgotten speaker could approve their own request."""

@@ -222,9 +222,7 @@ async def test_a_turn_that_comes_again_is_not_put_to_triage_again(store: Store) 
 
 
 @pytest.mark.parametrize(("raise_to", "left"), [("deny", 0), ("escalate", 40)])
-async def test_what_triage_refuses_leaves_its_windows_and_what_it_raises_stays(
-    store: Store, raise_to: str, left: int
-) -> None:
+async def test_refusals_free_a_window(store: Store, raise_to: str, left: int) -> None:
     policy = ON.replace("timeout: 20s", "timeout: 20s, may_deny: true")
     policy = policy.replace("process_refund: {tier: approve}\n", LIMIT) + WINDOWS
     harness = desk_with(store, saying(raise_to), policy)

@@ -423,9 +423,7 @@ async def test_what_waited_in_it_leaves_its_windows(harness: ServiceHarness) -> 
 
 
 @pytest.mark.parametrize("document", ["{", "[]", "{}"])
-async def test_what_waited_in_a_record_that_names_nobody_ends_as_well(
-    harness: ServiceHarness, document: str
-) -> None:
+async def test_nameless_records_end(harness: ServiceHarness, document: str) -> None:
     _, (verdict,) = await harness.submit(refund(900))
     approval = (await harness.approval(verdict.item_id)).id
 

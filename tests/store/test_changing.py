@@ -87,9 +87,7 @@ async def told(harness: ServiceHarness) -> list[Event]:
     return [one for one in entries if one.name is not EventName.APPROVAL_OPENED]
 
 
-async def test_all_are_written_with_their_events_and_jobs(
-    harness: ServiceHarness, keys: Keys
-) -> None:
+async def test_all_have_events_and_jobs(harness: ServiceHarness, keys: Keys) -> None:
     clicks = await asked(harness)
 
     written = await harness.store.approvals.change_many(
@@ -317,9 +315,7 @@ async def test_a_moved_one_repeats_it(harness: ServiceHarness, keys: Keys) -> No
     assert [len(found) for found in readings] == [3, 3]
 
 
-async def test_all_are_read_as_of_one_moment_and_others_are_not_there(
-    harness: ServiceHarness, keys: Keys
-) -> None:
+async def test_all_are_read_at_one_moment(harness: ServiceHarness, keys: Keys) -> None:
     clicks = await asked(harness, 2)
     ids = [one.approval for one in clicks]
     foreign = ids[0].replace(f"ap_{keys.tenant}_", f"ap_{keys.tenant}9_")

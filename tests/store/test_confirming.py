@@ -303,9 +303,7 @@ REFUSALS = [
 
 
 @pytest.mark.parametrize(("spoil", "remedy"), REFUSALS)
-async def test_a_store_that_keeps_nothing_is_told_with_what_to_do(
-    store: Store, spoil: Any, remedy: str
-) -> None:
+async def test_a_full_disk_is_reported(store: Store, spoil: Any, remedy: str) -> None:
     await ensure_writable(store.conn, Keys("default"))
     await spoil(store.conn)
 
@@ -341,9 +339,7 @@ async def test_a_script_stopped_midway_may_have_written(store: Store) -> None:
 @pytest.mark.parametrize(
     ("rule", "missing"), [("-xadd", "XADD"), ("-@stream", "XACK"), ("resetkeys", "SET")]
 )
-async def test_a_user_who_may_not_do_all_that_scripts_do_is_refused(
-    store: Store, rule: str, missing: str
-) -> None:
+async def test_weak_users_are_refused(store: Store, rule: str, missing: str) -> None:
     await store.conn.command("ACL", "SETUSER", "default", rule)
 
     with pytest.raises(UnsafeStore, match=rf"ACL SETUSER.*{missing.lower()}"):

@@ -252,9 +252,7 @@ def test_a_server_that_dies_again_and_again_is_told_and_tried_all_the_same(
     assert "engine.restarted" in caplog.text
 
 
-def test_a_server_is_tried_again_however_often_that_failed(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_restarts_never_give_up(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A full disk may last for hours, and the server is needed when it is over."""
     tries = 0
 
@@ -316,9 +314,7 @@ def test_a_disk_without_locks_or_room_is_said_to_be_one(
         EmbeddedEngine(folder).__enter__()
 
 
-def test_without_the_package_the_error_says_what_to_install(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_errors_name_the_package(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(_name: str) -> None:
         return None
 

@@ -71,9 +71,7 @@ async def test_it_is_listed_in_order(harness: ServiceHarness, keys: Keys) -> Non
         assert (await harness.item(f"{approval}.0")).state == "superseded"
 
 
-async def test_facts_live_while_something_is_open(
-    harness: ServiceHarness, keys: Keys
-) -> None:
+async def test_open_calls_keep_the_facts(harness: ServiceHarness, keys: Keys) -> None:
     approval = await opened(harness, "")
     threads = harness.store.threads
     assert await life(harness, keys) == NO_END
@@ -125,9 +123,7 @@ async def test_concurrent_people_are_kept(harness: ServiceHarness, keys: Keys) -
     assert {one.user for one in found.principals} == {f"U0P{n}" for n in range(5)}
 
 
-async def test_what_is_open_says_nothing_of_who_asked(
-    harness: ServiceHarness, keys: Keys
-) -> None:
+async def test_open_calls_name_nobody(harness: ServiceHarness, keys: Keys) -> None:
     approval = await opened(harness, "")
     facts = keys.thread_facts(RUN.agent, RUN.thread)
     await harness.command("HDEL", facts, "facts")

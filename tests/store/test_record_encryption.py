@@ -72,7 +72,7 @@ async def edited_and_run(harness: ServiceHarness) -> str:
     return click.approval
 
 
-async def test_nothing_that_was_written_is_readable_without_the_secret(
+async def test_without_the_secret_nothing_is_readable(
     harness: ServiceHarness,
 ) -> None:
     approval = await edited_and_run(harness)
@@ -173,9 +173,7 @@ async def _no_key(harness: ServiceHarness, one: str, _: str) -> None:
 
 
 @pytest.mark.parametrize("move", [_document_of_another, _key_of_another, _no_key])
-async def test_what_was_moved_is_refused_even_if_it_was_sealed_there(
-    harness: ServiceHarness, move: Move
-) -> None:
+async def test_moved_parts_are_refused(harness: ServiceHarness, move: Move) -> None:
     clicks = [await harness.refund(thread=one) for one in ("t1", "t2")]
     for click, _ in clicks:
         await harness.reviews.decide(click, Approve(reason=WORD), ANA)

@@ -182,9 +182,7 @@ async def test_the_audit_log_calls_no_entry_forged(
     assert told(newer) == set()
 
 
-async def test_a_forgery_is_told_where_the_secret_is_known(
-    store: Store, newer: Store, keys: Keys
-) -> None:
+async def test_forgeries_are_reported(store: Store, newer: Store, keys: Keys) -> None:
     """The mark alone is not enough: this process accepts the new secret."""
     outbox = newer.outbox(keys, reader="slack")
     await outbox.prepare()

@@ -224,9 +224,7 @@ async def test_an_organization_has_one_installation(grid: World) -> None:
         assert (await a.item(left["A"])).is_pending
 
 
-async def test_two_processes_renew_a_token_once(
-    two: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_tokens_renew_once(two: World, monkeypatch: pytest.MonkeyPatch) -> None:
     a = two.sides["A"]
     a.sandbox.control.rotate_tokens(enabled=True)
     async with two.running():

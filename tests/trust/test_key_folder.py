@@ -75,9 +75,7 @@ def test_a_retired_key_has_no_secret_left(keys: KeyFolder, tmp_path: Path) -> No
     assert keys.listed()[1].retired_at == NOW
 
 
-def test_a_draft_that_a_killed_process_left_has_no_secret_of_a_retired_key(
-    keys: KeyFolder, tmp_path: Path
-) -> None:
+def test_a_left_draft_has_no_retired_secret(keys: KeyFolder, tmp_path: Path) -> None:
     old = keys.create(NOW)
     folder = tmp_path / "keys" / "gateway"
     [path] = folder.iterdir()
@@ -134,9 +132,7 @@ def test_keys_are_files_of_their_owner_alone(keys: KeyFolder, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("mode", [0o720, 0o702])
-def test_keys_that_others_could_put_there_are_not_believed(
-    keys: KeyFolder, tmp_path: Path, mode: int
-) -> None:
+def test_writable_keys_are_refused(keys: KeyFolder, tmp_path: Path, mode: int) -> None:
     keys.create(NOW)
     folder = tmp_path / "keys" / "gateway"
 

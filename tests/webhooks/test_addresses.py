@@ -119,7 +119,7 @@ async def test_nothing_is_sent_to_a_host_of_which_one_address_is_private(
     assert receiver.requests == []
 
 
-async def test_a_name_that_is_bound_to_another_address_later_is_refused(
+async def test_a_name_that_moves_later_is_refused(
     receiver: Receiver,
 ) -> None:
     names = Names(["127.0.0.1"], ["169.254.169.254"])
@@ -155,9 +155,7 @@ async def test_no_proxy_of_the_environment_is_used(
     assert answer == Answer(204)
 
 
-async def test_a_certificate_that_is_not_trusted_is_refused(
-    receiver: Receiver, tmp_path: Path
-) -> None:
+async def test_untrusted_hosts_are_refused(receiver: Receiver, tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.mkdir()
     names = Names(["127.0.0.1"])

@@ -300,9 +300,7 @@ def test_a_pause_is_as_long_as_is_asked_and_ends_with_the_message() -> None:
     assert pause_after(1, asked, 7, 0) == 7
 
 
-async def test_a_slow_receiver_keeps_no_other_one_waiting(
-    app: App, tmp_path: Path
-) -> None:
+async def test_a_slow_receiver_delays_no_other(app: App, tmp_path: Path) -> None:
     go_on = asyncio.Event()
     async with receiving(tmp_path) as slow:
         slow.answer = waiting_for(go_on)

@@ -41,9 +41,7 @@ def shown(approval: Approval) -> str:
         ([None, None], ""),
     ],
 )
-def test_the_card_shows_the_gravest_effect_of_its_calls(
-    effects: list[Effect | None], said: str
-) -> None:
+def test_the_gravest_effect_is_shown(effects: list[Effect | None], said: str) -> None:
     items = [an_item(index=n, effect_class=one) for n, one in enumerate(effects)]
     text = shown(an_approval(*items))
 

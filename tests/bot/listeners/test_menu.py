@@ -61,9 +61,7 @@ async def test_a_cards_menu_acts_as_its_buttons_did(live: Stack) -> None:
         ("", "This button is not known any more"),
     ],
 )
-async def test_a_choice_that_names_another_act_than_it_was_made_for_does_nothing(
-    live: Stack, other: str, words: str
-) -> None:
+async def test_a_forged_choice_is_refused(live: Stack, other: str, words: str) -> None:
     verdict = await live.refund()
     card, ana = await live.card(verdict), live.actor("U0ANA")
     _, offered = menu_of(card)

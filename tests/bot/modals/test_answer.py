@@ -137,9 +137,7 @@ MANY = Question(question="?", type=QuestionType.MULTI_SELECT, choices=("a", "b")
 
 @pytest.mark.parametrize("place", ["-1", "2", "x", "0 ", "\u0660"])
 @pytest.mark.parametrize("question", [ONE, MANY])
-def test_a_choice_that_was_not_offered_is_refused(
-    question: Question, place: str
-) -> None:
+def test_an_unoffered_choice_is_refused(question: Question, place: str) -> None:
     option = {"value": place}
     held: dict[str, Any] = {"selected_option": option, "selected_options": [option]}
 

@@ -83,9 +83,7 @@ async def check_records(hooks: Hooks, case: Case) -> None:
     assert events == []
 
 
-async def test_nothing_runs_while_the_gateway_is_away(
-    hooks: Hooks, client: str, tmp_path: Path
-) -> None:
+async def test_an_outage_stops_calls(hooks: Hooks, client: str, tmp_path: Path) -> None:
     async with connected(hooks, client, tmp_path, [WRITE]) as claude:
         hook = claude.settings["hooks"]["PreToolUse"][0]["hooks"][0]
         hook["url"] = "http://127.0.0.1:1/v1/hooks/claude-code"
@@ -144,9 +142,7 @@ async def model_is_told(claude: ClaudeCode, turns: int) -> None:
             await claude.model.was_asked.wait()
 
 
-async def test_a_deferred_call_runs_when_the_run_is_resumed(
-    hooks: Hooks, client: str, tmp_path: Path
-) -> None:
+async def test_a_resumed_run_goes_on(hooks: Hooks, client: str, tmp_path: Path) -> None:
     async with connected(hooks, client, tmp_path, [WRITE], defers=True) as claude:
         hook = claude.settings["hooks"]["PreToolUse"][0]["hooks"][0]
         hook["headers"]["Keyturn-Hook-Wait"] = "5"

@@ -96,9 +96,7 @@ async def test_the_client_does_what_people_decide(
     keep(name, exchanges, tmp_path)
 
 
-async def test_nothing_runs_while_the_gateway_is_away(
-    hooks: Hooks, tmp_path: Path
-) -> None:
+async def test_an_outage_stops_every_call(hooks: Hooks, tmp_path: Path) -> None:
     async with responding(WRITE) as model:
         codex = Codex(tmp_path, model, hooks)
         codex.url = "http://127.0.0.1:1"

@@ -89,9 +89,7 @@ async def test_an_unlisted_tool_is_not_called(world: World) -> None:
     assert not world.script.calls()
 
 
-async def test_the_server_gets_the_receipt_and_nothing_of_the_client(
-    world: World, client_of: Connect
-) -> None:
+async def test_servers_get_only_the_receipt(world: World, client_of: Connect) -> None:
     meta: Any = {
         "token": CANARY,
         "progressToken": CANARY,

@@ -168,7 +168,7 @@ async def test_a_refused_definition_stays_so(world: World, client_of: Connect) -
     assert not world.script.calls()
 
 
-async def test_a_change_between_approval_and_run_voids_the_approval(
+async def test_a_change_after_the_approval_voids_it(
     world: World,
 ) -> None:
     world.script.put(tools=[PAY, LOOK, DROP])

@@ -163,9 +163,7 @@ async def test_an_unrecorded_result_arrives(world: World) -> None:
     ("path", "tool"),
     [("submit", "pay"), ("outcomes", "pay"), ("claim", "pay"), ("submit", "look_up")],
 )
-async def test_nothing_runs_while_the_gateway_is_away(
-    world: World, path: str, tool: str
-) -> None:
+async def test_an_outage_stops_every_call(world: World, path: str, tool: str) -> None:
     is_away = True
 
     async def away(name: str) -> web.Response | None:

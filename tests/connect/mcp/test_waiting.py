@@ -310,7 +310,7 @@ async def test_a_collected_call_is_not_made_again(world: World) -> None:
     assert "same call" not in text_of(told)
 
 
-async def test_a_repeated_state_does_not_run_a_call_without_a_record_again(
+async def test_a_repeated_state_runs_no_unrecorded_call(
     world: World,
 ) -> None:
     world.script.put(hangs=True)
@@ -366,7 +366,7 @@ async def test_another_gates_call_answers_no_later_one(world: World) -> None:
     assert [one["name"] for one in world.script.calls()].count("pay") == 2
 
 
-async def test_equal_calls_of_two_live_gates_of_one_person_are_two(
+async def test_equal_calls_of_two_live_gates_are_two(
     world: World,
 ) -> None:
     dan = Person(team="", user="U0DAN")

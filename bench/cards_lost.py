@@ -20,9 +20,9 @@ from keyturn.gateway.approvals.events import Event, EventName
 from keyturn.gateway.service.decide.reviews import ReviewService
 from keyturn.gateway.service.run.sweep import Sweeper
 from keyturn.gateway.store.connection.connection import Argument
-from keyturn.gateway.store.events.outbox import announcement
 from keyturn.gateway.store.events.readers import backlog
 from keyturn.gateway.store.keys import Keys
+from keyturn.gateway.store.sealing.event_seals import sealed_texts
 from keyturn.gateway.store.store import Store
 from keyturn.sandbox.server import Sandbox
 
@@ -72,7 +72,8 @@ async def _fill(store: Store, keys: Keys, events: int) -> None:
         name=EventName.ITEM_EXECUTED, tenant="default", channel=CHANNEL,
         approval=f"ap_{keys.tenant}_{0:032x}", agent="other", thread="t",
     )  # fmt: skip
-    put, _ = announcement(store.conn, keys, event, event, 1)
+    body, seal = sealed_texts(store.conn, keys, [event])[0].split("\n")
+    put: list[Argument] = ["XADD", keys.outbox, "*", "e", body, "at", 1, "s", seal]
     sweeper = Sweeper(store)
     for done in range(0, events, _BATCH):
         commands: list[list[Argument]] = [put] * min(_BATCH, events - done)

@@ -10,7 +10,7 @@ import pytest
 
 from keyturn.gateway.approvals.events import Event, EventName, SecurityKind
 from keyturn.gateway.store.connection.connection import Reply, entries, number
-from keyturn.gateway.store.sealing.event_seals import parts_of, sealed_text
+from keyturn.gateway.store.sealing.event_seals import sealed_text
 from tests.bot.bot_stack import CHANNEL, Stack
 from tests.conftest import eventually
 
@@ -40,19 +40,19 @@ def with_an_empty_seal(_: Stack, event: str) -> list[str]:
 
 
 def with_the_seal_of_another_event(stack: Stack, event: str) -> list[str]:
-    _, seal = parts_of(sealed_text(stack.store.conn, stack.keys, answer("Hello.")))
+    _, seal = sealed_text(stack.store.conn, stack.keys, answer("Hello.")).split("\n")
     return ["e", event, "at", "1", "s", seal]
 
 
 def of_another_tenant(stack: Stack, event: str) -> list[str]:
     elsewhere = stack.store.keys_of_tenant("other")
-    body, seal = parts_of(sealed_text(stack.store.conn, elsewhere, event))
+    body, seal = sealed_text(stack.store.conn, elsewhere, event).split("\n")
     return ["e", body, "at", "1", "s", seal]
 
 
 def with_the_nonce_of_another(stack: Stack, event: str) -> list[str]:
-    body, seal = parts_of(sealed_text(stack.store.conn, stack.keys, event))
-    _, other = parts_of(sealed_text(stack.store.conn, stack.keys, event))
+    body, seal = sealed_text(stack.store.conn, stack.keys, event).split("\n")
+    _, other = sealed_text(stack.store.conn, stack.keys, event).split("\n")
     mixed = f"{other.partition('.')[0]}.{seal.partition('.')[2]}"
     return ["e", body, "at", "1", "s", mixed]
 

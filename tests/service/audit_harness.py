@@ -12,7 +12,7 @@ from keyturn.gateway.store.audit.files import TreeFiles
 from keyturn.gateway.store.connection.connection import Argument
 from keyturn.gateway.store.keys import LEASE_MS, Keys
 from keyturn.gateway.store.runs.threads import ThreadStore
-from keyturn.gateway.store.sealing.event_seals import parts_of, sealed_text
+from keyturn.gateway.store.sealing.event_seals import sealed_text
 from keyturn.gateway.store.store import Store
 from keyturn.gateway.trust.checkpoints import Checkpoint, verified_checkpoint
 from keyturn.gateway.trust.key_folder import Keyring, Role
@@ -88,7 +88,7 @@ class AuditHarness:
                 reason="zu teuer 高",
             ).model_dump_json(exclude_defaults=True)
             text = sealed_text(self.store.conn, self.keys, event)
-            body, seal = parts_of(text)
+            body, seal = text.split("\n")
             row: list[Argument] = ["XADD", self.keys.audit, f"{at_ms}-*", "e", body]
             rows.append([*row, "at", at_ms, *(["s", seal] if sealed else [])])
         for start in range(0, len(rows), 1000):

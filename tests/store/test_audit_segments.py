@@ -26,7 +26,6 @@ from keyturn.gateway.store.connection.connection import Argument, entries, numbe
 from keyturn.gateway.store.keys import Keys, keys_of_tenant
 from keyturn.gateway.store.sealing.event_seals import (
     nonce_of,
-    parts_of,
     read_seal,
     sealed_text,
     sealed_texts,
@@ -65,7 +64,7 @@ async def write(
     rows: list[list[Argument]] = []
     for name in names:
         event = Event(name=EventName.APPROVAL_OPENED, tenant="default", approval=name)
-        body, seal = parts_of(sealed_text(conn, keys, event.model_dump_json()))
+        body, seal = sealed_text(conn, keys, event.model_dump_json()).split("\n")
         row: list[Argument] = ["XADD", keys.audit, f"{at_ms}-*", "e", body]
         rows.append([*row, "at", at_ms, "s", seal])
     await conn.transaction(*rows)
@@ -345,10 +344,10 @@ async def test_each_entry_of_a_decision_has_a_seal(harness: ServiceHarness) -> N
 async def test_a_seal_is_of_its_entry_tenant_and_secret(store: Store) -> None:
     keys = store.keys_of_tenant("default")
     [text] = sealed_texts(store.conn, keys, [EVENT])
-    event, seal = parts_of(text)
+    event, seal = text.split("\n")
     other = event.replace("freeze.set", "freeze.lifted")
     nonce, code = seal.split(".")
-    _, unlike = parts_of(sealed_texts(store.conn, keys, [EVENT])[0])
+    _, unlike = sealed_texts(store.conn, keys, [EVENT])[0].split("\n")
 
     assert read_seal(store.conn, keys, event, seal) is SealState.SEALED
     for wrong in (

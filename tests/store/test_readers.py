@@ -22,7 +22,7 @@ from keyturn.gateway.store.events.readers import (
     trim_outbox,
 )
 from keyturn.gateway.store.keys import KEEP_MS, Keys
-from keyturn.gateway.store.sealing.event_seals import parts_of, sealed_text
+from keyturn.gateway.store.sealing.event_seals import sealed_text
 from keyturn.gateway.store.store import Store
 
 MANY = 110_000
@@ -38,7 +38,8 @@ def keys(store: Store) -> Keys:
 
 def sealed(store: Store, keys: Keys) -> tuple[str, str]:
     """Return the event and its seal."""
-    return parts_of(sealed_text(store.conn, keys, EVENT))
+    event, _, seal = sealed_text(store.conn, keys, EVENT).partition("\n")
+    return event, seal
 
 
 async def old_events(store: Store, keys: Keys, count: int) -> None:

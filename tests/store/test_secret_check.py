@@ -16,7 +16,7 @@ from keyturn.gateway.service.decide.reviews import ReviewService
 from keyturn.gateway.store.keys import Keys
 from keyturn.gateway.store.open_store import open_store
 from keyturn.gateway.store.runs.jobs import Job, JobKind, sealed_job
-from keyturn.gateway.store.sealing.event_seals import parts_of, sealed_text
+from keyturn.gateway.store.sealing.event_seals import sealed_text
 from keyturn.gateway.store.store import Store
 from tests.service.audit_harness import AuditHarness
 from tests.service.harness import ANA, BEN, RULES, ServiceHarness
@@ -139,7 +139,7 @@ async def test_an_event_is_left_to_a_reader_that_knows_the_secret(
 ) -> None:
     outbox = store.outbox(keys, reader="slack")
     await outbox.prepare()
-    body, seal = parts_of(sealed_text(newer.conn, keys, EVENT.model_dump_json()))
+    body, seal = sealed_text(newer.conn, keys, EVENT.model_dump_json()).split("\n")
     await newer.conn.command("XADD", keys.outbox, "*", "e", body, "at", 1, "s", seal)
 
     with pytest.raises(StoreUnavailable, match=UNKNOWN):

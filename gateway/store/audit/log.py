@@ -48,7 +48,8 @@ from keyturn.gateway.store.connection.connection import (
 from keyturn.gateway.store.events.outbox import event_in
 from keyturn.gateway.store.events.readers import EntryId, entry_id
 from keyturn.gateway.store.keys import Keys
-from keyturn.gateway.store.sealing.event_seals import decrypted_event, new_entry
+from keyturn.gateway.store.sealing.conditional_write import write_if
+from keyturn.gateway.store.sealing.event_seals import decrypted_event
 
 logger = logging.getLogger(__name__)
 
@@ -86,9 +87,7 @@ class AuditLog:
         Raises:
             StoreUnavailable: when the result is unknown.
         """
-        key = self._keys.audit
-        at_ms = await self._conn.now_ms(key)
-        await self._conn.keep(new_entry(self._conn, self._keys, key, event, at_ms))
+        await write_if(self._conn, self._keys, [], audit=[event])
 
     async def trim(self, kept: timedelta, *, before: EntryId | None = None) -> None:
         """Drop old entries from the store, a few thousand at most.

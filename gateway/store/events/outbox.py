@@ -13,7 +13,6 @@ from typing import cast
 from keyturn.gateway.approvals.audit_leaf import SealState
 from keyturn.gateway.approvals.events import Event
 from keyturn.gateway.store.connection.connection import (
-    Argument,
     Connection,
     Entry,
     Reply,
@@ -31,11 +30,8 @@ from keyturn.gateway.store.events.readers import (
     reader_states,
 )
 from keyturn.gateway.store.keys import Keys
-from keyturn.gateway.store.sealing.event_seals import (
-    decrypted_event,
-    new_entry,
-    read_seal,
-)
+from keyturn.gateway.store.sealing.conditional_write import write_if
+from keyturn.gateway.store.sealing.event_seals import decrypted_event, read_seal
 from keyturn.gateway.store.sealing.sealing import Sealed, Sealing
 
 logger = logging.getLogger(__name__)
@@ -69,10 +65,7 @@ class Outbox:
 
     async def put(self, event: Event) -> None:
         """Announce an event without a change of an approval, such as a finished run."""
-        at_ms = await self._conn.now_ms(self._keys.outbox)
-        await self._conn.keep(
-            *announcement(self._conn, self._keys, event, event, at_ms)
-        )
+        await write_if(self._conn, self._keys, [], outbox=[event], audit=[event])
 
     async def left(
         self, consumer: str, *, start: str = "0-0", limit: int = 500
@@ -153,14 +146,6 @@ class Outbox:
         """Acknowledge events by their ``seq``."""
         if seqs:
             await self._conn.command("XACK", self._keys.outbox, self.reader, *seqs)
-
-
-def announcement(
-    conn: Connection, keys: Keys, outbox_event: Event, audit_event: Event, at_ms: int
-) -> list[list[Argument]]:
-    """Return the commands that put an event into the outbox and the audit log."""
-    streams = (keys.outbox, outbox_event), (keys.audit, audit_event)
-    return [new_entry(conn, keys, stream, one, at_ms) for stream, one in streams]
 
 
 class NotSealed(ValueError):

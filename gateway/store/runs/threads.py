@@ -21,12 +21,12 @@ from keyturn.gateway.store.connection.connection import (
     number,
     text,
 )
-from keyturn.gateway.store.events.outbox import announcement
 from keyturn.gateway.store.keys import KEEP_MS, MESSAGE_LIFETIME, Keys
 from keyturn.gateway.store.runs.jobs import Job, sealed_job
 from keyturn.gateway.store.runs.leases import held
 from keyturn.gateway.store.scripts.fences import Lease
 from keyturn.gateway.store.scripts.script import Script
+from keyturn.gateway.store.sealing.conditional_write import write_if
 from keyturn.gateway.store.sealing.encryption import packed, unpacked
 from keyturn.gateway.store.sealing.event_seals import sealed_text
 from keyturn.gateway.store.sealing.sealing import Repository, Sealed, Sealing
@@ -460,13 +460,15 @@ class InterruptStore(Repository):
         outbox_event = (
             event.with_(data={**event.data, "text": words}) if words else event
         )
-        await self._conn.keep(
-            *announcement(
-                self._conn, keys, outbox_event, event, await self._conn.now_ms(key)
-            ),
+        await write_if(
+            self._conn,
+            keys,
+            [],
             ["HSET", key, interrupt_id, until_ms],
             ["PEXPIREAT", key, until_ms + KEEP_MS],
             _due(keys, job, until_ms),
+            outbox=[outbox_event],
+            audit=[event],
         )
 
     async def arm(self, keys: Keys, job: Job, at_ms: int) -> None:
@@ -477,10 +479,14 @@ class InterruptStore(Repository):
         """Record that interrupts have ended, and announce it."""
         key = keys.questions(job.agent, job.thread)
         marks: list[Argument] = [part for one in ids for part in (one, _ENDED)]
-        await self._conn.keep(
-            *announcement(self._conn, keys, event, event, await self._conn.now_ms(key)),
+        await write_if(
+            self._conn,
+            keys,
+            [],
             ["HSET", key, *marks],
             ["PEXPIRE", key, KEEP_MS],
+            outbox=[event],
+            audit=[event],
         )
 
 

@@ -17,7 +17,7 @@ from collections.abc import Iterable
 
 from keyturn.gateway.approvals.audit_leaf import SealState
 from keyturn.gateway.approvals.events import Event
-from keyturn.gateway.store.connection.connection import Argument, Connection
+from keyturn.gateway.store.connection.connection import Connection
 from keyturn.gateway.store.keys import Keys
 from keyturn.gateway.store.sealing.encryption import (
     decrypted_text,
@@ -64,15 +64,6 @@ def sealed_texts(conn: Connection, keys: Keys, events: Iterable[Event]) -> list[
     ]
 
 
-def new_entry(
-    conn: Connection, keys: Keys, stream: str, event: Event, at_ms: int
-) -> list[Argument]:
-    """Return the command that puts an event into a stream of its tenant."""
-    sealed = sealed_text(conn, keys, event.model_dump_json(exclude_defaults=True))
-    body, seal = parts_of(sealed)
-    return ["XADD", stream, "*", "e", body, "at", at_ms, "s", seal]
-
-
 def read_seal(conn: Connection, keys: Keys, event: str, seal: str) -> SealState:
     """Check the seal of an entry."""
     if not seal:
@@ -94,12 +85,6 @@ def nonce_of(seal: str) -> bytes:
     """Return the nonce of an unchecked seal; empty without one."""
     found = _SEAL.fullmatch(seal)
     return _decoded(found[1]) if found else b""
-
-
-def parts_of(sealed: str) -> tuple[str, str]:
-    """Split the result of `sealed_text` into text and seal."""
-    body, _, seal = sealed.partition("\n")
-    return body, seal
 
 
 def _encoded(raw: bytes) -> str:

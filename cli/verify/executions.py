@@ -176,7 +176,7 @@ async def late_receipt(scratch: Scratch) -> None:
 async def key_of_another_agent(scratch: Scratch) -> None:
     """An API key works only for its agents, and only until it is revoked."""
     kept = ApiKeyStore(scratch.main.store, tenant=scratch.tenant)
-    check, lives = ApiKeys(kept.seals, kept.find, kept.refuse).check, timedelta(hours=1)
+    check, lives = ApiKeys(kept.seals, kept.find).check, timedelta(hours=1)
     made = await kept.create("verify", lives, name="verify", agents=["own"])
     found = await check(made.text)
     expect(found and found.may_be("own"), "A true key was refused.")

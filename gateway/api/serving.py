@@ -78,7 +78,7 @@ async def serving_api(
         await store.security.report(store.keys_of_tenant(tenant), event)
 
     api = Api(
-        ApiKeys(kept.seals, kept.find, kept.refuse),
+        ApiKeys(kept.seals, kept.find),
         # Only keys of this tenant are found: each record is sealed for its tenant.
         tenant_services(store, service, feed, tenant=tenant),
         limits=RateLimits(

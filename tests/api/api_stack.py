@@ -24,7 +24,6 @@ from keyturn.gateway.protocol.http_api import MAX_BODY_BYTES, LeaseRef
 from keyturn.gateway.protocol.records import RunRef
 from keyturn.gateway.service.report.event_feed import EventFeed
 from keyturn.gateway.service.run.agents import AgentService
-from keyturn.gateway.store.http.api_keys import FoundKey
 from keyturn.gateway.trust.api_keys import ApiKey, new_api_key
 from keyturn.gateway.trust.seals import Purpose, SealKeys
 from tests.service.harness import ServiceHarness
@@ -81,10 +80,10 @@ class ApiStack:
         headers = {"Authorization": f"Bearer {key or self.key()}"}
         return httpx.AsyncClient(base_url=self.url, headers=headers, timeout=60.0)
 
-    async def find(self, key_id: str) -> FoundKey | None:
-        """Return the stored fields of a key."""
+    async def find(self, key_id: str) -> tuple[ApiKey, datetime] | None:
+        """Return the stored fields of a key, and the time."""
         kept = self.kept.get(key_id)
-        return None if kept is None else FoundKey(kept, self.now)
+        return None if kept is None or kept.revoked_at else (kept, self.now)
 
 
 async def always_ready() -> list[str]:
@@ -110,7 +109,7 @@ async def serving(
     feed = EventFeed(store, tenant=tenant)
     services = tenant_services(store, port, feed, tenant=tenant)
     stack.api = Api(
-        ApiKeys(SEALS, stack.find, no_report),
+        ApiKeys(SEALS, stack.find),
         services,
         RateLimits(6000),
         ready=always_ready,

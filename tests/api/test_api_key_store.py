@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -14,11 +14,11 @@ from keyturn.gateway.approvals.events import Event, EventName, SecurityKind
 from keyturn.gateway.protocol.http_api import Scope
 from keyturn.gateway.store.audit.index import AuditIndex
 from keyturn.gateway.store.connection.connection import fields
-from keyturn.gateway.store.http.api_keys import KEPT, ApiKeyStore, FoundKey
+from keyturn.gateway.store.http.api_keys import KEPT, ApiKeyStore
 from keyturn.gateway.store.sealing.event_seals import sealed_text
 from keyturn.gateway.store.sealing.sealing import MARK
 from keyturn.gateway.store.store import Store
-from keyturn.gateway.trust.api_keys import NewKey
+from keyturn.gateway.trust.api_keys import ApiKey, NewKey
 from keyturn.gateway.trust.seals import SEAL_BYTES
 from tests.service.audit_harness import AuditHarness
 
@@ -35,7 +35,7 @@ class Box:
 
     def __post_init__(self) -> None:
         kept = self.kept = ApiKeyStore(self.store, tenant=self.tenant)
-        self.check = ApiKeys(kept.seals, kept.find, kept.refuse).check
+        self.check = ApiKeys(kept.seals, kept.find).check
         self.name = self.store.keys_of_tenant(self.tenant).api_keys
 
     async def made(
@@ -93,11 +93,11 @@ async def test_a_key_that_was_valid_expires(box: Box) -> None:
     new = await box.made(lives=timedelta(hours=1))
     passed = timedelta()
 
-    async def find(key_id: str) -> FoundKey | None:
+    async def find(key_id: str) -> tuple[ApiKey, datetime] | None:
         found = await box.kept.find(key_id)
-        return found and FoundKey(found.key, found.now + passed)
+        return found and (found[0], found[1] + passed)
 
-    keys = ApiKeys(box.kept.seals, find, box.kept.refuse)
+    keys = ApiKeys(box.kept.seals, find)
     assert await keys.check(new.text)
 
     passed = timedelta(hours=1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
+from datetime import datetime
 
 import httpx
 import pytest
@@ -12,8 +13,8 @@ from aiohttp import web
 from keyturn.gateway.api.rate_limits import MOST_FAILED, FailedKeys
 from keyturn.gateway.guarded_server import GuardedServer, Limits
 from keyturn.gateway.protocol.http_api import MAX_BODY_BYTES
-from keyturn.gateway.store.http.api_keys import FoundKey
 from keyturn.gateway.store.store import Store
+from keyturn.gateway.trust.api_keys import ApiKey
 from tests.api.api_stack import NOW, ApiStack, serving
 from tests.service.harness import ServiceHarness
 
@@ -116,7 +117,7 @@ async def test_an_address_that_tries_keys_is_looked_up_no_more(
     looked_up = list[str]()
     find = stack.find
 
-    async def counted(key_id: str) -> FoundKey | None:
+    async def counted(key_id: str) -> tuple[ApiKey, datetime] | None:
         looked_up.append(key_id)
         return await find(key_id)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Literal, cast
 
@@ -33,14 +32,6 @@ KEPT = timedelta(days=30)
 _LONGEST_ID = 32
 
 
-@dataclass(frozen=True)
-class FoundKey:
-    """A stored key, and the store's time when it was read."""
-
-    key: ApiKey
-    now: datetime
-
-
 class ApiKeyStore:
     """The API keys of one tenant.
 
@@ -55,6 +46,8 @@ class ApiKeyStore:
         self._index = store.audit_index
         self._keys = store.keys_of_tenant(tenant)
         self._name = self._keys.api_keys
+        # Only keys of the store, so it remains small.
+        self._revoked = set[str]()
 
     @property
     def seals(self) -> SealKeys:
@@ -65,8 +58,8 @@ class ApiKeyStore:
         """Return the store's time."""
         return _time(await self._conn.now_ms(self._name))
 
-    async def find(self, key_id: str) -> FoundKey | None:
-        """Return a key, even if revoked; None if it is missing or its seal is invalid.
+    async def find(self, key_id: str) -> tuple[ApiKey, datetime] | None:
+        """Return a key and the store's time; None if it is missing, revoked or forged.
 
         Raises:
             StoreUnavailable: when the store does not answer.
@@ -75,9 +68,9 @@ class ApiKeyStore:
         if stored is None:
             return None
         key = await self._read(key_id, stored)
-        if key is None or await self._was_revoked(key, stored):
+        if key is None or await self._is_revoked(key, stored):
             return None
-        return FoundKey(key, now)
+        return key, now
 
     async def all(self) -> tuple[tuple[ApiKey, ...], tuple[str, ...]]:
         """Return all keys, oldest first, and the ids of those with an invalid seal.
@@ -149,26 +142,23 @@ class ApiKeyStore:
         )
         return cast("bytes | None", stored), _time(milliseconds(time))
 
-    async def refuse(
-        self, key_id: str, stored: bytes = b"", *, is_older: bool = True
-    ) -> None:
-        """Report a rejected record; see `Sealing.refuse`.
-
-        ``key_id`` is unverified input.
-        """
+    async def _refuse(self, key_id: str, stored: bytes, *, is_older: bool) -> None:
+        """Report a rejected record under its unverified id."""
+        kind, name = Sealed.API_KEY, key_id[:_LONGEST_ID]
         await self._sealing.refuse(
-            *(self._keys, Sealed.API_KEY, stored),
-            is_older=is_older,
-            name=key_id[:_LONGEST_ID],
+            self._keys, kind, stored, is_older=is_older, name=name
         )
 
-    async def _was_revoked(self, key: ApiKey, stored: bytes) -> bool:
-        """Return whether the audit log contains the end of a seemingly active key."""
-        if key.revoked_at or not self._index.is_revoked(self._keys.tenant, key.id):
-            return False
-        # Someone restored an older sealed copy.
-        await self.refuse(key.id, stored)
-        return True
+    async def _is_revoked(self, key: ApiKey, stored: bytes) -> bool:
+        """Return whether a key was revoked, even if the record is an older copy."""
+        if key.revoked_at is not None:
+            self._revoked.add(key.id)
+            return True
+        tenant = self._keys.tenant
+        is_older = key.id in self._revoked or self._index.is_revoked(tenant, key.id)
+        if is_older:
+            await self._refuse(key.id, stored, is_older=True)
+        return is_older
 
     def _sealed(self, key: ApiKey) -> bytes:
         body = key.model_dump_json(exclude_defaults=True).encode()
@@ -181,7 +171,7 @@ class ApiKeyStore:
         with suppress(ValidationError):
             if content is not None:
                 return ApiKey.model_validate_json(content)
-        await self.refuse(key_id, stored, is_older=False)
+        await self._refuse(key_id, stored, is_older=False)
         return None
 
     async def _write(

@@ -287,8 +287,7 @@ class Api:
             operations.under_lease(key, self.tenant, lease, question),
             tracing.inside(request.headers.get(tracing.HEADER, "")),
         ):
-            ask = operations.ASK[operation.name]
-            answer = await ask(self.tenant, key, question)
+            answer = await operations.ask(key, self.tenant, operation.name, question)
         body = operation.answer.dump_json(answer)
         return web.Response(body=body, content_type=_JSON)
 

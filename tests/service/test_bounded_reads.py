@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
 
 import pytest
@@ -16,7 +17,7 @@ from keyturn.gateway.protocol.wire import VerdictKind
 from keyturn.gateway.service.people.queue import DelegationService
 from keyturn.gateway.store.connection.connection import Argument, number
 from keyturn.gateway.store.keys import Keys
-from keyturn.gateway.store.limits.agent_load import AgentLoad, Wanted, fingerprint
+from keyturn.gateway.store.limits.agent_load import AgentLoad, fingerprint
 from keyturn.gateway.store.limits.windows import held_in
 from keyturn.gateway.store.records.atomic_write import Loaded, Write
 from keyturn.gateway.store.reviewers import delegations
@@ -43,9 +44,9 @@ async def filled(store: Store, key: str, count: int) -> None:
         await store.conn.command("HSET", key, *rows)
 
 
-async def load(store: Store, keys: Keys, wanted: Wanted) -> AgentLoad:
+async def load(store: Store, keys: Keys, **wanted: Sequence[str]) -> AgentLoad:
     return await store.agent_load.load(
-        keys, "support", "t1", RUN, turn_key="none", wanted=wanted
+        keys, "support", "t1", RUN, turn_key="none", **wanted
     )
 
 
@@ -58,7 +59,7 @@ async def test_a_thread_reads_rejections_of_its_calls(store: Store, keys: Keys) 
     await harness.decide(verdict, Reject())
     await filled(store, keys.rejected("support", "t1"), MANY)
 
-    found = await load(store, keys, Wanted(calls=[fingerprint(*EMAIL)]))
+    found = await load(store, keys, calls=[fingerprint(*EMAIL)])
     _, (again, fresh) = await harness.submit(EMAIL, ("send_email", {"n": 2}))
 
     # The others are there as unreadable entries.

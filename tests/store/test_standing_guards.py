@@ -11,9 +11,9 @@ from keyturn.gateway.approvals.record import Approval, approval_of
 from keyturn.gateway.approvals.standing import CHECKED_FOR_MS, used
 from keyturn.gateway.protocol.records import ItemState, RunRef
 from keyturn.gateway.store.connection.connection import number
+from keyturn.gateway.store.records.approval_indexes import Listed
 from keyturn.gateway.store.records.atomic_write import Loaded, Write
 from keyturn.gateway.store.records.turn_opener import Preconditions
-from keyturn.gateway.store.runs.run_list import Listed
 from keyturn.gateway.store.store import Store
 from tests.service.harness import ANA, ServiceHarness
 from tests.service.standing import allowed, allowing, refund, standing_now

@@ -44,10 +44,10 @@ from keyturn.gateway.service.run.proving import are_proven, is_edit_proven
 from keyturn.gateway.service.submit.submitting import StoredVerdicts, Submitter
 from keyturn.gateway.service.tenant_service import TenantService
 from keyturn.gateway.store.keys import tenant_of_approval
+from keyturn.gateway.store.records.approval_indexes import Listed
 from keyturn.gateway.store.records.atomic_write import Loaded, Write
 from keyturn.gateway.store.runs.auto_runs import Note
 from keyturn.gateway.store.runs.jobs import Job
-from keyturn.gateway.store.runs.run_list import Listed
 from keyturn.gateway.store.runs.threads import REACH, ThreadFacts, Why
 from keyturn.gateway.store.scripts.fences import Lease
 from keyturn.gateway.store.sealing.sealing import Sealed
@@ -196,15 +196,16 @@ class AgentService(claiming.ClaimService, Submitter):
         """Return an edit with its seal for its run."""
         place = self._place(edit.item_id, run)
         body = edit_hash(edit).encode()
-        return edit.with_(seal=self._store.sealing.seal(Sealed.EDIT, place, body).hex())
+        keys = self._store.sealing.keys
+        return edit.with_(seal=keys.make(Sealed.EDIT, place, body).hex())
 
     def _is_sealed(self, name: str, item_id: str, run: RunRef, seal: str) -> bool:
         try:
             given = bytes.fromhex(seal)
         except ValueError:
             return False
-        place, sealing = self._place(item_id, run), self._store.sealing
-        return sealing.is_valid(Sealed.EDIT, place, name.encode(), given)
+        place, keys = self._place(item_id, run), self._store.sealing.keys
+        return keys.is_valid(given, Sealed.EDIT, place, name.encode())
 
     def _place(self, item_id: str, run: RunRef) -> tuple[str, ...]:
         return self._tenant, run.agent, run.thread, item_id

@@ -44,7 +44,7 @@ from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.protocol.work import aside
 from keyturn.gateway.service.submit.proposals import cannot_start_message, freeze_of
 from keyturn.gateway.store.keys import Keys
-from keyturn.gateway.store.limits.agent_load import AgentLoad, Wanted
+from keyturn.gateway.store.limits.agent_load import AgentLoad
 from keyturn.gateway.store.limits.freezes import Freeze
 from keyturn.gateway.store.limits.precedents import Known
 from keyturn.gateway.store.limits.windows import Use, held_in, use_of
@@ -239,10 +239,8 @@ async def read_calls(
             first.approval.thread,
             first.approval.run_ref,
             turn_key=first.approval.message_id,
-            wanted=Wanted(
-                effects=[effects[place] for place in of_agent],
-                tools=[calls[place].tool for place in of_agent],
-            ),
+            effects=[effects[place] for place in of_agent],
+            tools=[calls[place].tool for place in of_agent],
         )
     found: list[ReadCall] = []
     for n, call in enumerate(calls):

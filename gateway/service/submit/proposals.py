@@ -55,7 +55,6 @@ from keyturn.gateway.store.keys import Keys
 from keyturn.gateway.store.limits.agent_load import (
     ASKED_MS,
     AgentLoad,
-    Wanted,
     fingerprint,
 )
 from keyturn.gateway.store.limits.freezes import Freeze, names_of, paused
@@ -696,16 +695,14 @@ def refusal_of(
     return problem
 
 
-def wanted_of(calls: Iterable[wire.ProposedCall], effects: Iterable[str]) -> Wanted:
-    """Return the facts to read for an evaluation of calls with these effects."""
-    tools: list[str] = []
-    known: list[str] = []
+def fingerprints(calls: Iterable[wire.ProposedCall]) -> list[str]:
+    """Return the fingerprints of calls, to read their rejections."""
+    found: list[str] = []
     for call in calls:
-        tools.append(call.tool)
         # Arguments that are not strict JSON are refused anyway.
         with suppress(BadJson):
-            known.append(fingerprint(call.tool, call.args))
-    return Wanted(effects=[*effects], tools=tools, calls=known)
+            found.append(fingerprint(call.tool, call.args))
+    return found
 
 
 def freeze_of(load: AgentLoad, agent: str, tool: str) -> Freeze | None:

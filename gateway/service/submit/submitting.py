@@ -38,9 +38,9 @@ from keyturn.gateway.store.limits.agent_load import AgentLoad
 from keyturn.gateway.store.limits.freezes import names_of, paused
 from keyturn.gateway.store.limits.precedents import Known
 from keyturn.gateway.store.limits.windows import Use
+from keyturn.gateway.store.records.approval_indexes import Listed
 from keyturn.gateway.store.records.atomic_write import Loaded
 from keyturn.gateway.store.records.turn_opener import Preconditions
-from keyturn.gateway.store.runs.run_list import Listed
 from keyturn.gateway.store.runs.threads import ThreadFacts
 from keyturn.gateway.store.sealing.encryption import packed, unpacked
 from keyturn.gateway.store.sealing.sealing import Sealed, Sealing
@@ -109,15 +109,15 @@ class Submitter(PolicyService):
             same = await _aside(
                 turn, proposals.TurnPrecedents.of, self._policy(), keys, turn
             )
-            effects = same.effects_read.values()
-            wanted = await _aside(turn, proposals.wanted_of, turn.calls, effects)
             load = await self._store.agent_load.load(
                 keys,
                 ref.agent,
                 ref.thread,
                 ref.run_ref,
                 turn_key=same.turn_key,
-                wanted=wanted,
+                effects=same.effects_read.values(),
+                tools=[call.tool for call in turn.calls],
+                calls=await _aside(turn, proposals.fingerprints, turn.calls),
             )
             # Submitted before: nothing is evaluated or reserved again, except that
             # freezes count.
@@ -147,7 +147,7 @@ class Submitter(PolicyService):
         proposal = await _aside(turn, proposals.propose, evaluated, source)
         checked = _preconditions(same, [CallUsage()] * len(evaluated), proposal)
         # Without its agent's state, a rejection of a call is not known.
-        rejected = proposals.wanted_of(turn.calls, ()).calls
+        rejected = proposals.fingerprints(turn.calls)
         checked = replace(checked, not_rejected=rejected)
         return await self._open(same, proposal, checked)
 

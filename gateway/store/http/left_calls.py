@@ -136,7 +136,7 @@ class LeftCalls:
         return json.loads(body) if body else None
 
     def _member(self, name: str, call: str) -> str:
-        seal = self._sealing.seal(Sealed.LEFT_CALL, (name,), call.encode())
+        seal = self._sealing.keys.make(Sealed.LEFT_CALL, (name,), call.encode())
         return f"{seal.hex()} {call}"
 
     def _of_member(self, name: str, member: str) -> str:

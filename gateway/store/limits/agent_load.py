@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -87,21 +87,6 @@ class AgentLoad:
     precedents: Mapping[str, Known] = field(default_factory=dict[str, Known])
 
 
-@dataclass(frozen=True)
-class Wanted:
-    """Optional parts of `AgentLoad` to read.
-
-    Attributes:
-        effects: effects whose precedents are read.
-        tools: tools whose freezes are read.
-        calls: fingerprints of calls whose rejections in the thread are read.
-    """
-
-    effects: Collection[str] = ()
-    tools: Collection[str] = ()
-    calls: Collection[str] = ()
-
-
 def fingerprint(tool: str, args: JsonObject) -> str:
     """Return a fingerprint of a tool and its arguments."""
     body = digest.canonical([tool, args])
@@ -168,18 +153,29 @@ class AgentLoadStore(Repository):
         run_ref: RunRef,
         *,
         turn_key: str,
-        wanted: Wanted | None = None,
+        effects: Iterable[str] = (),
+        tools: Iterable[str] = (),
+        calls: Iterable[str] = (),
     ) -> AgentLoad:
         """Read an agent's load before one of its turns is evaluated.
 
         The requester is taken from the run, since people talk to the outermost agent.
-        Of precedents, freezes and rejections only the ``wanted`` ones are read.
+
+        Args:
+            keys: keys of the tenant.
+            agent: the agent.
+            thread: the thread of the turn.
+            run_ref: the run of the turn.
+            turn_key: key of the turn.
+            effects: effects whose precedents are read.
+            tools: tools whose freezes are read.
+            calls: fingerprints of calls whose rejections in the thread are read.
         """
-        wanted, freezes = wanted or Wanted(), freezes_of(self._conn)
+        freezes = freezes_of(self._conn)
         # No duplicates: a turn may repeat a call. Calls without effect have none.
-        named = dict.fromkeys(effect for effect in wanted.effects if effect)
+        named = dict.fromkeys(effect for effect in effects if effect)
         precedents = [keys.precedents(effect) for effect in named]
-        names = names_of(agent, *wanted.tools)
+        names = names_of(agent, *tools)
         values: dict[str, object] = {
             "turn": keys.turn(turn_key),
             "facts": keys.thread_facts(run_ref.agent, run_ref.thread),
@@ -191,7 +187,7 @@ class AgentLoadStore(Repository):
             "rejected": keys.rejected(agent, thread),
             "precedents": precedents,
             "names": [paused(agent)],
-            "calls": ["turns", *dict.fromkeys(wanted.calls)],
+            "calls": ["turns", *dict.fromkeys(calls)],
             "list": freezes.known(keys).seal,
         }
         reply = await LOAD_CONTEXT(self._conn, **values)

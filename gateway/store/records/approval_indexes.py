@@ -1,4 +1,4 @@
-"""Indexes of a tenant's approvals: standing ones, and those with timers.
+"""Indexes of a tenant's approvals: of runs, standing ones, and those with timers.
 
 The index of standing approvals only lists candidates. A listed approval that has ended
 costs one read; an unlisted one covers no calls.
@@ -10,19 +10,21 @@ sorted set of a tenant orders the timers by due time.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import cast
 
 from keyturn.gateway.approvals.record import Waiting
 from keyturn.gateway.approvals.timing import TimerKind
-from keyturn.gateway.protocol.records import Record
+from keyturn.gateway.protocol.records import Record, RunRef
 from keyturn.gateway.store.connection.connection import (
     Argument,
+    Reply,
     milliseconds,
     number,
     text,
 )
 from keyturn.gateway.store.connection.listed_members import due_now, readable
-from keyturn.gateway.store.keys import Keys
+from keyturn.gateway.store.keys import LISTED_BYTES, Keys
 from keyturn.gateway.store.records.codec import CHECKED, CHECKED_SEAL, RecordSeals
 from keyturn.gateway.store.sealing.conditional_write import write_if
 from keyturn.gateway.store.sealing.sealing import Repository
@@ -135,3 +137,66 @@ class TimerStore(Repository):
     async def drop(self, keys: Keys, timer: Timer) -> None:
         """Remove a timer whose approval is gone."""
         await self._conn.command("ZREM", keys.timers, str(timer))
+
+
+@dataclass(frozen=True)
+class Listed:
+    """An approval in its run's list: its id, and its agent's namespace."""
+
+    id: str
+    ns: str
+
+
+class RunLists(Repository):
+    """The approvals of each run.
+
+    Open approvals have a separate list, so that a submission costs the same in a new
+    run and in a run with a hundred thousand earlier approvals.
+    """
+
+    async def of_run(
+        self, keys: Keys, run_ref: RunRef, *, newest: int = 0
+    ) -> list[Listed]:
+        """Return a run's approvals with those of nested agents, oldest first.
+
+        ``newest`` limits the result to the latest ones; 0 for all.
+        """
+        commands: list[list[Argument]] = [
+            ["ZRANGE", name, -newest, -1, "WITHSCORES"]
+            for name in (keys.run(run_ref), keys.open_of(run_ref))
+        ]
+        # One MULTI: an approval that ends moves between the lists.
+        each = await self._conn.transaction(*commands)
+        found = [cast("list[bytes]", one) for one in each]
+        rows = [row for one in found for row in zip(one[1::2], one[::2], strict=True)]
+        rows.sort(key=lambda row: float(row[0]))
+        return listed(keys, [member for _, member in rows[-newest:]])
+
+    async def open_of_run(self, keys: Keys, run_ref: RunRef) -> list[Listed]:
+        """Return a run's approvals with an open item, oldest first."""
+        return await self._listed(keys, keys.open_of(run_ref))
+
+    async def answered_of_run(self, keys: Keys, run_ref: RunRef) -> list[Listed]:
+        """Return a run's latest approvals with an answer, oldest first."""
+        return await self._listed(keys, keys.answered(run_ref))
+
+    async def with_short_id(self, keys: Keys, short: str) -> list[str]:
+        """Return the ids of approvals and collected cards with this short id."""
+        found = cast("bytes", await self._conn.command("GET", keys.short(short)) or b"")
+        members = {
+            found[n : n + LISTED_BYTES] for n in range(0, len(found), LISTED_BYTES)
+        }
+        return sorted(readable([*members], keys.unlisted))
+
+    async def _listed(self, keys: Keys, name: str) -> list[Listed]:
+        return listed(keys, await self._conn.command("ZRANGE", name, 0, -1))
+
+
+def listed(keys: Keys, members: Reply) -> list[Listed]:
+    """Parse the members of a run's lists; malformed ones are skipped."""
+
+    def read(member: bytes) -> Listed:
+        approval, ns = member[:LISTED_BYTES], member[LISTED_BYTES:]
+        return Listed(keys.unlisted(approval), ns.decode())
+
+    return readable(members, read)

@@ -68,6 +68,7 @@ from keyturn.gateway.store.connection.listed_members import due_now, readable
 from keyturn.gateway.store.keys import Keys, hash_of, keys_of_tenant, tenant_of_approval
 from keyturn.gateway.store.limits.freezes import freezes_of
 from keyturn.gateway.store.records import codec
+from keyturn.gateway.store.records.approval_indexes import Listed, RunLists
 from keyturn.gateway.store.records.atomic_write import (
     Loaded,
     Write,
@@ -86,7 +87,6 @@ from keyturn.gateway.store.records.codec import (
 )
 from keyturn.gateway.store.records.turn_opener import open_turn
 from keyturn.gateway.store.runs.jobs import Job
-from keyturn.gateway.store.runs.run_list import Listed, RunLists
 from keyturn.gateway.store.scripts.script import Script
 from keyturn.gateway.store.sealing.encryption import decrypted_document, unpacked
 from keyturn.gateway.store.sealing.event_seals import sealed_texts
@@ -133,14 +133,12 @@ class ApprovalStore(RunLists):
     """
 
     def __init__(self, sealing: Sealing, *, lease_ms: int) -> None:
-        conn = sealing.conn
-        super().__init__(conn)
+        super().__init__(sealing)
         self.lease_ms = lease_ms
-        self.seals = RecordSeals(conn)
-        self._sealing = sealing
+        self.seals = RecordSeals(self._conn)
         self._known = KnownRecords()
         self._turns = Turns()
-        self.open_turn = partial(open_turn, conn, self.load)
+        self.open_turn = partial(open_turn, self._conn, self.load)
 
     async def load(self, approval_id: str) -> Loaded | None:
         """Read an approval and the store's clock in one snapshot; None if missing.

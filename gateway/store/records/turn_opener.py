@@ -25,11 +25,9 @@ from keyturn.gateway.store.limits.precedents import (
 )
 from keyturn.gateway.store.limits.windows import Use, as_rows
 from keyturn.gateway.store.records import codec
-from keyturn.gateway.store.records.approval_indexes import timer_rows
+from keyturn.gateway.store.records.approval_indexes import Listed, listed, timer_rows
 from keyturn.gateway.store.records.atomic_write import Loaded, following
 from keyturn.gateway.store.records.codec import SEAL, RecordSeals
-from keyturn.gateway.store.runs import run_list
-from keyturn.gateway.store.runs.run_list import Listed
 from keyturn.gateway.store.scripts.script import Script
 from keyturn.gateway.store.sealing.encryption import DATA_KEY, encrypted_document
 from keyturn.gateway.store.sealing.event_seals import sealed_texts
@@ -176,7 +174,7 @@ async def open_turn(
         reply = await written(number(reply[1]))
     match text(reply[0]):
         case "opened":
-            return run_list.listed(keys, reply[1])
+            return listed(keys, reply[1])
         case "damaged":
             raise CorruptRecord(turn_key)
         case _:

@@ -90,7 +90,7 @@ class PostedMessageStore(Repository):
             logger.error("message.not_noted id=%s", approval)
             return
         first_ms = milliseconds(time) + _ms(min(kept, LOOK))
-        seal = self._sealing.seal(Sealed.MESSAGE, (name, at), b"")
+        seal = self._sealing.keys.make(Sealed.MESSAGE, (name, at), b"")
         await self._conn.keep(
             ["HSET", name, at, seal],
             ["PEXPIRE", name, _ms(KEPT)],
@@ -116,12 +116,13 @@ class PostedMessageStore(Repository):
                 if body is not None:
                     ended = Ended.model_validate_json(body)
                     continue
-            if not self._sealing.is_valid(Sealed.MESSAGE, (name, at), b"", stored):
+            place = (Sealed.MESSAGE, (name, at), b"")
+            if not self._sealing.keys.is_valid(stored, *place):
                 await self._refuse(keys, approval, at, stored)
                 continue
             channel, _, ts = at.partition(" ")
             places.append((channel, ts))
-            if stored != (seal := self._sealing.seal(Sealed.MESSAGE, (name, at), b"")):
+            if stored != (seal := self._sealing.keys.make(*place)):
                 await self._conn.command("HSET", name, at, seal)
         return PostedMessages(tuple(places), ended, now_ms)
 

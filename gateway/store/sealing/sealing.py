@@ -97,26 +97,17 @@ class Seals:
         """Return the keys of facts."""
         return seal_keys(self.conn.secrets, Purpose.FACTS)
 
-    def seal(self, kind: Sealed, place: Sequence[str], body: bytes) -> bytes:
-        """Return only the seal."""
-        return self.keys.make(kind, place, body)
-
-    def is_valid(
-        self, kind: Sealed, place: Sequence[str], body: bytes, seal: bytes
-    ) -> bool:
-        """Return whether a seal is valid for a text at a place."""
-        return self.keys.is_valid(seal, kind, place, body)
-
     def sealed(self, kind: Sealed, place: Sequence[str], body: bytes) -> bytes:
         """Return a text in stored form."""
         body = encrypted(self.conn, (kind, *place), body)
-        return MARK + self.seal(kind, place, body) + body
+        return MARK + self.keys.make(kind, place, body) + body
 
     def opened(self, kind: Sealed, place: Sequence[str], stored: bytes) -> bytes | None:
         """Return the text if its seal is valid for this place, else None."""
         start = len(MARK) + SEAL_BYTES
         seal, body = stored[len(MARK) : start], stored[start:]
-        if not stored.startswith(MARK) or not self.is_valid(kind, place, body, seal):
+        is_valid = self.keys.is_valid(seal, kind, place, body)
+        if not (is_valid and stored.startswith(MARK)):
             return None
         try:
             return decrypted(self.conn, (kind, *place), body)
@@ -126,7 +117,7 @@ class Seals:
     def sealed_text(self, kind: Sealed, place: Sequence[str], body: str) -> str:
         """Return JSON in stored form, for scripts, which take only strings."""
         text = encrypted_text(self.conn, (kind, *place), body)
-        seal = self.seal(kind, place, text.encode())
+        seal = self.keys.make(kind, place, text.encode())
         return base64.b64encode(seal).decode() + text
 
     def opened_text(
@@ -136,7 +127,7 @@ class Seals:
         # Not in base64, or encrypted for another place.
         with suppress(ValueError):
             seal = base64.b64decode(stored[:_SEAL], validate=True)
-            if self.is_valid(kind, place, stored[_SEAL:], seal):
+            if self.keys.is_valid(seal, kind, place, stored[_SEAL:]):
                 return decrypted_text(self.conn, (kind, *place), stored[_SEAL:])
         return None
 

@@ -13,15 +13,11 @@ from keyturn.gateway.approvals.decisions import Approve, Decided
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.protocol.wire import Claimed, Refused
-from keyturn.gateway.service.people.freezing import FreezeService
-from keyturn.gateway.service.people.queue import ReviewQueue
-from keyturn.gateway.service.run.sweep import Sweeper
 from keyturn.gateway.store.limits.freezes import FreezeScope, ScopeKind
 from keyturn.gateway.store.store import Store
 from tests.clock import faketime
 from tests.conftest import eventually
-from tests.service.harness import ANA
-from tests.service.tenant_side import TENANTS, TenantSide
+from tests.service.harness import ANA, TENANTS, ServiceHarness
 from tests.store_secrets import SECRETS
 from tests.topologies import Cluster, Node, programs
 
@@ -43,7 +39,7 @@ tools: {process_refund: {tier: approve}}
 @asynccontextmanager
 async def sides_on(
     folder: Path, *ahead_s: int
-) -> AsyncGenerator[tuple[list[TenantSide], Cluster]]:
+) -> AsyncGenerator[tuple[list[ServiceHarness], Cluster]]:
     """Start a cluster whose masters are so far ahead, with a tenant on each of them."""
     try:
         library = faketime.library()
@@ -62,17 +58,17 @@ async def sides_on(
             node.ask("CONFIG", "SET", "cluster-require-full-coverage", "no")
         store = Store(cluster.url, secrets=SECRETS)
         try:
-            yield [TenantSide(store, tenant) for tenant in TENANTS], cluster
+            yield [ServiceHarness(store, tenant=tenant) for tenant in TENANTS], cluster
         finally:
             await store.close()
 
 
-def master_of(cluster: Cluster, side: TenantSide) -> Node:
+def master_of(cluster: Cluster, side: ServiceHarness) -> Node:
     """Return the master that has a tenant's keys."""
     return cluster.master_of(key_slot(side.keys.expiry.encode()))
 
 
-def elsewhere(sides: list[TenantSide], cluster: Cluster) -> TenantSide:
+def elsewhere(sides: list[ServiceHarness], cluster: Cluster) -> ServiceHarness:
     """Return a tenant on another master than that of slot 0."""
     zero = cluster.master_of(0)
     return next(one for one in sides if master_of(cluster, one) is not zero)
@@ -83,28 +79,25 @@ async def test_another_masters_clock_sweeps_nothing(tmp_path: Path) -> None:
     async with sides_on(tmp_path, 2 * HOUR_S, 0, 0) as (sides, cluster):
         assert len({master_of(cluster, one).port for one in sides}) == len(TENANTS)
         for side in sides:
-            click, _ = await side.ask()
-            before = (await side.approval(click.approval)).rev
+            click, claim = await side.refund()
+            before = (await side.approval(claim.item_id)).rev
 
             for _ in range(3):
-                assert await Sweeper(side.store, tenant=side.tenant).sweep() == 0
+                assert await side.sweeper.sweep() == 0
 
-            assert (await side.approval(click.approval)).rev == before
-            queue = ReviewQueue(side.store, tenant=side.tenant)
-            assert [one.approval.id async for one in queue.waiting()] == [
-                click.approval
-            ]
+            assert (await side.approval(claim.item_id)).rev == before
+            waiting = side.reviews.queue.waiting()
+            assert [one.approval.id async for one in waiting] == [click.approval]
 
 
-async def has_ended_in_time(side: TenantSide) -> None:
+async def has_ended_in_time(side: ServiceHarness) -> None:
     """Let a call with a short time stay pending until it has expired."""
     side.policy = SHORT
-    click, _ = await side.ask()
+    _, claim = await side.refund()
 
     async def has_ended() -> bool:
-        await Sweeper(side.store, tenant=side.tenant).sweep()
-        items = (await side.approval(click.approval)).items
-        return items[0].state is ItemState.EXPIRED
+        await side.sweeper.sweep()
+        return (await side.item(claim.item_id)).state is ItemState.EXPIRED
 
     await eventually(has_ended)
 
@@ -117,7 +110,7 @@ async def test_a_slow_slot_0_delays_no_end(tmp_path: Path) -> None:
 async def test_time_goes_on_without_slot_0(tmp_path: Path) -> None:
     async with sides_on(tmp_path, 0, 0, 0) as (sides, cluster):
         side = elsewhere(sides, cluster)
-        await side.ask("before")
+        await side.refund(thread="before")
         cluster.master_of(0).kill()
 
         await has_ended_in_time(side)
@@ -129,8 +122,8 @@ async def test_calls_run_and_freezes_hold_on_masters_minutes_apart(
 ) -> None:
     async with sides_on(tmp_path, *ahead_s) as (sides, _):
         for side in sides:
-            freezes = FreezeService(side.store, tenant=side.tenant)
-            click, claim = await side.ask()
+            freezes = side.reviews.freezes
+            click, claim = await side.refund()
             assert isinstance(await side.reviews.decide(click, Approve(), ANA), Decided)
 
             assert await freezes.freeze(EVERYTHING, "T0/U0ANA", "why")

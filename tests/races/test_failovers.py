@@ -18,10 +18,8 @@ from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.store.connection.durability import ensure_durable
 from keyturn.gateway.store.store import Store
 from tests.levels import size
-from tests.service.harness import ANA
-from tests.service.tenant_side import TENANTS, TenantSide
+from tests.service.harness import ANA, TENANTS, ServiceHarness
 from tests.store_secrets import SECRETS
-from tests.streams import audit_entries
 from tests.topologies import Cluster, Node, SentinelSet, Topology, until
 
 pytestmark = [pytest.mark.xdist_group("topologies")]
@@ -76,16 +74,18 @@ async def acknowledged(work: Callable[[], Awaitable[Found]]) -> Found:
             await asyncio.sleep(0.05)
 
 
-async def decide_one(side: TenantSide, thread: str) -> str:
+async def decide_one(side: ServiceHarness, thread: str) -> str:
     """Submit a call, and approve it until that is acknowledged; return its id."""
-    click, _ = await acknowledged(lambda: side.ask(thread))
+    click, _ = await acknowledged(lambda: side.refund(thread=thread))
     await acknowledged(lambda: side.reviews.decide(click, Approve(), ANA))
     return click.approval
 
 
-async def decided(sides: Sequence[TenantSide], count: int) -> dict[str, TenantSide]:
+async def decided(
+    sides: Sequence[ServiceHarness], count: int
+) -> dict[str, ServiceHarness]:
     """Request this many approvals and approve each; return the acknowledged ones."""
-    told: dict[str, TenantSide] = {}
+    told: dict[str, ServiceHarness] = {}
     numbers = iter(range(count))
 
     async def decider() -> None:
@@ -100,7 +100,7 @@ async def decided(sides: Sequence[TenantSide], count: int) -> dict[str, TenantSi
 async def nothing_is_lost(store: Store, kills: Kills) -> None:
     """Decide while nodes are killed; compare the acknowledgements with the store."""
     await ensure_durable(store.conn)
-    sides = [TenantSide(store, tenant) for tenant in TENANTS]
+    sides = [ServiceHarness(store, tenant=tenant) for tenant in TENANTS]
     killing = asyncio.create_task(kills.go_on())
     try:
         told = await decided(sides, DECISIONS)
@@ -110,14 +110,12 @@ async def nothing_is_lost(store: Store, kills: Kills) -> None:
 
     assert len(told) == DECISIONS
     for approval_id, side in told.items():
-        approval = await side.approval(approval_id)
-        assert approval.items[0].state is ItemState.AUTHORIZED, approval_id
-        assert [vote.by.user for vote in approval.items[0].votes] == ["U0ANA"]
+        item = await side.item(f"{approval_id}.0")
+        assert item.state is ItemState.AUTHORIZED, approval_id
+        assert [vote.by.user for vote in item.votes] == ["U0ANA"]
     for side in sides:
-        entries = await audit_entries(store.conn, side.keys)
-        counted = Counter(
-            one.item for one in entries if one.name is EventName.ITEM_AUTHORIZED
-        )
+        authorized = await side.audited(EventName.ITEM_AUTHORIZED)
+        counted = Counter(one.item for one in authorized)
         assert set(counted.values()) <= {1}
     assert kills.killed
     await store.close()

@@ -15,7 +15,7 @@ from keyturn.gateway.approvals.decisions import Edit
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.store.store import Store
-from tests.service.decided_calls import claimed, decided, gateway_keys
+from tests.service.decided_calls import decided, gateway_keys
 from tests.service.harness import POLICY, ServiceHarness
 
 ROOT = Path(__file__).parents[2]
@@ -90,7 +90,7 @@ def client(harness: ServiceHarness, tmp_path: Path) -> Generator[Client]:
 async def receipt(harness: ServiceHarness) -> str:
     """Return the receipt of a refund that Ana approved as ARGS."""
     claim = await decided(harness, Edit(args=ARGS))
-    return (await claimed(harness, claim)).receipt
+    return (await harness.granted(claim)).receipt
 
 
 async def test_approved_calls_run_once(harness: ServiceHarness, client: Client) -> None:

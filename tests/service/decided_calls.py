@@ -15,7 +15,7 @@ from keyturn.gateway.approvals.decisions import (
 from keyturn.gateway.approvals.record import Approval, Item, approval_of
 from keyturn.gateway.protocol.public_keys import PublicKey
 from keyturn.gateway.protocol.receipts import Receipt, read_receipt
-from keyturn.gateway.protocol.wire import Claimed, ClaimRequest
+from keyturn.gateway.protocol.wire import ClaimRequest
 from keyturn.gateway.store.records.atomic_write import Loaded, Write
 from keyturn.gateway.trust.key_folder import Role
 from tests.service.harness import (
@@ -63,12 +63,8 @@ async def two_of_two(harness: ServiceHarness) -> ClaimRequest:
     return claim
 
 
-async def claimed(harness: ServiceHarness, claim: ClaimRequest) -> Claimed:
-    return await harness.granted(claim)
-
-
 async def receipt_of(harness: ServiceHarness, claim: ClaimRequest) -> Receipt:
-    found = await claimed(harness, claim)
+    found = await harness.granted(claim)
     return read_receipt(found.receipt, gateway_keys(harness))[0]
 
 

@@ -19,7 +19,7 @@ from keyturn.gateway.approvals.gestures import Partition
 from keyturn.gateway.approvals.record import Approval, Item, approval_of
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.policy.rules import Policy
-from keyturn.gateway.protocol.records import Person, RunRef
+from keyturn.gateway.protocol.records import Person, Result, RunRef
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.protocol.wire import (
     Claimed,
@@ -62,7 +62,10 @@ tools:
   drop_table: {tier: deny}
 """
 RULES = load_policy(POLICY, "policy.yml")
+TENANTS = ("hooli", "default", "acme")
+"""Each on another master of a cluster of three."""
 DAN = Person(team="T0", user="U0DAN", name="Dan")
+RAN = Result(ok=True)
 
 
 def person(user: str) -> Reviewer:
@@ -79,11 +82,13 @@ class ServiceHarness:
 
     store: Store
     policy: Policy = RULES
+    tenant: str = "default"
 
     def __post_init__(self) -> None:
-        self.agents = AgentService(self.store, lambda: self.policy)
-        self.reviews = ReviewService(self.store, lambda: self.policy)
-        self.sweeper = Sweeper(self.store)
+        store, tenant = self.store, self.tenant
+        self.agents = AgentService(store, lambda: self.policy, tenant=tenant)
+        self.reviews = ReviewService(store, lambda: self.policy, tenant=tenant)
+        self.sweeper = Sweeper(store, tenant=tenant)
         self._count = itertools.count()
 
     async def submit(
@@ -98,16 +103,22 @@ class ServiceHarness:
         """Submit one turn asked for by Dan; a new message id unless one is given."""
         message = message_id or f"m{next(self._count)}"
         ref = TurnRef(agent=agent, thread=thread, ns=ns, message_id=message)
-        facts = ThreadFacts(requester=DAN)
-        await self.store.threads.change(
-            self.keys, agent, thread, lambda _: facts, why="aside"
-        )
+        await self.asked_by(DAN, thread, agent)
         proposed = tuple(
             ProposedCall(tool=tool, args=args, tool_call_id=f"c{index}")
             for index, (tool, args) in enumerate(calls)
         )
         turn = Turn(ref=ref, calls=proposed, handed_to=handed_to)
         return ref, await self.agents.submit(turn)
+
+    async def asked_by(
+        self, person: Person, thread: str = "t1", agent: str = "support"
+    ) -> None:
+        """Note who asked the agent in a thread."""
+        facts = ThreadFacts(requester=person)
+        await self.store.threads.change(
+            self.keys, agent, thread, lambda _: facts, why="aside"
+        )
 
     async def refund(
         self, amount: float = 899, thread: str = "t1"
@@ -124,8 +135,8 @@ class ServiceHarness:
 
     @property
     def keys(self) -> Keys:
-        """Return the keys of the default tenant."""
-        return self.store.keys_of_tenant("default")
+        """Return the keys of the tenant."""
+        return self.store.keys_of_tenant(self.tenant)
 
     async def command(self, *words: Argument) -> Reply:
         """Send a command to the store, past the services."""
@@ -159,6 +170,12 @@ class ServiceHarness:
         reply = await self.agents.claim(claim)
         assert isinstance(reply, Claimed), reply
         return reply
+
+    async def ran(self, claim: ClaimRequest, result: Result = RAN) -> Claimed:
+        """Claim a call that may run, and report its result."""
+        granted = await self.granted(claim)
+        assert await self.agents.finish(claim.item_id, granted.fence, result)
+        return granted
 
     async def doubt(self, item_id: str) -> None:
         """Let a claim end by itself, as after the death of its owner."""
@@ -205,11 +222,10 @@ class ServiceHarness:
         approval = await self.approval(item_id)
         return approval.items[approval_of(item_id)[1]]
 
-    async def opened(self, tenant: str = "default") -> list[str]:
+    async def opened(self) -> list[str]:
         """Return the approvals of the agent's first thread, oldest first."""
-        keys = self.store.keys_of_tenant(tenant)
         run_ref = RunRef(agent="support", thread="t1")
-        listed = await self.store.approvals.of_run(keys, run_ref)
+        listed = await self.store.approvals.of_run(self.keys, run_ref)
         return [one.id for one in listed]
 
     async def overdue(self, approval_id: str) -> None:
@@ -240,12 +256,12 @@ class ServiceHarness:
             ["ZADD", self.keys.expiry, 1, self.keys.listed(approval_id)],
         )
 
-    async def total(self, window: str, resource: str, tenant: str = "default") -> int:
+    async def total(self, window: str, resource: str) -> int:
         """Return the current sum of a window for a resource, in millionths."""
-        keys = self.store.keys_of_tenant(tenant)
-        key = keys.window(window, resource)
+        key = self.keys.window(window, resource)
         peek = use_of(key, name=window, call="peek", micro=0, within_ms=1)
-        return (await self.store.windows.totals(keys.head("none"), 0, [peek]))[window]
+        none = self.keys.head("none")
+        return (await self.store.windows.totals(none, 0, [peek]))[window]
 
     async def jobs(self) -> int:
         """Count the resume jobs that wait."""

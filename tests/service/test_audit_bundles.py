@@ -51,8 +51,7 @@ async def a_day(house: AuditHarness, day: str = "") -> tuple[str, str]:
     click, claim = await harness.refund(899, thread=f"t1{day}")
     await harness.reviews.decide(click, Approve(reason="fair — 好"), ANA)
     ran = click.approval
-    granted = await harness.granted(claim)
-    await harness.agents.finish(claim.item_id, granted.fence, Result(ok=True))
+    await harness.ran(claim)
     click, _ = await harness.refund(12, thread=f"t2{day}")
     await harness.reviews.decide(click, Reject(reason="too much"), ANA)
     await house.writer.tick(is_last=True)
@@ -376,16 +375,14 @@ async def a_month(house: AuditHarness, folder: Path) -> str:
         await eventually(is_loaded)
     for thread, ok in (("ran", True), ("failed", False)):
         claim = await drawn(harness, thread)
-        granted = await harness.granted(claim)
-        await harness.agents.finish(claim.item_id, granted.fence, Result(ok=ok))
+        await harness.ran(claim, Result(ok=ok))
         if ok:
             await answer(
                 harness, await harness.item(claim.item_id), "U0CHLOE", is_right=False
             )
     ref, [verdict] = await harness.submit(("process_refund", {"amount": 7}))
     await harness.decide(verdict, Edit(args={"amount": 6}, reason=WORD))
-    granted = await harness.granted(claim_of(ref, verdict))
-    await harness.agents.finish(verdict.item_id, granted.fence, Result(ok=True))
+    await harness.ran(claim_of(ref, verdict))
     click, _ = await harness.refund(8, thread="rejected")
     await harness.reviews.decide(click, Reject(reason=WORD), ANA)
     scope = FreezeScope(kind=ScopeKind.TOOL, name="wire_money")

@@ -15,12 +15,12 @@ from keyturn.gateway.approvals.decisions import (
     Reject,
     Respond,
 )
-from keyturn.gateway.approvals.events import Event, EventName
+from keyturn.gateway.approvals.events import EventName
 from keyturn.gateway.protocol.records import Finding, Result
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.store.limits.freezes import FreezeScope, ScopeKind
 from keyturn.gateway.trust.audit_bundle import calls_of
-from tests.service.decided_calls import claimed, decided
+from tests.service.decided_calls import decided
 from tests.service.harness import BEN, EVE, POLICY, ServiceHarness
 
 REFUNDS = FreezeScope(kind=ScopeKind.TOOL, name="process_refund")
@@ -37,19 +37,18 @@ def said(decision: Decision, tool: str = "process_refund") -> Scene:
 
 async def ended(harness: ServiceHarness, *, ok: bool) -> None:
     claim = await decided(harness)
-    granted = await claimed(harness, claim)
-    await harness.agents.finish(claim.item_id, granted.fence, Result(ok=ok))
+    await harness.ran(claim, Result(ok=ok))
 
 
 async def given_back(harness: ServiceHarness) -> None:
     claim = await decided(harness)
-    granted = await claimed(harness, claim)
+    granted = await harness.granted(claim)
     await harness.agents.release(claim.item_id, granted.fence)
 
 
 async def in_doubt(harness: ServiceHarness) -> None:
     claim = await decided(harness)
-    await claimed(harness, claim)
+    await harness.granted(claim)
     await harness.doubt(claim.item_id)
     await harness.decide(claim.item_id, Reconcile(finding=Finding.EXECUTED))
 
@@ -159,9 +158,7 @@ async def test_the_opening_names_the_requester_and_each_call(
     assert opened.actor == "T0/U0DAN"
     # With a point, which no hash has.
     assert "120.5" not in opened.model_dump_json()
-    found = [(it["item"], it["tool"], it["tier"], it["hash"]) for it in called(opened)]
+    found = [
+        (it["item"], it["tool"], it["tier"], it["hash"]) for it in calls_of(opened)
+    ]
     assert found == [(v.item_id, v.tool, v.tier, v.action_hash) for v in verdicts]
-
-
-def called(event: Event) -> list[dict[str, str]]:
-    return calls_of(event)

@@ -40,7 +40,6 @@ from keyturn.gateway.store.store import Store
 from keyturn.gateway.trust.key_folder import Keyring, Role
 from tests.service.decided_calls import (
     REQUEST,
-    claimed,
     decided,
     gateway_keys,
     receipt_of,
@@ -227,7 +226,7 @@ async def test_a_tool_verifies_the_receipt_of_a_claim(
 ) -> None:
     claim = await decided(harness)
 
-    found = await claimed(harness, claim)
+    found = await harness.granted(claim)
 
     item = await harness.item(claim.item_id)
     receipt = verify_receipt(
@@ -256,7 +255,7 @@ async def test_a_tool_verifies_the_receipt_of_a_claim(
 async def test_only_the_edited_call_runs(harness: ServiceHarness) -> None:
     claim = await decided(harness, Edit(args={"amount": 60}))
 
-    found = await claimed(harness, claim)
+    found = await harness.granted(claim)
 
     receipt, digest = read_receipt(found.receipt, gateway_keys(harness))
     assert digest == found.action_hash
@@ -292,7 +291,7 @@ async def test_the_policy_names_executor_and_effect(harness: ServiceHarness) -> 
 async def test_a_claims_attempts_share_a_receipt_id(harness: ServiceHarness) -> None:
     claim = await decided(harness)
 
-    first, again = [await claimed(harness, claim) for _ in range(2)]
+    first, again = [await harness.granted(claim) for _ in range(2)]
     assert first.receipt == again.receipt
     await harness.agents.release(claim.item_id, first.fence)
     other = await receipt_of(harness, claim.with_(owner="worker-2"))
@@ -306,7 +305,7 @@ async def test_a_frozen_claim_gets_no_second_receipt(
     harness: ServiceHarness,
 ) -> None:
     claim = await decided(harness)
-    await claimed(harness, claim)
+    await harness.granted(claim)
 
     scope = FreezeScope(kind=ScopeKind.TOOL, name="process_refund")
     await harness.reviews.freezes.freeze(scope, "T0/U0BEN", "stop")
@@ -362,7 +361,7 @@ async def test_a_process_that_is_no_bot_decides_nothing(
 async def test_nothing_is_signed_without_keys(harness: ServiceHarness) -> None:
     harness.store.keyring = None
 
-    found = await claimed(harness, await decided(harness))
+    found = await harness.granted(await decided(harness))
 
     assert found.receipt == ""
 

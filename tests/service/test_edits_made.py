@@ -34,7 +34,6 @@ from keyturn.gateway.service.run.agents import AgentService
 from keyturn.gateway.service.run.claiming import TOO_LARGE
 from tests.bot.samples import frame
 from tests.bot.slack_state import untouched
-from tests.service.decided_calls import claimed
 from tests.service.harness import ANA, ServiceHarness
 
 TYPED: JsonObject = {"amount": 12, "to": "Ada"}
@@ -88,7 +87,7 @@ async def test_an_edit_is_confirmed_with_the_outcome_that_the_record_proves(
     asked = dict.fromkeys(hashes, claim.item_id)
 
     before = await made(harness, asked)
-    granted = await claimed(harness, claim)
+    granted = await harness.granted(claim)
     during = await made(harness, asked)
     result = Result(ok=ok, failure=None if ok else failure)
     await harness.agents.finish(claim.item_id, granted.fence, result)
@@ -99,8 +98,7 @@ async def test_an_edit_is_confirmed_with_the_outcome_that_the_record_proves(
 
 async def test_the_seal_confirms_an_ended_edit(harness: ServiceHarness) -> None:
     claim, _ = await edited(harness)
-    granted = await claimed(harness, claim)
-    await harness.agents.finish(claim.item_id, granted.fence, Result(ok=True))
+    granted = await harness.ran(claim)
     [edit] = await harness.agents.history(claim.ref.run_ref)
     [outcome] = await harness.agents.outcomes(claim.ref)
     await harness.command("FLUSHALL")

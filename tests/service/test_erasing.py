@@ -27,7 +27,6 @@ from keyturn.gateway.service.submit.submitting import ERASED
 from keyturn.gateway.store.audit.index import AuditIndex
 from keyturn.gateway.store.erasing import erase_approval
 from keyturn.gateway.store.keys import KEEP_MS
-from keyturn.gateway.store.runs.threads import ThreadFacts
 from keyturn.gateway.store.store import Store
 from keyturn.gateway.trust.audit_bundle import verify_bundle
 from tests.api.test_api_key_store import Box
@@ -66,9 +65,8 @@ async def executed(harness: ServiceHarness) -> Click:
     click = await harness.click(verdict)
     edit = Edit(args={"amount": 4, "note": WORD}, reason=WORD)
     await harness.reviews.decide(click, edit, ANA)
-    reply = await harness.granted(claim_of(ref, verdict))
     ran = Result(ok=True, summary=WORD, payload=f'"{WORD}"')
-    await harness.agents.finish(verdict.item_id, reply.fence, ran)
+    await harness.ran(claim_of(ref, verdict), ran)
     return click
 
 
@@ -148,10 +146,7 @@ async def test_a_person_is_erased_from_their_requests(harness: ServiceHarness) -
     eve = DAN.with_(user="U0EVE", name="Eve")
     ref, verdicts = await harness.submit(("process_refund", {"amount": 7}), thread="t2")
     assert verdicts
-    await harness.store.threads.change(
-        harness.keys, "support", "t3",
-        lambda _: ThreadFacts(requester=eve), why="aside"
-    )  # fmt: skip
+    await harness.asked_by(eve, "t3")
 
     found = await erase(harness, DAN.user)
 
@@ -258,10 +253,7 @@ EVE = DAN.with_(user="U0EVE", name="Eve")
 
 async def rejected_of(harness: ServiceHarness, who: Person, thread: str) -> Click:
     """Request a call as a person, and reject it as Ana."""
-    facts = ThreadFacts(requester=who)
-    await harness.store.threads.change(
-        harness.keys, "support", thread, lambda _: facts, why="aside"
-    )
+    await harness.asked_by(who, thread)
     call = ProposedCall(tool="process_refund", args={"amount": 5}, tool_call_id="c0")
     ref = TurnRef(agent="support", thread=thread, message_id="m")
     [verdict] = await harness.agents.submit(Turn(ref=ref, calls=(call,)))

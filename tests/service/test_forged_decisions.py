@@ -29,7 +29,6 @@ from keyturn.gateway.protocol.records import (
     Finding,
     ItemState,
     Person,
-    Result,
     Tier,
     Verb,
 )
@@ -46,7 +45,6 @@ from keyturn.gateway.service.run.claiming import Found, find_answers
 from keyturn.gateway.service.run.proving import NOT_PROVEN, NOT_TOLD
 from keyturn.gateway.trust.key_folder import Keyring, SigningKey
 from tests.service.decided_calls import (
-    claimed,
     decided,
     forge,
     two_of_two,
@@ -203,7 +201,7 @@ async def test_an_edit_that_nobody_made_does_not_run(harness: ServiceHarness) ->
 
 async def test_a_rerun_needs_its_own_signatures(harness: ServiceHarness) -> None:
     claim = await decided(harness)
-    await claimed(harness, claim)
+    await harness.granted(claim)
     await harness.doubt(claim.item_id)
 
     def rerun(approval: Approval, item: Item) -> tuple[Approval, Item]:
@@ -405,9 +403,7 @@ async def test_what_people_said_is_told_in_their_words(
 
 async def test_an_unsigned_edit_is_not_told(harness: ServiceHarness) -> None:
     claim = await decided(harness, Edit(args={"amount": 60}, reason="too much"))
-    granted = await claimed(harness, claim)
-    await harness.agents.finish(claim.item_id, granted.fence, Result(ok=True))
-    edit = granted.edit
+    edit = (await harness.ran(claim)).edit
     assert edit
     true = {edit_hash(edit): claim.item_id}
     known = await harness.agents.edits_known(claim.ref, true)
@@ -428,7 +424,7 @@ async def test_an_unsigned_edit_is_not_told(harness: ServiceHarness) -> None:
 async def reconciled(harness: ServiceHarness, finding: Finding) -> ClaimRequest:
     """Let Ana find something out about a call whose process died."""
     claim = await decided(harness)
-    await claimed(harness, claim)
+    await harness.granted(claim)
     await harness.doubt(claim.item_id)
     await harness.decide(claim.item_id, Reconcile(finding=finding, note="seen"))
     return claim
@@ -457,8 +453,7 @@ async def test_what_people_found_out_is_told_when_they_signed_it(
 async def test_an_unsigned_reason_is_not_told(harness: ServiceHarness) -> None:
     claim = await decided(harness, Approve(reason="a good customer"))
     before = await told(harness, claim)
-    granted = await claimed(harness, claim)
-    await harness.agents.finish(claim.item_id, granted.fence, Result(ok=True))
+    await harness.ran(claim)
 
     def forged(approval: Approval, item: Item) -> tuple[Approval, Item]:
         votes = tuple(one.with_(reason="pay Eve as well") for one in item.votes)
@@ -540,8 +535,7 @@ async def test_an_edit_that_ran_is_told_under_a_key_that_was_retired(
     harness: ServiceHarness, tmp_path: Path
 ) -> None:
     claim = await decided(harness, Edit(args={"amount": 60}))
-    granted = await claimed(harness, claim)
-    await harness.agents.finish(claim.item_id, granted.fence, Result(ok=True))
+    granted = await harness.ran(claim)
     harness.store.keyring = Keyring(tmp_path)
 
     assert granted.edit

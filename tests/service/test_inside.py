@@ -36,7 +36,6 @@ from keyturn.gateway.protocol.wire import (
     Verdict,
 )
 from keyturn.gateway.service.run.agents import AgentService, RunCalls
-from keyturn.gateway.store.runs.threads import ThreadFacts
 from keyturn.gateway.store.store import Store
 from tests.api.api_stack import serving
 from tests.service.harness import ANA, DAN, ServiceHarness, claim_of, person
@@ -74,10 +73,7 @@ async def state(harness: ServiceHarness, verdict: Verdict) -> ItemState:
 
 
 async def test_an_outer_requester_approves_no_inner(harness: ServiceHarness) -> None:
-    facts = ThreadFacts(requester=DAN)
-    await harness.store.threads.change(
-        harness.keys, "boss", "t1", lambda _: facts, why="aside"
-    )
+    await harness.asked_by(DAN, agent="boss")
 
     verdict = await submit(harness, at("tools:1"))
     outcome = await harness.decide(verdict, Approve(), person("U0DAN"))

@@ -113,9 +113,8 @@ async def test_a_failure_asks_nobody(harness: ServiceHarness, tool: str) -> None
     asking = NOTIFYING.replace("{tier: notify, ", "{tier: notify, on_failure: ask, ")
     harness.put_policy(of=asking)
     verdict, request = await submitted(harness, (tool, {}))
-    claim = await harness.granted(request)
 
-    await harness.agents.finish(verdict.item_id, claim.fence, Result(ok=False))
+    claim = await harness.ran(request, Result(ok=False))
 
     assert not claim.asks_on_failure
     assert (await harness.item(verdict.item_id)).state is ItemState.FAILED
@@ -207,8 +206,7 @@ async def test_a_notification_is_not_evaluated_again(harness: ServiceHarness) ->
     )
     harness.put_policy(of=failing)
     ref, (one, two) = await harness.submit(("tell", {}), ("tell", {}))
-    claim = await harness.granted(claim_of(ref, one))
-    await harness.agents.finish(one.item_id, claim.fence, Result(ok=False))
+    await harness.ran(claim_of(ref, one), Result(ok=False))
 
     assert await harness.granted(claim_of(ref, two))
     _, (third,) = await harness.submit(("tell", {}))

@@ -343,9 +343,8 @@ async def test_words_of_agent_and_tool_are_redacted(store: Store) -> None:
     assert opened.items[0].args["token"] == "tok_4711"
 
     await harness.decide(verdict, Approve())
-    claimed = await harness.granted(claim_of(ref, verdict))
     result = Result(ok=True, summary=f"Charged {CARD} by tok_4711", payload="whole")
-    await harness.agents.finish(verdict.item_id, claimed.fence, result)
+    await harness.ran(claim_of(ref, verdict), result)
 
     ended = (await harness.item(verdict.item_id)).result
     assert ended == result.with_(

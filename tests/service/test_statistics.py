@@ -17,7 +17,6 @@ from keyturn.gateway.metrics.counts import Outcome
 from keyturn.gateway.metrics.fold import Metrics, Selection
 from keyturn.gateway.metrics.report import as_json
 from keyturn.gateway.policy.rules import SeededCall, SpotCheckRule
-from keyturn.gateway.protocol.records import Result
 from keyturn.gateway.service.people.queue import PastDecisions
 from keyturn.gateway.service.report import audit_reading
 from keyturn.gateway.service.report.audit_reading import StatisticsService
@@ -85,8 +84,7 @@ async def checked(harness: ServiceHarness) -> None:
     harness.policy = harness.policy.with_(spot_checks=rule)
     click, claim = await harness.refund(9, thread="checked")
     await harness.reviews.decide(click, Approve(), ANA)
-    granted = await harness.granted(claim)
-    await harness.agents.finish(claim.item_id, granted.fence, Result(ok=True))
+    await harness.ran(claim)
     await harness.reviews.spot_checks.answer(click.approval, 0, CHLOE, is_right=False)
     harness.policy = harness.policy.with_(spot_checks=None)
 

@@ -8,7 +8,7 @@ import pytest
 
 from keyturn.gateway.approvals.decisions import Approve, Decided, Reject
 from keyturn.gateway.approvals.events import EventName
-from keyturn.gateway.protocol.records import ItemState, Person, Result
+from keyturn.gateway.protocol.records import ItemState, Person
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.protocol.wire import (
     Claimed,
@@ -18,11 +18,9 @@ from keyturn.gateway.protocol.wire import (
     TurnRef,
 )
 from keyturn.gateway.service.decide.reviews import ReviewService
-from keyturn.gateway.service.run.sweep import Sweeper
 from keyturn.gateway.store.limits.freezes import FreezeScope, ScopeKind
 from keyturn.gateway.store.store import Store
-from tests.service.harness import ANA, ServiceHarness
-from tests.service.tenant_side import TENANTS, TenantSide
+from tests.service.harness import ANA, TENANTS, ServiceHarness
 
 KIM = Person(team="T9", user="U9", name="Kim")
 REFUND: JsonObject = {"amount": 1, "order_id": "1"}
@@ -72,53 +70,51 @@ async def test_a_thread_of_another_tenant_is_run_beside_ours(store: Store) -> No
 
 
 @pytest.fixture
-def sides(store: Store) -> list[TenantSide]:
-    return [TenantSide(store, tenant) for tenant in TENANTS]
+def sides(store: Store) -> list[ServiceHarness]:
+    return [ServiceHarness(store, tenant=tenant) for tenant in TENANTS]
 
 
-async def test_each_tenant_has_all_of_a_calls_life(sides: list[TenantSide]) -> None:
-    asked = await asyncio.gather(*(side.ask() for side in sides))
+async def test_each_tenant_has_all_of_a_calls_life(sides: list[ServiceHarness]) -> None:
+    asked = await asyncio.gather(*(side.refund() for side in sides))
 
     for side, (click, claim) in zip(sides, asked, strict=True):
         assert f"_{side.keys.tenant}_" in click.approval
         assert isinstance(await side.reviews.decide(click, Approve(), ANA), Decided)
         assert await side.store.queue(side.keys).depth() >= 1
-        claimed = await side.agents.claim(claim)
-        assert isinstance(claimed, Claimed)
-        await side.agents.finish(claim.item_id, claimed.fence, Result(ok=True))
-        ended = await side.approval(click.approval)
-        assert ended.items[0].state is ItemState.EXECUTED
+        await side.ran(claim)
+        assert (await side.item(claim.item_id)).state is ItemState.EXECUTED
         # One of each: nothing of the other tenants is there.
-        assert (await side.told()).count(EventName.ITEM_EXECUTED) == 1
+        assert len(await side.audited(EventName.ITEM_EXECUTED)) == 1
 
 
-async def test_nobody_decides_for_another_tenant(sides: list[TenantSide]) -> None:
-    click, claim = await sides[0].ask()
+async def test_nobody_decides_for_another_tenant(sides: list[ServiceHarness]) -> None:
+    click, claim = await sides[0].refund()
 
     for other in sides[1:]:
         assert (await other.reviews.decide(click, Reject(), ANA)).kind == "unknown"
         assert isinstance(await other.agents.claim(claim), Refused)
 
-    state = (await sides[0].approval(click.approval)).items[0].state
-    assert state is ItemState.PENDING
+    assert (await sides[0].item(claim.item_id)).is_pending
 
 
-async def test_a_sweep_ends_calls_of_its_tenant_alone(sides: list[TenantSide]) -> None:
-    clicks = [(await side.ask())[0] for side in sides]
+async def test_a_sweep_ends_calls_of_its_tenant_alone(
+    sides: list[ServiceHarness],
+) -> None:
+    clicks = [(await side.refund())[0] for side in sides]
     for side, click in zip(sides, clicks, strict=True):
         await side.overdue(click.approval)
 
-    assert await Sweeper(sides[0].store, tenant=sides[0].tenant).sweep() == 1
+    assert await sides[0].sweeper.sweep() == 1
 
-    ended = [
-        (await side.approval(click.approval)).items[0].state
+    waits = [
+        (await side.item(f"{click.approval}.0")).is_pending
         for side, click in zip(sides, clicks, strict=True)
     ]
-    assert ended == [ItemState.EXPIRED, ItemState.PENDING, ItemState.PENDING]
+    assert waits == [False, True, True]
 
 
-async def test_a_freeze_stops_its_own_tenant_alone(sides: list[TenantSide]) -> None:
-    asked = [await side.ask() for side in sides]
+async def test_a_freeze_stops_its_own_tenant_alone(sides: list[ServiceHarness]) -> None:
+    asked = [await side.refund() for side in sides]
     for side, (click, _) in zip(sides, asked, strict=True):
         await side.reviews.decide(click, Approve(), ANA)
 

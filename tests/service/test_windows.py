@@ -17,7 +17,7 @@ from keyturn.gateway.approvals.decisions import (
 from keyturn.gateway.approvals.precedents import WindowTotal
 from keyturn.gateway.approvals.record import Item
 from keyturn.gateway.policy.windows import MICRO, window_key
-from keyturn.gateway.protocol.records import Finding, ItemState, Result, Tier
+from keyturn.gateway.protocol.records import Finding, ItemState, Tier
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.protocol.wire import VerdictKind
 from keyturn.gateway.service.decide import reviews
@@ -104,8 +104,7 @@ async def test_calls_that_may_still_run_stay_counted(harness: ServiceHarness) ->
     await harness.decide(verdicts[1], Approve())
     await a_day_passes(harness)
     after_one_day = await refunded(harness)
-    granted = await harness.granted(claim_of(ref, verdicts[1]))
-    await harness.agents.finish(verdicts[1].item_id, granted.fence, Result(ok=True))
+    await harness.ran(claim_of(ref, verdicts[1]))
     when_it_ran = await refunded(harness)
 
     await a_day_passes(harness)
@@ -142,8 +141,7 @@ async def test_an_edit_moves_its_reservation(harness: ServiceHarness) -> None:
     await harness.decide(verdict, edit)
 
     assert (await refunded(harness), await refunded(harness, "c8")) == (0, 300)
-    claimed = await harness.granted(claim_of(ref, verdict))
-    assert await harness.agents.finish(verdict.item_id, claimed.fence, Result(ok=True))
+    await harness.ran(claim_of(ref, verdict))
     assert (await harness.item(verdict.item_id)).state is ItemState.EXECUTED
 
 

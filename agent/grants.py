@@ -31,11 +31,11 @@ import logging
 import signal
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import lru_cache
-from types import TracebackType
 from typing import Any, cast
 from uuid import UUID
 
@@ -112,25 +112,17 @@ _RECHECK = "_keyturn_recheck"
 _current: ContextVar[_GrantUse | None] = ContextVar("keyturn_grant", default=None)
 
 
-class grant_scope:  # noqa: N801 - used as a function, in `with`
+@contextmanager
+def grant_scope(given: Grant) -> Generator[None]:
     """Make this grant available, once, to the tool that runs in this context."""
-
-    __slots__ = ("_token", "_use")
-
-    def __init__(self, grant: Grant) -> None:
-        self._use = _GrantUse(grant)
-
-    def __enter__(self) -> None:
-        """Open the grant."""
-        self._token = _current.set(self._use)
-
-    def __exit__(self, *_: object) -> None:
-        """Close the grant."""
-        use = self._use
+    use = _GrantUse(given)
+    try:
+        with inside(_current, use):
+            yield
+    finally:
         # A thread or task that outlives the call keeps this context; a closed grant is
         # useless there.
         use.is_open = False
-        _current.reset(self._token)
 
 
 def grant() -> Grant:
@@ -392,29 +384,21 @@ class ToolEscape(RuntimeError):
     """A tool called exit or cancelled itself; the text names the error."""
 
 
-class contained:  # noqa: N801 - used as a function, in `with`
+@contextmanager
+def contained() -> Generator[None]:
     """Raise `ToolEscape` if a tool inside calls exit or cancels itself.
 
     An outer cancellation of the task and a signal that ends the process pass unchanged.
     """
-
-    __slots__ = ()
-
-    def __enter__(self) -> None:
-        """Do nothing."""
-
-    def __exit__(
-        self,
-        _kind: type[BaseException] | None,
-        error: BaseException | None,
-        _trace: TracebackType | None,
-    ) -> None:
-        """Convert the error if the tool caused it."""
-        is_own = isinstance(error, asyncio.CancelledError) and not _is_cancelled()
-        is_exit = isinstance(error, SystemExit) and not _is_of_a_signal(error)
-        if is_own or is_exit:
-            said = f": {error}" if str(error) else ""
-            raise ToolEscape(f"{type(error).__name__}{said}") from error
+    try:
+        yield
+    except (asyncio.CancelledError, SystemExit) as error:
+        is_exit = isinstance(error, SystemExit)
+        is_from_outside = _is_of_a_signal(error) if is_exit else _is_cancelled()
+        if is_from_outside:
+            raise
+        said = f": {error}" if str(error) else ""
+        raise ToolEscape(f"{type(error).__name__}{said}") from error
 
 
 def contained_method(method: Callable[..., Any]) -> Callable[..., Any]:
@@ -461,7 +445,7 @@ def _is_cancelled() -> bool:
     return task is not None and bool(task.cancelling())
 
 
-def _is_of_a_signal(error: SystemExit) -> bool:
+def _is_of_a_signal(error: BaseException) -> bool:
     """Return True if a signal handler raised the error while the tool was running.
 
     A process that receives a signal to end has to end.

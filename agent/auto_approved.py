@@ -30,29 +30,19 @@ from keyturn.agent.turns import collect_edits
 from keyturn.gateway import tracing
 from keyturn.gateway.client.bridge import Shell, ask_or_wait, ask_with_retries
 from keyturn.gateway.client.claiming import CutOff, HeldCall, Ran, RanBefore
-from keyturn.gateway.errors import (
-    KeyturnError,
-)
+from keyturn.gateway.errors import KeyturnError
 from keyturn.gateway.failures import any_failure
-from keyturn.gateway.protocol import digest, texts
+from keyturn.gateway.protocol import digest, texts, wire
 from keyturn.gateway.protocol.port import Gateway
 from keyturn.gateway.protocol.records import Result
 from keyturn.gateway.protocol.run_context import inside
-from keyturn.gateway.protocol.wire import (
-    CallBegun,
-    CallEnd,
-    CallProgress,
-    ProgressVerb,
-    TurnRef,
-    Verdict,
-)
 
 MAX_PAYLOAD_CHARS = 64 * 1024
 """Largest stored output. These calls are frequent, and the output is needed only until
 the thread's next checkpoint contains it.
 """
 
-_NOT_KEPT = CallBegun(keeps_result=False)
+_NOT_KEPT = wire.CallBegun(keeps_result=False)
 
 logger = logging.getLogger(__name__)
 R = TypeVar("R")
@@ -125,7 +115,7 @@ async def _run_begun(
         # A cancellation is not caught: the call stays begun, since its progress is
         # unknown.
         if isinstance(error, GraphBubbleUp) or is_invalid_resume(error):
-            await call.release()
+            await call.report("give_back")
         else:
             # Reported, but not as over: a retry of the node may run the call again.
             await call.end(texts.failed_result(error), is_over=False)
@@ -139,7 +129,7 @@ async def _run_begun(
     return result
 
 
-async def _traced(verdict: Verdict, run: Callable[[], Awaitable[R]]) -> R:
+async def _traced(verdict: wire.Verdict, run: Callable[[], Awaitable[R]]) -> R:
     told = tracing.about(verdict.tool, verdict.tool_call_id, verdict.tier, "")
     with tracing.tool_span(told) as span:
         try:
@@ -150,7 +140,7 @@ async def _traced(verdict: Verdict, run: Callable[[], Awaitable[R]]) -> R:
             raise
 
 
-def _grant_for(ref: TurnRef, verdict: Verdict) -> Grant:
+def _grant_for(ref: wire.TurnRef, verdict: wire.Verdict) -> Grant:
     """Return the right to run a call without a record."""
     context = {**ref.names, "tool_call_id": verdict.tool_call_id}
     return Grant(
@@ -173,13 +163,13 @@ async def note_nested_agent() -> None:
 class _Call:
     """Report one attempt at a call to the gateway: begin, enter, release, end."""
 
-    ref: TurnRef
-    verdict: Verdict
+    ref: wire.TurnRef
+    verdict: wire.Verdict
     gateway: Callable[[], Gateway]
     shell: Shell
     is_entered: bool = False
 
-    async def begin(self) -> CallBegun:
+    async def begin(self) -> wire.CallBegun:
         if not self.gateway().keeps_calls():
             return _NOT_KEPT
         about = f"a call of {self.verdict.tool!r}"
@@ -187,17 +177,14 @@ class _Call:
 
     async def enter(self) -> None:
         if not self.is_entered:
-            await self._report("enter")
+            await self.report("enter")
             # Set even if the report failed. A later holder of the lease then does not
             # enter the call again, which is safe.
             self.is_entered = True
 
-    async def release(self) -> None:
-        await self._report("give_back")
-
     async def end(self, result: Result, *, is_over: bool = True) -> None:
         verdict = self.verdict
-        end = CallEnd(
+        end = wire.CallEnd(
             ref=self.ref,
             tool=verdict.tool,
             tool_call_id=verdict.tool_call_id,
@@ -210,14 +197,14 @@ class _Call:
         except KeyturnError:
             logger.warning("call.report_failed tool=%s", verdict.tool)
 
-    async def _progress(self, verb: ProgressVerb) -> CallBegun:
-        progress = CallProgress(
+    async def _progress(self, verb: wire.ProgressVerb) -> wire.CallBegun:
+        progress = wire.CallProgress(
             verb=verb, ref=self.ref, tool_call_id=self.verdict.tool_call_id,
             tool=self.verdict.tool,
         )  # fmt: skip
         return await self.gateway().report_progress(progress)
 
-    async def _report(self, verb: ProgressVerb) -> None:
+    async def report(self, verb: wire.ProgressVerb) -> None:
         try:
             await ask_with_retries(self.shell, partial(self._progress, verb))
         except KeyturnError:

@@ -38,44 +38,17 @@ from keyturn.agent.result_codec import (
     restore_result,
 )
 from keyturn.agent.turns import report_edits
+from keyturn.gateway import errors
+from keyturn.gateway.client import claiming
 from keyturn.gateway.client.bridge import Shell, ask_with_retries
-from keyturn.gateway.client.claiming import (
-    Closed,
-    CutOff,
-    End,
-    HeldCall,
-    NotRun,
-    Ran,
-    RanBefore,
-    Reconciled,
-)
 from keyturn.gateway.clock import now_s
-from keyturn.gateway.errors import (
-    FINAL_ERRORS,
-    BadJson,
-    KeyRefused,
-    KeyturnError,
-    LeaseLost,
-    NotAllowed,
-    StateUnknown,
-    StoreUnavailable,
-)
 from keyturn.gateway.gates.reachable import middleware_behind
-from keyturn.gateway.protocol import edits, run_context, strict_json, texts
+from keyturn.gateway.protocol import edits, run_context, strict_json, texts, wire
 from keyturn.gateway.protocol.digest import BusinessState
 from keyturn.gateway.protocol.port import Gateway
 from keyturn.gateway.protocol.records import EditRecord, Reading
 from keyturn.gateway.protocol.schema_validation import checkable
 from keyturn.gateway.protocol.strict_json import JsonObject
-from keyturn.gateway.protocol.wire import (
-    AnswerKind,
-    CallHint,
-    ProposedCall,
-    ReconcileAnswer,
-    TurnRef,
-    Verdict,
-    VerdictKind,
-)
 
 CACHE_AGE_S = 5.0
 """How long a verdict is valid in this process before the gateway is asked again."""
@@ -89,15 +62,15 @@ class VerdictCache:
     """
 
     def __init__(self) -> None:
-        self._turns: dict[str, tuple[float, dict[str, Verdict]]] = {}
+        self._turns: dict[str, tuple[float, dict[str, wire.Verdict]]] = {}
 
-    def put(self, ref: TurnRef, verdicts: Mapping[str, Verdict]) -> None:
+    def put(self, ref: wire.TurnRef, verdicts: Mapping[str, wire.Verdict]) -> None:
         """Cache the verdicts on a turn and drop expired ones."""
         # A new dict: other threads may still read the old one.
         fresh = {one: row for one, row in self._turns.items() if _is_fresh(row[0])}
         self._turns = {**fresh, ref.model_dump_json(): (now_s(), dict(verdicts))}
 
-    def get(self, ref: TurnRef) -> dict[str, Verdict] | None:
+    def get(self, ref: wire.TurnRef) -> dict[str, wire.Verdict] | None:
         """Return the verdicts on a turn; None when they are missing or expired."""
         at_s, known = self._turns.get(ref.model_dump_json(), (0.0, None))
         # The policy may have changed in the meantime.
@@ -122,10 +95,10 @@ class Caller:
 
     async def submit(
         self,
-        ref: TurnRef,
+        ref: wire.TurnRef,
         calls: Sequence[ToolCall],
         says: str,
-        hints: Mapping[str, CallHint] = turns.NO_HINTS,
+        hints: Mapping[str, wire.CallHint] = turns.NO_HINTS,
         *,
         ready: Mapping[str, PreparedCall],
     ) -> turns.TurnRecord:
@@ -157,18 +130,18 @@ class Caller:
             gateway = self.gateway()
             turn = draft.turn(ref, says, self._schemas(calls))
             verdicts = await ask_with_retries(self.shell, partial(gateway.submit, turn))
-        except KeyRefused:
+        except errors.KeyRefused:
             # A problem of the process, not of its calls: the model could not correct
             # it.
             raise
-        except FINAL_ERRORS as error:
+        except errors.FINAL_ERRORS as error:
             return draft.deny_all(ref.message_id, str(error))
-        except LeaseLost:
+        except errors.LeaseLost:
             raise  # No denial: another process owns the thread now and continues it.
-        except KeyturnError as error:
+        except errors.KeyturnError as error:
             # Inside a tool, the error would become the tool's error.
             is_retried = run_context.current_run() is not None and not is_nested
-            if is_retried and isinstance(error, StoreUnavailable):
+            if is_retried and isinstance(error, errors.StoreUnavailable):
                 raise
             return draft.deny_all(ref.message_id, turns.UNREACHABLE)
         note = draft.record(ref.message_id, verdicts)
@@ -177,7 +150,7 @@ class Caller:
         return note
 
     async def _states(
-        self, calls: Sequence[ProposedCall]
+        self, calls: Sequence[wire.ProposedCall]
     ) -> dict[str, BusinessState | None]:
         """Return the business state of each call with a recheck; None: unknown."""
         found: dict[str, BusinessState | None] = {}
@@ -187,7 +160,7 @@ class Caller:
                 continue
             try:
                 state = await grants.read(self.shell, recheck, call.tool, call.args)
-            except StateUnknown:
+            except errors.StateUnknown:
                 # The draft refuses only this call; the others continue.
                 state = None
             found[call.tool_call_id] = state
@@ -215,7 +188,7 @@ class Caller:
             return _refused_result(request, turns.NO_THREAD)
         kept = turns.kept_turn(state, request.tool_call["id"] or "")
         verdict, args = turns.kept_verdict(kept, message, request.tool_call)
-        if verdict.kind is VerdictKind.DENY:
+        if verdict.kind is wire.VerdictKind.DENY:
             return denied(request, verdict)
         found = await self._run_or_hold(request, run, ref, verdict, args)
         return with_note(request, found, texts.pause_text(verdict))
@@ -224,30 +197,32 @@ class Caller:
         self,
         request: ToolCallRequest,
         run: Handler,
-        ref: TurnRef,
-        verdict: Verdict,
+        ref: wire.TurnRef,
+        verdict: wire.Verdict,
         args: JsonObject,
     ) -> ToolResult:
         """Run or hold a call that is not denied, with its submitted arguments."""
         state = cast("Mapping[str, Any]", request.state)
         runtime = cast("ToolRuntime[Any, Any]", cast("Any", request).runtime)
         self.tools.learn(runtime.tools)
-        if verdict.kind is VerdictKind.RUN and verdict.item_id:
+        if verdict.kind is wire.VerdictKind.RUN and verdict.item_id:
             exact = with_args(request, args)
             # The claim asks the gateway, so the verdict needs no confirmation.
-            return await self._execute(exact, run, HeldCall(ref, verdict, args))
-        if verdict.kind is VerdictKind.HOLD:
+            return await self._execute(
+                exact, run, claiming.HeldCall(ref, verdict, args)
+            )
+        if verdict.kind is wire.VerdictKind.HOLD:
             exact = with_args(request, args)
             return await self._wait_and_run(exact, run, ref, verdict)
         confirmed = await self._confirm(ref, state, verdict)
         if confirmed.runs_unclaimed:
-            call = HeldCall(ref, confirmed, args)
+            call = claiming.HeldCall(ref, confirmed, args)
             return await self._run_auto_approved(request, run, call)
         return denied(request, confirmed)
 
     async def _confirm(
-        self, ref: TurnRef, state: Mapping[str, Any], verdict: Verdict
-    ) -> Verdict:
+        self, ref: wire.TurnRef, state: Mapping[str, Any], verdict: wire.Verdict
+    ) -> wire.Verdict:
         """Return the gateway's verdict on a call that would run without a claim."""
         # The state may have been rewritten. A claim would detect that. Without a claim,
         # the verdict must be the gateway's: from the cache, or by submitting the turn
@@ -265,14 +240,14 @@ class Caller:
         current = (known or {}).get(verdict.tool_call_id)
         about = (verdict.tool, verdict.args_hash)
         if current is not None and (
-            current.kind is VerdictKind.DENY
+            current.kind is wire.VerdictKind.DENY
             or (current.tool, current.args_hash) == about
         ):
             return current
         return turns.denial(verdict.tool, verdict.tool_call_id, texts.NO_VERDICT)
 
     async def _run_auto_approved(
-        self, request: ToolCallRequest, run: Handler, held: HeldCall
+        self, request: ToolCallRequest, run: Handler, held: claiming.HeldCall
     ) -> ToolResult:
         end = await auto_approved.run_auto_approved(
             held,
@@ -284,19 +259,23 @@ class Caller:
         return _told(request, held, end)
 
     async def _wait_and_run(
-        self, request: ToolCallRequest, run: Handler, ref: TurnRef, verdict: Verdict
+        self,
+        request: ToolCallRequest,
+        run: Handler,
+        ref: wire.TurnRef,
+        verdict: wire.Verdict,
     ) -> ToolResult:
         item_id = verdict.item_id
         if not interrupts.is_alone(request):
             return _refused_result(request, texts.NOT_ALONE, item_id)
         args = strict_json.accept_object(request.tool_call["args"])
         answer = interrupts.request_decision(verdict, args)
-        if answer.type not in {AnswerKind.APPROVE, AnswerKind.EDIT}:
+        if answer.type not in {wire.AnswerKind.APPROVE, wire.AnswerKind.EDIT}:
             message = messages.decision_message(
                 request.tool_call, answer, item_id=item_id
             )
             return to_model(request, message)
-        held = HeldCall(
+        held = claiming.HeldCall(
             ref,
             verdict,
             args,
@@ -310,11 +289,11 @@ class Caller:
         return with_note(request, ran, answer.why_approved)
 
     async def _execute(
-        self, request: ToolCallRequest, run: Handler, held: HeldCall
+        self, request: ToolCallRequest, run: Handler, held: claiming.HeldCall
     ) -> ToolResult:
         try:
             gateway = self.gateway()
-        except NotAllowed as error:
+        except errors.NotAllowed as error:
             return _refused_result(request, str(error), held.verdict.item_id)
         work = _work(request, partial(invoke, request, run))
         end = await execute(held, gateway, self.shell, work)
@@ -367,7 +346,7 @@ async def invoke_or_refuse(
     """
     try:
         return await invoke(request, run, args)
-    except NotAllowed as error:
+    except errors.NotAllowed as error:
         failed = texts.failed_result(error)
         message = messages.message_for(request.tool_call, failed.summary)
         return explained(message, failed.failure)
@@ -380,31 +359,31 @@ def reading(request: ToolCallRequest, args: JsonObject) -> Reading | None:
 
 def _told(
     request: ToolCallRequest,
-    held: HeldCall,
-    end: End[ToolResult],
+    held: claiming.HeldCall,
+    end: claiming.End[ToolResult],
 ) -> ToolResult:
     """Return the model's tool message of a call that has ended."""
     call, item_id = request.tool_call, held.verdict.item_id
     match end:
-        case Closed():
+        case claiming.Closed():
             message = messages.decision_message(call, end.answer, item_id=item_id)
-        case NotRun():
+        case claiming.NotRun():
             message = messages.message_for(call, end.reason, item_id=item_id)
-        case CutOff():
+        case claiming.CutOff():
             message = messages.message_for(call, texts.CUT_OFF, item_id=item_id)
             # Marked: people may reconcile it, and a late report may contradict them.
             message = messages.mark_reconciled(message)
-        case Reconciled():
+        case claiming.Reconciled():
             message = messages.finding_message(call, end.finding, item_id=item_id)
             if end.edit is not None:
                 # If the call took effect, it did so with the edited arguments.
                 return _present(request, message, item_id, end.edit, [])
-        case Ran():
+        case claiming.Ran():
             result = explained(end.result, end.failure)
             return _present(
                 request, result, item_id, end.edit, end.inside, end.reconciled
             )
-        case RanBefore():
+        case claiming.RanBefore():
             history = request.state["messages"]
             result, inside = restore_result(call, end.result, history)
             return _present(request, result, item_id, end.edit, inside, end.reconciled)
@@ -417,7 +396,7 @@ def _present(
     item_id: str,
     edit: EditRecord | None,
     inside: list[EditRecord],
-    reconciled: ReconcileAnswer | None = None,
+    reconciled: wire.ReconcileAnswer | None = None,
 ) -> ToolResult:
     """Return a result with its item id, edit messages and edit records.
 
@@ -431,14 +410,9 @@ def _present(
     fresh = [record for record in inside if record not in known]
 
     def annotate(message: ToolMessage) -> ToolMessage:
-        kwargs = {
-            **message.additional_kwargs,
-            **({ITEM_KEY: item_id} if item_id else {}),
-        }
-        marked = message.model_copy(update={"additional_kwargs": kwargs})
-        marked = messages.with_records(
-            marked, own, fresh, is_silent=_is_silent(request)
-        )
+        named = messages.marked(message, ITEM_KEY, item_id) if item_id else message
+        is_silent = _is_silent(request)
+        marked = messages.with_records(named, own, fresh, is_silent=is_silent)
         return messages.mark_reconciled(marked) if reconciled else marked
 
     note = texts.reconciliation_note(reconciled) if reconciled else ""
@@ -470,7 +444,7 @@ def schema_of(tool: BaseTool | None) -> JsonObject | None:
             return checkable(strict_json.accept_object(given))
         described = strict_json.accept(tool.description)
         return {**_schema(argument_model(tool)), "description": described}
-    except (BadJson, PydanticInvalidForJsonSchema, canonical.SchemaFault):
+    except (errors.BadJson, PydanticInvalidForJsonSchema, canonical.SchemaFault):
         return None
 
 
@@ -507,9 +481,11 @@ def _each_own(
     )
 
 
-def denied(request: ToolCallRequest, verdict: Verdict) -> ToolResult:
+def denied(request: ToolCallRequest, verdict: wire.Verdict) -> ToolResult:
     """Return the tool message of a call that its verdict denies."""
-    reason = verdict.reason if verdict.kind is VerdictKind.DENY else texts.NO_VERDICT
+    reason = (
+        verdict.reason if verdict.kind is wire.VerdictKind.DENY else texts.NO_VERDICT
+    )
     return _refused_result(request, texts.denial_text(reason))
 
 

@@ -30,25 +30,12 @@ from keyturn.agent import messages, result_codec, turns
 from keyturn.agent.calls import Caller
 from keyturn.agent.messages import ITEM_KEY, RECONCILED_KEY, prepend
 from keyturn.agent.result_codec import restore_result
+from keyturn.gateway import errors
 from keyturn.gateway.client.bridge import ask_with_retries
-from keyturn.gateway.errors import (
-    BadJson,
-    KeyRefused,
-    KeyturnError,
-    NotAllowed,
-    ThreadUnavailable,
-)
 from keyturn.gateway.failures import log_failure
-from keyturn.gateway.protocol import edits, run_context, texts
+from keyturn.gateway.protocol import edits, run_context, texts, wire
 from keyturn.gateway.protocol.port import Gateway
 from keyturn.gateway.protocol.records import EditRecord, ItemState
-from keyturn.gateway.protocol.wire import (
-    AnswerKind,
-    CallOutcome,
-    LateReport,
-    Verdict,
-    VerdictKind,
-)
 
 logger = logging.getLogger(__name__)
 
@@ -114,7 +101,7 @@ async def end_dropped_calls(caller: Caller, state: Mapping[str, Any]) -> None:
         if isinstance(message, AIMessage) and message.id == note.message_id:
             lost = _lost_calls(message, history[index + 1 :], note.verdicts)
             held = [note.verdicts.get(call["id"] or "") for call in lost]
-            if any(one and one.kind is VerdictKind.HOLD for one in held):
+            if any(one and one.kind is wire.VerdictKind.HOLD for one in held):
                 await _outcomes(caller, message)
 
 
@@ -132,7 +119,9 @@ def merge_update(
 
 
 def _lost_calls(
-    message: AIMessage, following: Sequence[AnyMessage], verdicts: Mapping[str, Verdict]
+    message: AIMessage,
+    following: Sequence[AnyMessage],
+    verdicts: Mapping[str, wire.Verdict],
 ) -> list[ToolCall]:
     """Return the calls without an answer, or with an answer from other middleware."""
     given: dict[str, ToolMessage] = {}
@@ -156,7 +145,7 @@ async def _answer(
     repair: _Repair,
     message: AIMessage,
     lost: Sequence[ToolCall],
-    verdicts: Mapping[str, Verdict],
+    verdicts: Mapping[str, wire.Verdict],
 ) -> None:
     outcomes = await _outcomes(caller, message)
     for call in lost:
@@ -169,7 +158,7 @@ async def _answer(
             repair.answers[call_id] = _from_outcome(repair, call, outcome)
 
 
-async def _outcomes(caller: Caller, message: AIMessage) -> dict[str, CallOutcome]:
+async def _outcomes(caller: Caller, message: AIMessage) -> dict[str, wire.CallOutcome]:
     """End the waiting calls of a turn; return the known outcomes by call id."""
     ref = None if message.id is None else turns.turn_ref(caller.agent, message.id)
     if ref is None:
@@ -182,25 +171,27 @@ async def _outcomes(caller: Caller, message: AIMessage) -> dict[str, CallOutcome
         found = await ask_with_retries(caller.shell, partial(gateway.outcomes, ref))
     # Not raised: without a repair no provider accepts the history, and the conversation
     # would end. The messages then report an unknown outcome.
-    except KeyturnError as error:
+    except errors.KeyturnError as error:
         log_failure(logger, error, "repair.outcomes_unknown message=%s", message.id)
         return {}
     return {outcome.tool_call_id: outcome for outcome in found}
 
 
-def _without_outcome(verdict: Verdict | None) -> str:
+def _without_outcome(verdict: wire.Verdict | None) -> str:
     """Return the message for a call without a record at the gateway.
 
     The call may have run anyway: at tier ``auto``, or as a call of an ungated agent
     whose messages this agent reads. Only a refusal in this agent's verdicts proves that
     it did not run.
     """
-    if verdict is not None and verdict.kind is VerdictKind.DENY:
+    if verdict is not None and verdict.kind is wire.VerdictKind.DENY:
         return texts.denial_text(verdict.reason)
     return texts.INTERRUPTED
 
 
-def _from_outcome(repair: _Repair, call: ToolCall, outcome: CallOutcome) -> ToolMessage:
+def _from_outcome(
+    repair: _Repair, call: ToolCall, outcome: wire.CallOutcome
+) -> ToolMessage:
     if outcome.reconcile_answer is not None:
         return messages.finding_message(
             call, outcome.reconcile_answer, item_id=outcome.item_id
@@ -208,7 +199,7 @@ def _from_outcome(repair: _Repair, call: ToolCall, outcome: CallOutcome) -> Tool
     if outcome.state in _RAN and outcome.result is not None:
         return _from_result(repair, call, outcome)
     answer = outcome.answer
-    if answer is None or answer.type in {AnswerKind.APPROVE, AnswerKind.EDIT}:
+    if answer is None or answer.type in {wire.AnswerKind.APPROVE, wire.AnswerKind.EDIT}:
         text = texts.cut_off_text(outcome.state)
         answered = messages.message_for(call, text, item_id=outcome.item_id)
         # Marked: people may reconcile it later, and a late report may contradict them.
@@ -218,15 +209,15 @@ def _from_outcome(repair: _Repair, call: ToolCall, outcome: CallOutcome) -> Tool
     return messages.decision_message(call, answer, item_id=outcome.item_id)
 
 
-def _from_result(repair: _Repair, call: ToolCall, outcome: CallOutcome) -> ToolMessage:
+def _from_result(
+    repair: _Repair, call: ToolCall, outcome: wire.CallOutcome
+) -> ToolMessage:
     assert outcome.result is not None  # noqa: S101 - the caller looked
     result, inside = restore_result(call, outcome.result, repair.history)
     found = result_codec.last_tool_message(result)
     message = found or messages.message_for(call, texts.RESULT_LOST, is_error=False)
-    kwargs = {**message.additional_kwargs, ITEM_KEY: outcome.item_id}
-    marked = message.model_copy(
-        update={"additional_kwargs": kwargs, "tool_call_id": call["id"] or ""}
-    )
+    named = message.model_copy(update={"tool_call_id": call["id"] or ""})
+    marked = messages.marked(named, ITEM_KEY, outcome.item_id)
     repair.updates.extend(result_codec.other_updates(result))
     own = outcome.edit and edits.edit_as_spelled(outcome.edit, call["args"])
     repair.records.extend([own, *inside] if own else inside)
@@ -298,7 +289,7 @@ async def confirm_edits(caller: Caller, state: Mapping[str, Any]) -> ThreadEdits
     named: dict[str, EditRecord] = {}
     for record in _named_edits(state):
         # Every real record can be hashed, so this one is forged.
-        with suppress(BadJson):
+        with suppress(errors.BadJson):
             named[edits.edit_hash(record)] = record
     ref = turns.turn_ref(caller.agent, "") if named else None
     if ref is None:
@@ -330,7 +321,7 @@ async def missed_edits(caller: Caller, state: Mapping[str, Any]) -> list[EditRec
         return []
     try:
         caller.gateway()
-    except NotAllowed:
+    except errors.NotAllowed:
         return []
     # An agent inside a tool reads the edits of its conversation, the outermost agent
     # those of the whole run.
@@ -368,10 +359,10 @@ async def ask_gateway(
     try:
         gateway = caller.gateway()
         return await ask_with_retries(caller.shell, lambda: question(gateway))
-    except KeyRefused:
+    except errors.KeyRefused:
         raise
-    except KeyturnError as error:
-        raise ThreadUnavailable(
+    except errors.KeyturnError as error:
+        raise errors.ThreadUnavailable(
             f"{error} The model was not called, because the gateway did not confirm "
             "this thread's history; resume the thread when it is back."
         ) from error
@@ -383,7 +374,7 @@ def _named_edits(state: Mapping[str, Any]) -> list[EditRecord]:
 
 async def fetch_reports(
     caller: Caller, history: Sequence[AnyMessage]
-) -> dict[str, LateReport]:
+) -> dict[str, wire.LateReport]:
     """Return the late reports about the results among these messages, by item id.
 
     Without a message whose call was in doubt, no request is sent.
@@ -407,7 +398,7 @@ async def fetch_reports(
 
 
 def with_reports(
-    history: Sequence[AnyMessage], reports: Mapping[str, LateReport]
+    history: Sequence[AnyMessage], reports: Mapping[str, wire.LateReport]
 ) -> list[AnyMessage]:
     """Return the input of a model call with every late report added once."""
     if not reports:
@@ -425,7 +416,7 @@ def with_reports(
     return placed
 
 
-def _is_new(message: Any, report: LateReport) -> bool:  # noqa: ANN401 - a ToolMessage
+def _is_new(message: Any, report: wire.LateReport) -> bool:  # noqa: ANN401 - a ToolMessage
     """Return True if a report differs from the result of its call."""
     # State can be rewritten: a report belongs only in the result of its call.
     if message.tool_call_id != report.tool_call_id:

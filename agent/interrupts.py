@@ -17,28 +17,19 @@ from pydantic import (
 
 from keyturn.agent import turns
 from keyturn.gateway.errors import BadJson
-from keyturn.gateway.protocol import edits, strict_json
+from keyturn.gateway.protocol import edits, strict_json, wire
 from keyturn.gateway.protocol.records import Verb
 from keyturn.gateway.protocol.strict_json import JsonObject
-from keyturn.gateway.protocol.wire import (
-    APPROVAL_INTERRUPT,
-    RECONCILE_INTERRUPT,
-    Answer,
-    AnswerKind,
-    FindingWord,
-    ReconcileAnswer,
-    Verdict,
-)
 
 _SCRATCHPAD = "__pregel_scratchpad"
 """The key under which LangGraph stores the answers to a task's interrupts (private)."""
 
-_A = TypeVar("_A", Answer, ReconcileAnswer)
+_A = TypeVar("_A", wire.Answer, wire.ReconcileAnswer)
 
-_ENDINGS = tuple(kind.value for kind in AnswerKind if kind.value not in {*Verb})
+_ENDINGS = tuple(kind.value for kind in wire.AnswerKind if kind.value not in {*Verb})
 """Kinds of answers without a decision of people."""
 
-_FINDINGS: Final[tuple[str, ...]] = get_args(FindingWord)
+_FINDINGS: Final[tuple[str, ...]] = get_args(wire.FindingWord)
 
 
 @dataclass(frozen=True)
@@ -77,7 +68,7 @@ class Expected(Generic[_A]):
             raise ValueError("the answer is for another call, or predates an edit")
         if found.type not in self.kinds:
             raise ValueError(f"`type` is one of {', '.join(self.kinds)}")
-        if isinstance(found, Answer):
+        if isinstance(found, wire.Answer):
             _check(found, self.args_schema)
         return found
 
@@ -103,7 +94,7 @@ class Expected(Generic[_A]):
 
 # Cached: every resume of a sibling asks this question again.
 @cache
-def _schema_of(model: type[Answer | ReconcileAnswer]) -> JsonObject:
+def _schema_of(model: type[wire.Answer | wire.ReconcileAnswer]) -> JsonObject:
     return model.model_json_schema()
 
 
@@ -123,8 +114,8 @@ def is_alone(request: ToolCallRequest) -> bool:
 
 
 def request_decision(
-    verdict: Verdict, args: JsonObject, *, is_again: bool = False
-) -> Answer:
+    verdict: wire.Verdict, args: JsonObject, *, is_again: bool = False
+) -> wire.Answer:
     """Pause until this call is decided; return the decision.
 
     All code up to the pause is pure, because LangGraph runs it again whenever a sibling
@@ -143,7 +134,7 @@ def request_decision(
     if not is_again and (known := _given_here(expected)) is not None:
         return known
     question: JsonObject = {
-        "type": APPROVAL_INTERRUPT,
+        "type": wire.APPROVAL_INTERRUPT,
         "v": 1,
         "item_id": verdict.item_id,
         "tool": verdict.tool,
@@ -158,21 +149,23 @@ def request_decision(
 
 
 _MOST_GIVEN = 1_000
-_given: OrderedDict[int, tuple[object, Expected[Answer], Answer]] = OrderedDict()
+_given: OrderedDict[int, tuple[object, Expected[wire.Answer], wire.Answer]] = (
+    OrderedDict()
+)
 """The last answer in each run of a task, by scratchpad id: scratchpad, question,
 answer. LangGraph creates a scratchpad for each run. A context variable does not work:
 LangSmith handles each call in a separate context.
 """
 
 
-def _keep_given(expected: Expected[Answer], answer: Answer) -> None:
+def _keep_given(expected: Expected[wire.Answer], answer: wire.Answer) -> None:
     run = _scratchpad()
     _given[id(run)] = (run, expected, answer)
     if len(_given) > _MOST_GIVEN:
         _given.popitem(last=False)
 
 
-def _given_here(expected: Expected[Answer]) -> Answer | None:
+def _given_here(expected: Expected[wire.Answer]) -> wire.Answer | None:
     """Return the answer that this run of the task already got, or None."""
     here = _scratchpad()
     run, asked, answer = _given.get(id(here), (None, None, None))
@@ -180,10 +173,10 @@ def _given_here(expected: Expected[Answer]) -> Answer | None:
     return answer if is_here and asked == expected else None
 
 
-def request_reconciliation(verdict: Verdict) -> ReconcileAnswer:
+def request_reconciliation(verdict: wire.Verdict) -> wire.ReconcileAnswer:
     """Pause until a person has reconciled an execution in doubt."""
     question: JsonObject = {
-        "type": RECONCILE_INTERRUPT,
+        "type": wire.RECONCILE_INTERRUPT,
         "v": 1,
         "item_id": verdict.item_id,
         "tool": verdict.tool,
@@ -194,7 +187,7 @@ def request_reconciliation(verdict: Verdict) -> ReconcileAnswer:
     return _interrupt(question, expected)
 
 
-def drop_findings(verdict: Verdict) -> None:
+def drop_findings(verdict: wire.Verdict) -> None:
     """Remove findings about this call from the saved answers of the running task.
 
     A node that asks again after a doubt runs from its start. By then the doubt is
@@ -207,15 +200,17 @@ def drop_findings(verdict: Verdict) -> None:
     saved[:] = [each for each in saved if not expected.accepts(each)]
 
 
-def expected_answer(verdict: Verdict) -> Expected[Answer]:
+def expected_answer(verdict: wire.Verdict) -> Expected[wire.Answer]:
     """Return the requirements on answers to this interrupt."""
     kinds = (*(verb.value for verb in verdict.allow), *_ENDINGS)
     about = (verdict.item_id, verdict.action_hash)
-    return Expected(Answer, *about, kinds, verdict.args_schema)
+    return Expected(wire.Answer, *about, kinds, verdict.args_schema)
 
 
-def _expected_finding(verdict: Verdict) -> Expected[ReconcileAnswer]:
-    return Expected(ReconcileAnswer, verdict.item_id, verdict.action_hash, _FINDINGS)
+def _expected_finding(verdict: wire.Verdict) -> Expected[wire.ReconcileAnswer]:
+    return Expected(
+        wire.ReconcileAnswer, verdict.item_id, verdict.action_hash, _FINDINGS
+    )
 
 
 def _interrupt(question: JsonObject, expected: Expected[_A]) -> _A:
@@ -233,7 +228,7 @@ def _interrupt(question: JsonObject, expected: Expected[_A]) -> _A:
             errors = [str(error)[:300]]
 
 
-def _latest(answer: Answer, expected: Expected[Answer]) -> Answer:
+def _latest(answer: wire.Answer, expected: Expected[wire.Answer]) -> wire.Answer:
     """Return the last answer to this interrupt, and remove its duplicates.
 
     LangGraph saves the answers to a task even when the task then fails or is cancelled.
@@ -263,11 +258,11 @@ def _scratchpad() -> object:
     return get_config().get("configurable", {}).get(_SCRATCHPAD)
 
 
-def _check(answer: Answer, schema: JsonObject | None) -> None:
-    is_edit = answer.type is AnswerKind.EDIT
+def _check(answer: wire.Answer, schema: JsonObject | None) -> None:
+    is_edit = answer.type is wire.AnswerKind.EDIT
     if is_edit != (answer.args is not None):
         raise ValueError("`args` are required for an edit and not allowed otherwise")
-    if answer.type is AnswerKind.RESPOND and not answer.message.strip():
+    if answer.type is wire.AnswerKind.RESPOND and not answer.message.strip():
         raise ValueError("a response needs a `message`")
     if answer.args is None:
         return

@@ -26,17 +26,12 @@ from langchain_core.messages import (
 )
 from pydantic import ValidationError
 
-from keyturn.gateway.protocol import digest, edits, texts
+from keyturn.gateway.protocol import digest, edits, texts, wire
 from keyturn.gateway.protocol.records import (
     EditOutcome,
     EditRecord,
 )
 from keyturn.gateway.protocol.strict_json import JsonObject
-from keyturn.gateway.protocol.wire import (
-    Answer,
-    AnswerKind,
-    ReconcileAnswer,
-)
 
 EDIT_KEY = "keyturn_edit"
 """The key of a message's edit record."""
@@ -229,7 +224,12 @@ def with_note(message: ToolMessage, text: str) -> ToolMessage:
 
 def mark_reconciled(message: ToolMessage) -> ToolMessage:
     """Return a result marked as one that a late report may contradict."""
-    kwargs = {**message.additional_kwargs, RECONCILED_KEY: True}
+    return marked(message, RECONCILED_KEY, value=True)
+
+
+def marked(message: ToolMessage, key: str, value: object) -> ToolMessage:
+    """Return a message with one more of the `RESERVED_KEYS`."""
+    kwargs = {**message.additional_kwargs, key: value}
     return message.model_copy(update={"additional_kwargs": kwargs})
 
 
@@ -345,9 +345,7 @@ def _map_content(message: _M, change: Callable[[str], str]) -> _M:
         # A block that was only an edit text is removed: providers refuse empty text.
         blocks = zip(content, cast("list[object]", cleaned), strict=True)
         cleaned = [
-            new
-            for old, new in blocks
-            if old == new or new not in ("", {"type": "text", "text": ""})
+            new for old, new in blocks if old == new or new not in ("", _block(""))
         ]
     return message.model_copy(update={"content": cleaned})
 
@@ -359,28 +357,27 @@ def _append_notes(messages: list[AnyMessage], notes: list[str]) -> list[AnyMessa
     text = "\n\n".join(notes)
     for at, message in enumerate(messages):
         if isinstance(message, HumanMessage):
-            content: Content = message.content
-            if isinstance(content, str):
-                joined: Content = f"{content}\n\n{text}" if content else text
-            else:
-                joined = [*content, {"type": "text", "text": text}]
-            changed = message.model_copy(update={"content": joined})
-            return [*messages[:at], changed, *messages[at + 1 :]]
+            return [*messages[:at], around(message, "", text), *messages[at + 1 :]]
     return [HumanMessage(text), *messages]
 
 
 def prepend(message: _M, paragraphs: Sequence[str]) -> _M:
     """Return a message with paragraphs before its content."""
-    if not paragraphs:
-        return message
-    text = "\n\n".join(paragraphs)
+    return around(message, "\n\n".join(paragraphs), "") if paragraphs else message
+
+
+def around(message: _M, before: str, after: str) -> _M:
+    """Return a message with a text before its content and one after it; "" for none."""
     content: Content = message.content
-    joined: Content
     if isinstance(content, str):
-        joined = f"{text}\n\n{content}" if content else text
-    else:
-        joined = [{"type": "text", "text": text}, *content]
-    return message.model_copy(update={"content": joined})
+        text = "\n\n".join(filter(None, (before, content, after)))
+        return message.model_copy(update={"content": text})
+    first, last = ([_block(text)] if text else [] for text in (before, after))
+    return message.model_copy(update={"content": [*first, *content, *last]})
+
+
+def _block(text: str) -> dict[str, str]:
+    return {"type": "text", "text": text}
 
 
 def _map_texts(content: object, change: Callable[[str], str]) -> Any:  # noqa: ANN401 - content has the shape it came with
@@ -474,25 +471,27 @@ def message_for(
     )
 
 
-def decision_message(call: ToolCall, answer: Answer, *, item_id: str) -> ToolMessage:
+def decision_message(
+    call: ToolCall, answer: wire.Answer, *, item_id: str
+) -> ToolMessage:
     """Return the message for a call that people ended without running it.
 
     Programs find the person's text, unquoted, under `ANSWER_KEY`.
     """
-    is_error = answer.type is not AnswerKind.RESPOND
+    is_error = answer.type is not wire.AnswerKind.RESPOND
     message = message_for(
         call, texts.ended_text(answer), item_id=item_id, is_error=is_error
     )
     data = answer.model_dump(mode="json", include={"type", "message", "by"})
     if answer.is_question:
         data |= {"status": texts.question_status(answer)}
-    if answer.type is AnswerKind.RESPOND and answer.answers is not None:
+    if answer.type is wire.AnswerKind.RESPOND and answer.answers is not None:
         data |= {"answers": [*answer.answers]}
     return with_data(message, {ANSWER_KEY: data})
 
 
 def finding_message(
-    call: ToolCall, answer: ReconcileAnswer, *, item_id: str
+    call: ToolCall, answer: wire.ReconcileAnswer, *, item_id: str
 ) -> ToolMessage:
     """Return the message for a call that people reconciled."""
     is_error = answer.type != "executed"

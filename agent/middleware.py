@@ -53,11 +53,6 @@ from keyturn.agent import (
 )
 from keyturn.agent.calls import Caller, Handler, VerdictCache
 from keyturn.agent.grants import share_guarded
-from keyturn.agent.hints import (
-    DESCRIPTION_PREFIX,
-    InterruptOn,
-    ToolConfig,
-)
 from keyturn.agent.prepared_calls import GUIDANCE, PreparedCall, Toolbox
 from keyturn.agent.result_codec import ToolResult
 from keyturn.agent.turns import KeyturnState
@@ -116,14 +111,14 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any], Gate):
         api_key: str | None = None,
         receipt_keys: Iterable[str] = (),
         system_note: bool = True,
-        interrupt_on: InterruptOn | None = None,
-        description_prefix: str = DESCRIPTION_PREFIX,
+        interrupt_on: hints.InterruptOn | None = None,
+        description_prefix: str = hints.DESCRIPTION_PREFIX,
     ) -> None:
         super().__init__()
         self.agent = agent_name(agent)
         self.system_note = system_note
         self._gateway = given_gateway(gateway, api_key, receipt_keys)
-        self._interrupts: dict[str, ToolConfig] | None = None
+        self._interrupts: dict[str, hints.ToolConfig] | None = None
         if interrupt_on is not None:
             self._interrupts = hints.tool_configs(interrupt_on, description_prefix)
         self._tools = Toolbox()
@@ -395,13 +390,7 @@ def with_note(
     text = "\n\n".join(filter(None, [note_text(note), GUIDANCE if can_ask else ""]))
     if not text:
         return system
-    if system is None:
-        return SystemMessage(text)
-    if isinstance(system.content, str):
-        return system.model_copy(update={"content": f"{system.content}\n\n{text}"})
-    blocks = cast("list[str | dict[str, Any]]", system.content)
-    added = [*blocks, {"type": "text", "text": text}]
-    return system.model_copy(update={"content": added})
+    return messages.around(system or SystemMessage(""), "", text)
 
 
 def note_text(note: AgentNote) -> str:

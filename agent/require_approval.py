@@ -27,32 +27,16 @@ from keyturn.agent import auto_approved, canonical, grants, interrupts, turns
 from keyturn.agent.canonical import argument_model
 from keyturn.agent.execution import Interrupts, Work, execute, state_reader
 from keyturn.agent.grants import Recheck
+from keyturn.gateway import errors
 from keyturn.gateway.arguments import is_a, require
+from keyturn.gateway.client import claiming
 from keyturn.gateway.client.bridge import Awaiting, Blocking, Shell, ask_or_wait, drive
-from keyturn.gateway.client.claiming import (
-    Closed,
-    CutOff,
-    End,
-    HeldCall,
-    NotRun,
-    Ran,
-    RanBefore,
-    Reconciled,
-)
 from keyturn.gateway.client.http_gateway import (
     agent_name,
     current_gateway,
     given_gateway,
 )
-from keyturn.gateway.errors import (
-    FINAL_ERRORS,
-    BadStep,
-    KeyRefused,
-    KeyturnError,
-    NotAllowed,
-    StateUnknown,
-)
-from keyturn.gateway.protocol import digest, run_context, strict_json, texts
+from keyturn.gateway.protocol import digest, run_context, strict_json, texts, wire
 from keyturn.gateway.protocol.parameters import signature_of
 from keyturn.gateway.protocol.port import Gateway
 from keyturn.gateway.protocol.questions import ASK_USER, QuestionSet
@@ -65,16 +49,6 @@ from keyturn.gateway.protocol.records import (
     Result,
 )
 from keyturn.gateway.protocol.strict_json import JsonObject
-from keyturn.gateway.protocol.wire import (
-    Answer,
-    AnswerKind,
-    CallHint,
-    ProposedCall,
-    Turn,
-    TurnRef,
-    Verdict,
-    VerdictKind,
-)
 
 # Check before submission that a function accepts an action's arguments as keywords.
 #
@@ -83,7 +57,7 @@ from keyturn.gateway.protocol.wire import (
 
 
 def _refuse(tool: str, problem: str) -> NoReturn:
-    raise BadStep(f"The step {tool!r} was not submitted: {problem}")
+    raise errors.BadStep(f"The step {tool!r} was not submitted: {problem}")
 
 
 def check_synchronous(run: Callable[..., Any], tool: str) -> None:
@@ -310,10 +284,10 @@ class _Asker:
         _ = self.hint
 
     @cached_property
-    def hint(self) -> CallHint:
+    def hint(self) -> wire.CallHint:
         """Return the hint about the step."""
         given = {"task": self.task, "evidence": self.evidence}
-        return CallHint.model_validate(given)
+        return wire.CallHint.model_validate(given)
 
     @cached_property
     def port(self) -> Gateway:
@@ -393,16 +367,16 @@ def _step(
 async def _require(step: _Step, work: _Work[R], shell: Shell) -> Outcome[R]:
     ref = turn_ref(step.asker.agent, step.tool, step.asker.key)
     verdict = await _submit(step, ref, shell)
-    if verdict.kind is VerdictKind.DENY:
+    if verdict.kind is wire.VerdictKind.DENY:
         return NotApproved("deny", texts.denial_text(verdict.reason))
-    held, why = HeldCall(ref, verdict, step.args), ""
+    held, why = claiming.HeldCall(ref, verdict, step.args), ""
 
     def reading(args: JsonObject) -> Reading | None:
         return step_reading(step.run, args, step.tool)
 
-    if verdict.kind is VerdictKind.HOLD:
+    if verdict.kind is wire.VerdictKind.HOLD:
         answer = interrupts.request_decision(verdict, step.args)
-        if answer.type not in {AnswerKind.APPROVE, AnswerKind.EDIT}:
+        if answer.type not in {wire.AnswerKind.APPROVE, wire.AnswerKind.EDIT}:
             return _closed(answer)
         why = answer.why_approved
         held = replace(
@@ -430,24 +404,24 @@ async def _require(step: _Step, work: _Work[R], shell: Shell) -> Outcome[R]:
     return _outcome(end, why)
 
 
-def _closed(answer: Answer) -> NotApproved:
+def _closed(answer: wire.Answer) -> NotApproved:
     said = answer.message if answer.by else ""
     return NotApproved(str(answer.type), texts.ended_text(answer), said)
 
 
-def _outcome(end: End[Outcome[R]], why: str) -> Outcome[R]:
+def _outcome(end: claiming.End[Outcome[R]], why: str) -> Outcome[R]:
     match end:
-        case Closed():
+        case claiming.Closed():
             return _closed(end.answer)
-        case NotRun():
+        case claiming.NotRun():
             return NotApproved("deny", end.reason)
-        case CutOff():
+        case claiming.CutOff():
             return Unsure(texts.CUT_OFF)
-        case Reconciled():
+        case claiming.Reconciled():
             return Unsure(texts.reconciled_text(end.finding))
-        case RanBefore():
+        case claiming.RanBefore():
             found: Outcome[Any] = _from_result(end.result)
-        case Ran():
+        case claiming.Ran():
             found = end.result
             if end.failure is not None and isinstance(found, Unsure):
                 found = _failed(end.failure, found.message)
@@ -466,9 +440,9 @@ def _failed(kind: FailureKind, said: str) -> NotApproved | Unsure:
     return Unsure(texts.failure_text(kind, said))
 
 
-async def _submit(step: _Step, ref: TurnRef, shell: Shell) -> Verdict:
+async def _submit(step: _Step, ref: wire.TurnRef, shell: Shell) -> wire.Verdict:
     asker = step.asker
-    call = ProposedCall(
+    call = wire.ProposedCall(
         tool=step.tool,
         args=step.args,
         tool_call_id=asker.key or step.tool,
@@ -477,11 +451,11 @@ async def _submit(step: _Step, ref: TurnRef, shell: Shell) -> Verdict:
     if asker.recheck is not None:
         try:
             state = await grants.read(shell, asker.recheck, step.tool, step.args)
-        except StateUnknown:
+        except errors.StateUnknown:
             return turns.denial(step.tool, call.tool_call_id, texts.STATE_UNREADABLE)
         call = call.with_(state=state)
     schemas = {} if asker.schema is None else {step.tool: asker.schema}
-    turn = Turn(ref=ref, calls=(call,), says=asker.says, schemas=schemas)
+    turn = wire.Turn(ref=ref, calls=(call,), says=asker.says, schemas=schemas)
     return await submit(turn, asker.port, shell)
 
 
@@ -510,7 +484,7 @@ def _from_result(result: Result) -> Approved[Any] | NotApproved | Unsure:
     try:
         row = strict_json.parse_object(result.payload)
         return Approved(row["result"], cast("JsonObject", row["args"]))
-    except (KeyturnError, KeyError):
+    except (errors.KeyturnError, KeyError):
         return Unsure(texts.lost_result_text(result))
 
 
@@ -571,7 +545,7 @@ async def aask_questions(questions: Asked, **options: Unpack[AskerOptions]) -> A
     return await _ask(questions, _Asker(**options), Awaiting())
 
 
-def _turn(questions: Asked, asker: _Asker) -> Turn:
+def _turn(questions: Asked, asker: _Asker) -> wire.Turn:
     # A text is a sequence of texts: each letter would become a question.
     if not is_a(questions, Sequence) or is_a(questions, (str, bytes)):
         raise ValueError(
@@ -582,22 +556,22 @@ def _turn(questions: Asked, asker: _Asker) -> Turn:
         {"question": one} if isinstance(one, str) else dict(one) for one in questions
     ]
     args = QuestionSet.model_validate({"questions": rows}).model_dump(mode="json")
-    call = ProposedCall(
+    call = wire.ProposedCall(
         tool=ASK_USER, args=args, tool_call_id=asker.key or ASK_USER, is_question=True
     )
     ref = turn_ref(asker.agent, ASK_USER, asker.key)
-    return Turn(ref=ref, calls=(call,), says=asker.says)
+    return wire.Turn(ref=ref, calls=(call,), says=asker.says)
 
 
 async def _ask(questions: Asked, asker: _Asker, shell: Shell) -> Answers:
     turn = _turn(questions, asker)
     verdict = await submit(turn, asker.port, shell)
-    if verdict.kind is not VerdictKind.HOLD:
+    if verdict.kind is not wire.VerdictKind.HOLD:
         return Answers("error", (), texts.denial_text(verdict.reason))
     answer = interrupts.request_decision(verdict, turn.calls[0].args)
     return Answers(
         texts.question_status(answer),
-        (answer.type is AnswerKind.RESPOND and answer.answers) or (),
+        (answer.type is wire.AnswerKind.RESPOND and answer.answers) or (),
         texts.ended_text(answer),
         answer.by,
     )
@@ -625,7 +599,7 @@ def _attempt(configurable: dict[str, Any]) -> int:
     return int(getattr(info, "node_attempt", 1))
 
 
-def turn_ref(agent: str, tool: str, key: str) -> TurnRef:
+def turn_ref(agent: str, tool: str, key: str) -> wire.TurnRef:
     """Identify the turn by its position: node, step number, place among siblings.
 
     A node that runs again after a pause or a crash has the same position, and so finds
@@ -637,7 +611,7 @@ def turn_ref(agent: str, tool: str, key: str) -> TurnRef:
     """
     here = turns.turn_ref(agent, "?")
     if here is None:
-        raise NotAllowed(
+        raise errors.NotAllowed(
             f"The step {tool!r} cannot wait for people without a thread; run the graph "
             "with a checkpointer and a thread_id."
         )
@@ -652,7 +626,7 @@ def turn_ref(agent: str, tool: str, key: str) -> TurnRef:
     return here.with_(ns=name, message_id=f"{name}@{number}/{key or tool}")
 
 
-async def submit(turn: Turn, gateway: Gateway, shell: Shell) -> Verdict:
+async def submit(turn: wire.Turn, gateway: Gateway, shell: Shell) -> wire.Verdict:
     """Return the verdict on the one call of a turn.
 
     Raises:
@@ -663,9 +637,9 @@ async def submit(turn: Turn, gateway: Gateway, shell: Shell) -> Verdict:
     turn = turn.with_(enclosing_run=run_context.enclosing_run(turn.ref.run_ref))
     try:
         found = await ask_or_wait(shell, lambda: gateway.submit(turn), repr(call.tool))
-    except KeyRefused:
+    except errors.KeyRefused:
         raise
-    except FINAL_ERRORS as error:
+    except errors.FINAL_ERRORS as error:
         return turns.denial(call.tool, call.tool_call_id, str(error))
     about = (call.tool, call.tool_call_id, call.args)
     if len(found) == 1 and turns.is_about(found[0], *about):

@@ -35,14 +35,6 @@ from keyturn.gateway.protocol.questions import NOT_OUTERMOST
 from keyturn.gateway.protocol.records import EditRecord, Record, RunRef, Tier, is_inside
 from keyturn.gateway.protocol.run_context import Scope, current_run, inside
 from keyturn.gateway.protocol.strict_json import JsonObject
-from keyturn.gateway.protocol.wire import (
-    CallHint,
-    ProposedCall,
-    Turn,
-    TurnRef,
-    Verdict,
-    VerdictKind,
-)
 
 UNREACHABLE = (
     "The approval gateway could not be reached, so this call did not run. Tell the "
@@ -61,9 +53,9 @@ NO_ID = "This call has no id, so it was not cleared and did not run."
 STATE_PREFIX = "keyturn_"
 """The prefix of all of Keyturn's keys in an agent's state."""
 
-_PROPOSED = ProposedCall(tool="", args={}, tool_call_id="")
+_PROPOSED = wire.ProposedCall(tool="", args={}, tool_call_id="")
 
-NO_HINTS: Mapping[str, CallHint] = MappingProxyType({})
+NO_HINTS: Mapping[str, wire.CallHint] = MappingProxyType({})
 
 
 class KeyturnState(AgentState[Any]):
@@ -90,12 +82,12 @@ class TurnRecord(Record):
     """
 
     message_id: str
-    verdicts: dict[str, Verdict]
-    hints: dict[str, CallHint] = Field(default_factory=dict)
+    verdicts: dict[str, wire.Verdict]
+    hints: dict[str, wire.CallHint] = Field(default_factory=dict)
     args: dict[str, CanonicalArgs] = Field(default_factory=dict)
 
 
-def turn_ref(agent: str, message_id: str) -> TurnRef | None:
+def turn_ref(agent: str, message_id: str) -> wire.TurnRef | None:
     """Return the ref of this turn, from the configuration of the running node.
 
     The namespace is the agent's: that of the running task without its last part, so
@@ -112,7 +104,7 @@ def turn_ref(agent: str, message_id: str) -> TurnRef | None:
     if not thread:
         return None
     check_name(agent, thread, own)
-    return TurnRef(
+    return wire.TurnRef(
         agent=agent,
         thread=thread,
         ns=own,
@@ -156,13 +148,13 @@ class TurnDraft:
     def __init__(
         self,
         calls: Sequence[ToolCall],
-        hints: Mapping[str, CallHint] = NO_HINTS,
+        hints: Mapping[str, wire.CallHint] = NO_HINTS,
         ready: Mapping[str, PreparedCall] = NO_CALLS,
     ) -> None:
         self._hints = hints
         self._ready = ready
-        self.proposed: list[ProposedCall] = []
-        self.refused: dict[str, Verdict] = {}
+        self.proposed: list[wire.ProposedCall] = []
+        self.refused: dict[str, wire.Verdict] = {}
         # Counted before any is added: both calls of one id are refused, not only the
         # second.
         counts = Counter(call["id"] for call in calls)
@@ -224,11 +216,11 @@ class TurnDraft:
         self.proposed = [call for call in self.proposed if not call.is_question]
 
     def turn(
-        self, ref: TurnRef, says: str, schemas: Mapping[str, JsonObject | None]
-    ) -> Turn:
+        self, ref: wire.TurnRef, says: str, schemas: Mapping[str, JsonObject | None]
+    ) -> wire.Turn:
         """Return the turn to submit, with the schemas of the called tools."""
         called = {call.tool: schemas.get(call.tool) for call in self.proposed}
-        turn = Turn(
+        turn = wire.Turn(
             ref=ref, calls=tuple(self.proposed), says=strict_json.printable(says)
         )
         # Schemas are valid JSON already; pydantic would validate each value again.
@@ -237,7 +229,7 @@ class TurnDraft:
             enclosing_run=run_context.enclosing_run(ref.run_ref),
         )
 
-    def record(self, message_id: str, verdicts: Sequence[Verdict]) -> TurnRecord:
+    def record(self, message_id: str, verdicts: Sequence[wire.Verdict]) -> TurnRecord:
         """Merge the gateway's verdicts with the refusals; a mismatch is a denial."""
         kept = dict(self.refused)
         given = {verdict.tool_call_id: verdict for verdict in verdicts}
@@ -274,7 +266,7 @@ class TurnDraft:
         return TurnRecord(message_id=message_id, verdicts={**self.refused, **denials})
 
 
-def is_about(verdict: Verdict, tool: str, call_id: str, args: JsonObject) -> bool:
+def is_about(verdict: wire.Verdict, tool: str, call_id: str, args: JsonObject) -> bool:
     """Return True if a verdict is about exactly this call."""
     return (
         verdict.tool == tool
@@ -283,10 +275,10 @@ def is_about(verdict: Verdict, tool: str, call_id: str, args: JsonObject) -> boo
     )
 
 
-def denial(tool: str, tool_call_id: str, reason: str) -> Verdict:
+def denial(tool: str, tool_call_id: str, reason: str) -> wire.Verdict:
     """Return a verdict that refuses a call for this reason."""
-    return Verdict(
-        kind=VerdictKind.DENY,
+    return wire.Verdict(
+        kind=wire.VerdictKind.DENY,
         tool=tool,
         tool_call_id=tool_call_id,
         tier=Tier.DENY,
@@ -326,7 +318,7 @@ def _entry(part: object, call_id: str) -> object:
 
 def kept_verdict(
     note: TurnRecord | None, message: AIMessage, call: ToolCall
-) -> tuple[Verdict, JsonObject]:
+) -> tuple[wire.Verdict, JsonObject]:
     """Return the stored verdict on a call of this message, and the call's arguments.
 
     Without a verdict it is a denial. A verdict counts only for its message, call id,
@@ -337,7 +329,7 @@ def kept_verdict(
         reason = DUPLICATE_ID
     elif note and note.message_id == message.id and call_id in note.verdicts:
         verdict = note.verdicts[call_id]
-        if verdict.kind is VerdictKind.DENY:
+        if verdict.kind is wire.VerdictKind.DENY:
             return verdict, {}
         args = _submitted_args(note, call)
         if args is not None and is_about(verdict, call["name"], call_id, args):
@@ -443,7 +435,7 @@ def enclosing_task() -> str:
     return _conversation.get()
 
 
-def is_inside_tool(ref: TurnRef) -> bool:
+def is_inside_tool(ref: wire.TurnRef) -> bool:
     """Return True if an agent runs inside a tool of another agent, or of itself.
 
     A subagent may have the name and the thread of the enclosing agent; then only the

@@ -1,7 +1,7 @@
 """Entry point of the command ``keyturn``: errors are printed as one sentence.
 
 A new command is a file in `keyturn.cli` and one entry in `COMMANDS`. The file has a
-function for each name, or a ``group`` of commands; its docstring is the help. This
+function of its name, or a ``group`` of commands; its docstring is the help. This
 module has only cheap imports: the help page needs no others.
 """
 
@@ -16,7 +16,6 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from types import ModuleType
 from typing import Annotated
 
 import typer
@@ -33,77 +32,63 @@ UNEXPECTED = 70
 
 
 COMMANDS = {
-    "demo": {
-        "demo": "Show it all on this machine: no Slack account, Redis or API key."
-    },
-    "run": {"run": "Run gateway, agents and bot in one process until it is stopped."},
-    "gateway": {"gateway": "Run the agents' side: workers, expiries and your agents."},
-    "bot": {"bot": "Run the Slack side: cards, clicks, modals."},
-    "sandbox": {
-        "sandbox": "Run a local Slack workspace that refuses what Slack refuses."
-    },
-    "doctor": {"doctor": "Check every part, and explain how to fix each problem."},
-    "verify.command": {
-        "verify": ("Prove the guarantees on this installation: store, policy and keys.")
-    },
-    "scan": {
-        "scan": "List tools of a code base that can run without a gate of Keyturn."
-    },
-    "freeze": {
-        "freeze": "Freeze an agent, a tool or everything, including approved calls.",
-        "unfreeze": "End a freeze; for an agent this also ends its pause.",
-        "frozen": "List freezes and pauses, with author, time and reason.",
-    },
-    "jobs": {"jobs": "List failed runs, retry them, or drop them."},
-    "outbox": {"outbox": "List readers of the outbox, and drop a reader that is gone."},
-    "repair": {"repair": "Repair records after data was lost or restored."},
-    "backup": {
-        "backup": "Back up the store, the audit log, and checkpoints in SQLite.",
-        "restore": "Restore a backup; no call runs twice.",
-    },
-    "manifest": {"manifest": "Print the manifest of the Slack app, or check one."},
-    "keys": {"keys": "Make, rotate, retire and list the keys that Keyturn signs with."},
-    "audit": {"audit": "Read, prove, export and verify the audit log."},
-    "erase": {"erase": "Erase approvals; the audit log still verifies."},
-    "security": {"security": "List security events: forged, refused or stalled data."},
-    "stats": {"stats": "Count calls by decision, and report their waiting times."},
-    "policy": {
-        "policy": "Check a policy, explain it, prove it, or try it on past calls."
-    },
-    "api_keys": {
-        "api-keys": "Make, list and revoke API keys for agents in other processes."
-    },
-    "mcp": {"mcp": "Put people before the tools of MCP servers, for any MCP client."},
-    "hooks": {
-        "hooks": (
-            "Print the settings that put Keyturn before the tools of a coding agent."
-        )
-    },
-    "hook": {"hook": "Answer the command hook of a coding agent."},
-    "webhooks": {"webhooks": "List and test webhooks, and show their secrets."},
-    "version": {"version": "Print the version of Keyturn and of Python."},
+    "demo": "Show it all on this machine: no Slack account, Redis or API key.",
+    "run": "Run gateway, agents and bot in one process until it is stopped.",
+    "gateway": "Run the agents' side: workers, expiries and your agents.",
+    "bot": "Run the Slack side: cards, clicks, modals.",
+    "sandbox": "Run a local Slack workspace that refuses what Slack refuses.",
+    "doctor": "Check every part, and explain how to fix each problem.",
+    "verify": "Prove the guarantees on this installation: store, policy and keys.",
+    "scan": "List tools of a code base that can run without a gate of Keyturn.",
+    "freeze": "Freeze an agent, a tool or everything, including approved calls.",
+    "unfreeze": "End a freeze; for an agent this also ends its pause.",
+    "frozen": "List freezes and pauses, with author, time and reason.",
+    "jobs": "List failed runs, retry them, or drop them.",
+    "outbox": "List readers of the outbox, and drop a reader that is gone.",
+    "repair": "Repair records after data was lost or restored.",
+    "backup": "Back up the store, the audit log, and checkpoints in SQLite.",
+    "restore": "Restore a backup; no call runs twice.",
+    "manifest": "Print the manifest of the Slack app, or check one.",
+    "keys": "Make, rotate, retire and list the keys that Keyturn signs with.",
+    "audit": "Read, prove, export and verify the audit log.",
+    "erase": "Erase approvals; the audit log still verifies.",
+    "security": "List security events: forged, refused or stalled data.",
+    "stats": "Count calls by decision, and report their waiting times.",
+    "policy": "Check a policy, explain it, prove it, or try it on past calls.",
+    "api-keys": "Make, list and revoke API keys for agents in other processes.",
+    "mcp": "Put people before the tools of MCP servers, for any MCP client.",
+    "hooks": "Print the settings that put Keyturn before the tools of a coding agent.",
+    "hook": "Answer the command hook of a coding agent.",
+    "webhooks": "List and test webhooks, and show their secrets.",
+    "version": "Print the version of Keyturn and of Python.",
 }
-"""Modules of `keyturn.cli`, in the order of the help page, and the commands of each
-with the first line of their help. They are copied here so that the help page loads none
-of the modules; a test compares the texts.
+"""The commands in the order of the help page, with the first line of their help. The
+texts are copied here so that the help page loads none of their modules; a test compares
+them.
 """
 
-_WITH_SLACK = {
+_MODULES = {
+    "verify": "verify.command",
+    "unfreeze": "freeze",
+    "frozen": "freeze",
+    "restore": "backup",
+}
+"""Modules of `keyturn.cli` that do not have the name of their command."""
+
+_EXTRAS = {
     "demo": "all",
     "run": "all",
     "bot": "slack",
     "doctor": "slack",
-    "verify.command": "slack",
+    "verify": "slack",
+    "mcp": "mcp",
 }
-"""Modules that need Slack's packages, with the extra that contains all their packages.
+"""The extra with the packages of a command; the others need ``server`` at most.
 
-The demo and a first ``run`` start the embedded store as well. The other modules need
-the extra ``server`` at most.
+The demo and a first ``run`` start the embedded store as well.
 """
 
-_OTHER_EXTRAS = {"mcp": "mcp"}
-"""Modules that need the packages of another extra than ``server``."""
-
+_WITH_SLACK = {"all", "slack"}
 _FULL = {errno.ENOSPC, errno.EDQUOT}
 _SLACK_PACKAGE = "slack_bolt"
 """A package of the extra ``slack``: the help page reports if it is missing."""
@@ -175,48 +160,40 @@ def commands(words: Sequence[str]) -> typer.Typer:
     app.callback(help=_help(_options))(_options)
     # Any word, not only the first, since options may precede the command. A false match
     # only loads one more module.
-    for module, texts in COMMANDS.items():
-        if not {*texts} & {*words}:
-            _list(app, module, texts)
-            continue
-        try:
-            add(app, module, import_module(f"keyturn.cli.{module}"))
-        except ModuleNotFoundError as error:
-            # A missing module of this package is a bug, which the advice to install an
-            # extra would hide.
-            if str(error.name).partition(".")[0] == "keyturn":
-                raise
-            extra = _WITH_SLACK.get(module) or _OTHER_EXTRAS.get(module, "server")
-            for name in texts:
-                _add_missing(app, name, str(error.name), extra)
+    for name, text in COMMANDS.items():
+        extra, package = _EXTRAS.get(name, "server"), ""
+        if name in words:
+            try:
+                add(app, name)
+            except ModuleNotFoundError as error:
+                package = str(error.name)
+                # A missing module of this package is a bug, which the advice to install
+                # an extra would hide.
+                if package.partition(".")[0] == "keyturn":
+                    raise
+        elif extra in _WITH_SLACK and find_spec(_SLACK_PACKAGE) is None:
+            package = _SLACK_PACKAGE
+        else:
+            app.command(name, help=text, short_help=text)(_run_unnamed)
+        if package:
+            _add_missing(app, name, package, extra)
     return app
 
 
-def _list(app: typer.Typer, module: str, texts: Mapping[str, str]) -> None:
-    """Add commands to the list only; their module is not imported."""
-    is_missing = module in _WITH_SLACK and find_spec(_SLACK_PACKAGE) is None
-    for name, text in texts.items():
-        if is_missing:
-            _add_missing(app, name, _SLACK_PACKAGE, _WITH_SLACK[module])
-        else:
-            app.command(name, help=text, short_help=text)(_run_unnamed)
-
-
-def add(app: typer.Typer, name: str, module: ModuleType) -> None:
-    """Add the commands of a module, or its group of commands."""
+def add(app: typer.Typer, name: str) -> None:
+    """Import the module of a command, and add the command or the group of commands."""
+    in_module = _MODULES.get(name, name.replace("-", "_"))
+    module, text = import_module(f"keyturn.cli.{in_module}"), COMMANDS[name]
     # A short help is wrapped in a list of commands; without one, the help is cut off in
     # a narrow terminal.
     if hasattr(module, "group"):
-        [(command, text)] = COMMANDS[name].items()
         for one in module.group.registered_commands:
             one.help = _help(one.callback)
             one.short_help = one.help.partition("\n")[0]
-        about = _help(module)
-        app.add_typer(module.group, name=command, help=about, short_help=text)
-        return
-    for command, text in COMMANDS[name].items():
-        function = getattr(module, command)
-        app.command(command, help=_help(function), short_help=text)(function)
+        app.add_typer(module.group, name=name, help=_help(module), short_help=text)
+    else:
+        function = getattr(module, name)
+        app.command(name, help=_help(function), short_help=text)(function)
 
 
 def _help(source: object) -> str:

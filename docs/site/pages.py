@@ -84,9 +84,8 @@ def nav() -> Iterator[tuple[str, str, str]]:
 def commands_page() -> str:
     """Return a page with the help of every command."""
     # Every command named: only modules of named commands are imported.
-    names = [name for texts in COMMANDS.values() for name in texts]
     os.environ |= {"COLUMNS": _COLUMNS, "TERMINAL_WIDTH": _COLUMNS}
-    top = get_command(commands(names))
+    top = get_command(commands([*COMMANDS]))
     rows = [
         "# Commands",
         "The help of each command, as `keyturn NAME --help` prints it.",

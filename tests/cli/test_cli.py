@@ -10,7 +10,6 @@ import os
 import re
 import subprocess
 import sys
-from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -63,17 +62,17 @@ def test_the_version_is_told_in_both_ways(shell: Shell) -> None:
     assert shell("--version") == shell("version")
 
 
-def test_the_table_has_the_commands_of_each_module_and_their_own_texts() -> None:
-    for module, texts in COMMANDS.items():
-        app = typer.Typer(rich_markup_mode=None)
-        app.callback()(lambda: None)
-        add(app, module, import_module(f"keyturn.cli.{module}"))
+def test_the_table_has_the_first_line_of_the_help_of_each_command() -> None:
+    app = typer.Typer(rich_markup_mode=None)
+    app.callback()(lambda: None)
+    for name in COMMANDS:
+        add(app, name)
 
-        found = typer.main.get_group(app).commands
-        assert {
-            name: inspect.cleandoc(command.help or "").partition("\n")[0]
-            for name, command in found.items()
-        } == texts
+    found = typer.main.get_group(app).commands
+    assert {
+        name: inspect.cleandoc(command.help or "").partition("\n")[0]
+        for name, command in found.items()
+    } == COMMANDS
 
 
 @pytest.mark.parametrize("words", [["--help"], [], ["--version"]])
@@ -99,9 +98,7 @@ def test_who_freezes_a_tool_does_not_wait_for_what_runs_agents() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    "words", [[], *([name] for texts in COMMANDS.values() for name in texts)]
-)
+@pytest.mark.parametrize("words", [[], *([name] for name in COMMANDS)])
 def test_help_on_a_narrow_terminal_says_as_much_as_on_a_wide_one(
     shell: Shell, monkeypatch: pytest.MonkeyPatch, words: list[str]
 ) -> None:

@@ -19,7 +19,6 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 from typer.testing import CliRunner
 
-from keyturn.cli import jobs
 from keyturn.cli.command_context import CommandContext
 from keyturn.cli.main import add
 from keyturn.gateway import store as store_package
@@ -148,7 +147,7 @@ async def test_each_opening_compares_the_number(store: Store, tmp_path: Path) ->
     policy, url = load_policy("version: 1", "policy.yml"), store.conn.url
     (tmp_path / "keyturn.yml").write_text("policy: {version: 1}\n")
     app = typer.Typer()
-    add(app, "jobs", jobs)
+    add(app, "jobs")
     session = CommandContext(
         env={"KEYTURN_REDIS_URL": url}, config=tmp_path / "keyturn.yml"
     )

@@ -38,8 +38,8 @@ def environment(url: str, folder: Path) -> dict[str, str]:
 
 
 @pytest.fixture
-async def scratch(valkey_url: str, tmp_path: Path) -> AsyncGenerator[Scratch]:
-    async with scratch_tenant(settings_of(valkey_url, tmp_path), RULES) as found:
+async def scratch(empty_url: str, tmp_path: Path) -> AsyncGenerator[Scratch]:
+    async with scratch_tenant(settings_of(empty_url, tmp_path), RULES) as found:
         yield found
 
 

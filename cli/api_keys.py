@@ -7,24 +7,21 @@ people can.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from datetime import timedelta
-from typing import Annotated, TypeVar
+from typing import Annotated
 
 import typer
 
 from keyturn.cli import console
-from keyturn.cli.command_context import CommandContext, caller, command_context
+from keyturn.cli.command_context import command_context
 from keyturn.cli.console import AsJson, By
 from keyturn.cli.policy_inputs import ensure_spelled
-from keyturn.cli.store_access import SANDBOX_FOLDER, has_sandbox, is_there, use_store
+from keyturn.cli.store_access import SANDBOX_FOLDER, has_sandbox, is_there, use_service
 from keyturn.gateway.errors import SettingsError
 from keyturn.gateway.protocol.http_api import Scope
 from keyturn.gateway.setting_forms import is_name, parse_duration
 from keyturn.gateway.store.http.api_keys import ApiKeyStore
-from keyturn.gateway.trust.api_keys import ApiKey, NewKey
-
-T = TypeVar("T")
+from keyturn.gateway.trust.api_keys import ApiKey
 
 group = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
@@ -84,13 +81,15 @@ def create(
         )
     ensure_spelled(command_context(ctx), tools=tool or (), agents=agent)
 
-    def made(keys: ApiKeyStore) -> Awaitable[NewKey]:
-        tools, scopes = tool or ("*",), scope or tuple(Scope)
-        may = {"agents": agent, "tools": tools, "scopes": scopes}
-        return keys.create(by or caller(), lives, name=name, **may)
-
+    tools, scopes = tool or ("*",), scope or tuple(Scope)
+    may = {"agents": agent, "tools": tools, "scopes": scopes}
     # A key may be made before the first start.
-    new = _ask(command_context(ctx), made, makes=True)
+    new = use_service(
+        ctx,
+        ApiKeyStore,
+        lambda keys: keys.create(by, lives, name=name, **may),
+        makes=True,
+    )
     if json:
         console.as_json({**_row(new.kept), "key": new.text})
         return
@@ -115,7 +114,7 @@ def listed(ctx: typer.Context, *, json: AsJson = False) -> None:
     ) -> tuple[tuple[ApiKey, ...], tuple[str, ...], str]:
         return *await keys.all(), keys.seals.id
 
-    found, refused, seals = _ask(command_context(ctx), read)
+    found, refused, seals = use_service(ctx, ApiKeyStore, read)
     rows = [{**_row(key), "secret_in_use": key.seals == seals} for key in found]
     forged: list[console.Row] = [{"id": one, "forged": True} for one in refused]
     console.listing(
@@ -155,7 +154,7 @@ def revoke(
     # A user may also paste the whole key.
     given = key.removeprefix("tk_").partition("_")[0]
 
-    found = _ask(command_context(ctx), lambda keys: keys.revoke(given, by or caller()))
+    found = use_service(ctx, ApiKeyStore, lambda keys: keys.revoke(given, by))
     if found is None:
         raise SettingsError(
             f"There is no active API key {given!r}; 'keyturn api-keys list' shows the "
@@ -165,20 +164,6 @@ def revoke(
         console.good(f"{console.printable(given)} was removed; it was refused anyway.")
         return
     console.good(f"The key {found.id} ({console.printable(found.name)}) was revoked.")
-
-
-def _ask(
-    command: CommandContext,
-    ask: Callable[[ApiKeyStore], Awaitable[T]],
-    *,
-    makes: bool = False,
-) -> T:
-    # As for a freeze: a key can be revoked in a store that is not durable, too.
-    return use_store(
-        command,
-        lambda store, tenant: ask(ApiKeyStore(store, tenant=tenant)),
-        makes=makes,
-    )
 
 
 def _life(text: str) -> timedelta:

@@ -18,16 +18,16 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from difflib import ndiff
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from keyturn.cli import console, dossier_page
-from keyturn.cli.command_context import CommandContext, command_context
 from keyturn.cli.console import AsJson
 from keyturn.cli.policy_inputs import parse_moment, parse_ms
-from keyturn.cli.store_access import use_store
+from keyturn.cli.store_access import use_service, use_store
 from keyturn.gateway.approvals.audit_leaf import SEAL
 from keyturn.gateway.errors import BadJson, SettingsError
 from keyturn.gateway.metrics.dossier import FORMAT, Dossier, differences
@@ -36,7 +36,6 @@ from keyturn.gateway.protocol.public_keys import parse_public_key
 from keyturn.gateway.protocol.strict_json import JsonObject, parse_object
 from keyturn.gateway.service.report.audit_reading import (
     AuditBundler,
-    Exported,
     Proven,
     exported,
     verify_log_of,
@@ -246,26 +245,23 @@ def export(
       … bundle.jsonl                      a bundle with proofs
       … --sample 25 sample.jsonl          of 25 randomly chosen approvals
     """
-    command = command_context(ctx)
     times = (parse_ms(since, "--since") or 0, parse_ms(until, "--until"))
     if file is None:
         if sample:
             raise SettingsError("--sample needs the name of a file to write.")
-        _print_entries(command, times, has_arguments=arguments)
+        _print_entries(ctx, times, has_arguments=arguments)
         return
     with console.new_file(file) as opened:
-
-        async def written(store: Store, tenant: str) -> Exported:
-            return await AuditBundler(store, tenant=tenant).export(
-                opened.write,
-                since_ms=times[0],
-                until_ms=times[1],
-                sample=sample,
-                has_arguments=arguments,
-                progress=show_progress,
-            )
-
-        done = use_store(command, written, has_keyring=True)
+        export_into = partial(
+            AuditBundler.export,
+            write=opened.write,
+            since_ms=times[0],
+            until_ms=times[1],
+            sample=sample,
+            has_arguments=arguments,
+            progress=show_progress,
+        )
+        done = use_service(ctx, AuditBundler, export_into, has_keyring=True)
     console.good(
         f"{done.entries} entries about {done.approvals} approvals are in {str(file)!r}."
     )
@@ -323,7 +319,7 @@ def verify(
         found = await verify_log_of(store, tenant, kept=kept, progress=show_progress)
         return print_log(found, is_json=json)
 
-    if use_store(command_context(ctx), is_bad, has_keyring=True):
+    if use_store(ctx, is_bad, has_keyring=True):
         raise typer.Exit(NOT_VERIFIED)
 
 
@@ -368,7 +364,7 @@ def dossier(
             "--check compares a dossier with a bundle: name the BUNDLE, too."
         )
     if bundle is None:
-        report = _exported_bundle(command_context(ctx))
+        report = _exported_bundle(ctx)
     else:
         report = _read_bundle(bundle, key or [])
     if not report.is_verified:
@@ -410,7 +406,7 @@ def prove(
         found = await AuditBundler(store, tenant=tenant).prove(approval)
         return print_proofs(found, tenant=tenant)
 
-    if not use_store(command_context(ctx), proven, has_keyring=True):
+    if not use_store(ctx, proven, has_keyring=True):
         raise SettingsError(
             f"The audit log has no entry about {approval!r}; 'keyturn audit export' "
             "prints all entries."
@@ -434,7 +430,7 @@ def _checkpoints_in(file: Path) -> list[str]:
 
 
 def _print_entries(
-    command: CommandContext, times: tuple[int, int | None], *, has_arguments: bool
+    ctx: typer.Context, times: tuple[int, int | None], *, has_arguments: bool
 ) -> None:
     async def printed(store: Store, tenant: str) -> bool:
         rows = exported(store, tenant, *times, has_arguments=has_arguments)
@@ -445,7 +441,7 @@ def _print_entries(
             is_empty = False
         return not is_empty
 
-    if not use_store(command, printed):
+    if not use_store(ctx, printed):
         # To stderr: stdout may be redirected to a file, which should contain only rows.
         typer.echo("The audit log has no entries in this time.", err=True)
 
@@ -476,7 +472,7 @@ def _read_bundle(file: Path, keys: list[str]) -> BundleReport:
         return verify_bundle(lines, trusted, progress=show_progress)
 
 
-def _exported_bundle(command: CommandContext) -> BundleReport:
+def _exported_bundle(ctx: typer.Context) -> BundleReport:
     """Return the store's whole log, verified: a policy may be older than a period."""
 
     async def written(store: Store, tenant: str) -> BundleReport:
@@ -485,7 +481,7 @@ def _exported_bundle(command: CommandContext) -> BundleReport:
         await bundler.export(lines.append, has_arguments=False)
         return verify_bundle(lines, public_keys(required(store)[0]))
 
-    return use_store(command, written, has_keyring=True)
+    return use_store(ctx, written, has_keyring=True)
 
 
 def _moment_ms(text: str, option: str) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 from pathlib import Path
 from typing import Annotated
 from urllib.parse import urlsplit
@@ -64,14 +63,6 @@ def command_context(ctx: typer.Context) -> CommandContext:
     """Return the context of a running command."""
     options = ctx.ensure_object(GlobalOptions)
     return CommandContext(with_files(options.env), options.config, options.debug)
-
-
-def caller() -> str:
-    """Return the current user's name, for the audit log."""
-    try:
-        return f"cli/{getpass.getuser()}"
-    except (KeyError, OSError):  # a container's user may have no name
-        return "cli"
 
 
 def configure_logs(

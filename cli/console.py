@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import json
 import os
 import sys
@@ -20,8 +21,23 @@ from keyturn.gateway.errors import SettingsError
 
 NO_LIMIT = -1
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def caller(given: str = "") -> str:
+    """Return the given name, or that of the current user, for the audit log."""
+    try:
+        return given or f"cli/{getpass.getuser()}"
+    except (KeyError, OSError):  # a container's user may have no name
+        return "cli"
+
+
 By = Annotated[
-    str, typer.Option(help="The acting person, for the audit log.", show_default="you")
+    str,
+    typer.Option(
+        help="The acting person, for the audit log.",
+        show_default="you",
+        callback=caller,
+    ),
 ]
 
 LAST_PORT = 65_535

@@ -7,12 +7,10 @@ from typing import Annotated
 import typer
 
 from keyturn.cli import console
-from keyturn.cli.command_context import caller, command_context
 from keyturn.cli.console import AsJson, By
-from keyturn.cli.store_access import use_store
+from keyturn.cli.store_access import use_service
 from keyturn.gateway.errors import SettingsError, ThreadUnavailable
 from keyturn.gateway.service.people.erasing import Eraser, Erasure
-from keyturn.gateway.store.store import Store
 
 
 def erase(
@@ -40,13 +38,10 @@ def erase(
       keyturn erase U0DAN --yes             erase them
       keyturn erase ap_default_0123… --yes  erase one approval, by its whole id
     """
-
-    async def ask(store: Store, tenant: str) -> Erasure:
-        eraser = Eraser(store, tenant=tenant)
-        return await eraser.erase(what, by=by or caller(), is_dry_run=not yes)
-
     try:
-        found = use_store(command_context(ctx), ask)
+        found = use_service(
+            ctx, Eraser, lambda one: one.erase(what, by=by, is_dry_run=not yes)
+        )
     except ValueError as error:
         raise SettingsError(f"{error}; nothing was erased.") from error
     except ThreadUnavailable as error:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Callable, Collection
 from enum import StrEnum
-from typing import Annotated, TypeVar
+from typing import Annotated
 
 import typer
 
 from keyturn.cli import console
-from keyturn.cli.command_context import CommandContext, caller, command_context
+from keyturn.cli.command_context import command_context
 from keyturn.cli.console import AsJson, By
-from keyturn.cli.store_access import use_store
+from keyturn.cli.store_access import use_service
 from keyturn.gateway.approvals.decisions import Gesture
 from keyturn.gateway.errors import KeyturnError, SettingsError
 from keyturn.gateway.policy.rules import Policy
@@ -21,8 +21,6 @@ from keyturn.gateway.service.people.freezing import (
     unknown_name,
 )
 from keyturn.gateway.store.limits.freezes import Freeze, FreezeScope, ScopeKind
-
-T = TypeVar("T")
 
 
 class Stopped(StrEnum):
@@ -66,18 +64,17 @@ def freeze(
       keyturn freeze everything                        no call of any agent
     """
     scope = _scope(kind, name)
-    meant = "" if unlisted else _unknown(command_context(ctx), scope, misspelled)
+    meant = "" if unlisted else _unknown(ctx, scope, misspelled)
     if meant:
         raise SettingsError(f"{meant} To freeze it anyway, add --unlisted.")
-    is_new = _ask(
+    is_new = use_service(
         ctx,
-        lambda service: service.freeze(
-            scope, by or caller(), reason, gesture=Gesture.CLI
-        ),
+        FreezeService,
+        lambda one: one.freeze(scope, by, reason, gesture=Gesture.CLI),
     )
     if is_new:
         console.good(f"{_named(scope)} is frozen: even approved calls do not start.")
-        if unknown := _unknown(command_context(ctx), scope, unknown_name):
+        if unknown := _unknown(ctx, scope, unknown_name):
             console.note(unknown)
     else:
         console.note(f"{_named(scope)} is frozen already; nothing changed.")
@@ -98,15 +95,14 @@ def unfreeze(
       keyturn unfreeze agent support        also ends its pause after rejections
     """
     scope = _scope(kind, name)
-    is_lifted = _ask(
+    is_lifted = use_service(
         ctx,
-        lambda service: service.unfreeze(
-            scope, by or caller(), reason, gesture=Gesture.CLI
-        ),
+        FreezeService,
+        lambda one: one.unfreeze(scope, by, reason, gesture=Gesture.CLI),
     )
     if is_lifted:
         console.good(f"{_named(scope)} may run again.")
-    elif meant := _unknown(command_context(ctx), scope, misspelled):
+    elif meant := _unknown(ctx, scope, misspelled):
         raise SettingsError(meant)
     else:
         console.note(f"{_named(scope)} was not frozen; nothing changed.")
@@ -119,7 +115,7 @@ def frozen(ctx: typer.Context, *, json: AsJson = False) -> None:
       keyturn frozen         every freeze, with its author and reason
       keyturn frozen --json  the same for a machine
     """
-    found = _ask(ctx, lambda service: service.frozen())
+    found = use_service(ctx, FreezeService, FreezeService.frozen)
     if json:
         console.as_json([one.model_dump(mode="json") for one in found])
         return
@@ -157,22 +153,15 @@ def _scope(what: Stopped, name: str) -> FreezeScope:
 
 
 def _unknown(
-    command: CommandContext,
+    ctx: typer.Context,
     scope: FreezeScope,
     said: Callable[[Policy, Collection[str], FreezeScope], str],
 ) -> str:
     """Return a message about a name that is not in the policy, or ""."""
     try:
+        command = command_context(ctx)
         policy, agents = command.policy(), command.settings().agents
     except KeyturnError:
         # A broken policy must not prevent a freeze.
         return ""
     return said(policy, agents, scope)
-
-
-def _ask(ctx: typer.Context, ask: Callable[[FreezeService], Awaitable[T]]) -> T:
-    # Uses the store directly: a kill switch has to work when no gateway answers.
-    return use_store(
-        command_context(ctx),
-        lambda store, tenant: ask(FreezeService(store, tenant=tenant)),
-    )

@@ -7,20 +7,18 @@ from contextlib import asynccontextmanager
 
 import typer
 
-from keyturn.cli import console
 from keyturn.cli.command_context import (
     CommandContext,
     InsecureDev,
     command_context,
     configure_logs,
 )
-from keyturn.cli.stop_signals import serve, until_stopped
+from keyturn.cli.stop_signals import run_until_stopped, serve
 from keyturn.connect.hooks import hook_routes
 from keyturn.connect.servers import connecting_servers
 from keyturn.gateway.api.serving import serving_api
 from keyturn.gateway.config import Settings
 from keyturn.gateway.embed import Keyturn
-from keyturn.gateway.garbage_collection import spare_what_is_there
 from keyturn.gateway.health import Health, health_of, serving_health
 from keyturn.gateway.trust.key_folder import Keyring, Role
 
@@ -44,14 +42,8 @@ async def _gateway(command: CommandContext, *, insecure_dev: bool) -> None:
         serving_health(settings.metrics.listen, await _health(keyturn, settings)),
     ):
         names = ", ".join(settings.agent_names) or "no agents"
-        spare_what_is_there()
-
-        def say() -> None:
-            console.good(f"The gateway runs for {names}.")
-            if url:
-                console.good(f"Agents in other processes reach it at {url}.")
-
-        await until_stopped(keyturn.store, ready=say)
+        runs = f"The gateway runs for {names}."
+        await run_until_stopped(keyturn.store, runs, api_url=url)
 
 
 @asynccontextmanager

@@ -7,22 +7,19 @@ can also retry it in Slack.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import Annotated, TypeVar
+from functools import partial
+from typing import Annotated
 
 import typer
 
 from keyturn.cli import console
-from keyturn.cli.command_context import caller, command_context
 from keyturn.cli.console import AsJson, By
-from keyturn.cli.store_access import use_store
+from keyturn.cli.store_access import use_service
 from keyturn.gateway.approvals.decisions import Gesture
 from keyturn.gateway.errors import SettingsError
 from keyturn.gateway.policy.rules import Policy
 from keyturn.gateway.service.people.freezing import RunService
 from keyturn.gateway.store.runs.stalled import RunState, StalledRun
-
-T = TypeVar("T")
 
 group = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
@@ -40,7 +37,7 @@ def listed(ctx: typer.Context, *, json: AsJson = False) -> None:
       keyturn jobs list         waiting and parked runs, with all details
       keyturn jobs list --json  the same for a machine
     """
-    found = _ask(ctx, lambda service: service.all())
+    found = use_service(ctx, _RUNS, RunService.all)
     console.listing(
         [_row(run) for run in found],
         json=json,
@@ -70,7 +67,7 @@ def retry(
     # Exactly one of the two: a forgotten id must not select all runs.
     if bool(run) == everything:
         raise SettingsError("Name one run, or write 'keyturn jobs retry --all'.")
-    tried = _ask(ctx, lambda one: _retry(one, run, by or caller()))
+    tried = use_service(ctx, _RUNS, lambda one: _retry(one, run, by))
     for each in tried:
         console.good(f"{each} is queued; a gateway that serves its agent tries it now.")
     if not tried:
@@ -86,7 +83,7 @@ def drop(ctx: typer.Context, run: RunId, *, by: By = "") -> None:
     Examples:
       keyturn jobs drop run_default_5f2a  this run is not continued
     """
-    name = _ask(ctx, lambda one: _drop(one, run, by or caller()))
+    name = use_service(ctx, _RUNS, lambda one: _drop(one, run, by))
     console.good(f"{name} was dropped: none of its calls will run.")
 
 
@@ -146,14 +143,10 @@ def _time(at_ms: int) -> str:
     return console.utc(at_ms) if at_ms else ""
 
 
-def _ask(ctx: typer.Context, ask: Callable[[RunService], Awaitable[T]]) -> T:
-    return use_store(
-        command_context(ctx),
-        lambda store, tenant: ask(RunService(store, _no_policy, tenant=tenant)),
-    )
-
-
 # No command here uses the policy. Reading it would let a broken file lock an operator
 # out of the runs.
 def _no_policy() -> Policy:
     raise SettingsError("Listing, retrying and dropping runs needs no policy.")
+
+
+_RUNS = partial(RunService, policy=_no_policy)

@@ -24,7 +24,7 @@ import typer
 from pydantic import JsonValue
 
 from keyturn.cli import console
-from keyturn.cli.command_context import CommandContext, command_context
+from keyturn.cli.command_context import command_context
 from keyturn.cli.console import AsJson
 from keyturn.cli.store_access import is_there, use_store
 from keyturn.gateway.errors import SettingsError
@@ -94,24 +94,23 @@ def retire(
       keyturn keys retire bot 1f0c2a9b          its signatures no longer count
       keyturn keys retire bot 1f0c2a9b --force  even if calls depend on it
     """
-    command, folder = command_context(ctx), _folder(ctx, role)
+    folder = _folder(ctx, role)
     older = folder.older(key).public
     if not force:
-        _refuse_while_needed(command, role, older)
+        _refuse_while_needed(ctx, role, older)
     public = folder.retire(key, datetime.now(UTC))
     console.good(f"{public.label} is retired; its secret is gone.")
     console.note(f"Remove it from 'keys: {{{role}: [...]}}' wherever it is listed.")
 
 
-def _refuse_while_needed(command: CommandContext, role: Role, key: PublicKey) -> None:
-    settings = command.settings()
-    if not is_there(settings):
+def _refuse_while_needed(ctx: typer.Context, role: Role, key: PublicKey) -> None:
+    if not is_there(command_context(ctx).settings()):
         return  # no store yet
 
     async def count(store: Store, tenant: str) -> int:
         return await calls_under(store, tenant, role, key.id.hex())
 
-    if waiting := use_store(command, count):
+    if waiting := use_store(ctx, count):
         calls = "call depends" if waiting == 1 else "calls depend"
         raise SettingsError(
             f"{waiting} {calls} on signatures of {key.label} and would be refused. "

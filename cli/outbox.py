@@ -11,7 +11,6 @@ from typing import Annotated
 import typer
 
 from keyturn.cli import console
-from keyturn.cli.command_context import command_context
 from keyturn.cli.console import AsJson
 from keyturn.cli.store_access import use_store
 from keyturn.gateway.errors import SettingsError
@@ -38,7 +37,7 @@ def listed(ctx: typer.Context, *, json: AsJson = False) -> None:
       keyturn outbox list         readers, with their backlog and last read
       keyturn outbox list --json  the same for a machine
     """
-    outbox, readers = use_store(command_context(ctx), _everything)
+    outbox, readers = use_store(ctx, _everything)
     rows: list[console.Row] = [
         {"reader": one.name, "unread": one.unread, "idle_ms": one.idle_ms}
         for one in readers
@@ -64,7 +63,7 @@ def drop(
     Examples:
       keyturn outbox drop slack:old-tenant  stop keeping events for it
     """
-    use_store(command_context(ctx), lambda store, tenant: _drop(store, tenant, reader))
+    use_store(ctx, lambda store, tenant: _drop(store, tenant, reader))
     console.good(f"{reader} is dropped; the next sweep trims the outbox.")
 
 

@@ -97,7 +97,7 @@ def repair(
         asyncio.run(_accept_checkpoints(command))
         return
     if new_tree:
-        _allow_tree(command)
+        _allow_tree(ctx)
         return
     done = asyncio.run(repaired(command, is_dry=dry_run, is_restored=restored))
     if json:
@@ -155,8 +155,8 @@ async def _accept_checkpoints(command: CommandContext) -> None:
         )
 
 
-def _allow_tree(command: CommandContext) -> None:
-    if use_store(command, forget_tree, has_keyring=True):
+def _allow_tree(ctx: typer.Context) -> None:
+    if use_store(ctx, forget_tree, has_keyring=True):
         console.good("Gateways that find no tree will begin a new one.")
     else:
         console.note("The store has no record of a tree; gateways begin one if needed.")

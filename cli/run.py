@@ -15,8 +15,7 @@ from keyturn.cli.command_context import (
     configure_logs,
 )
 from keyturn.cli.stack import open_stack
-from keyturn.cli.stop_signals import serve, until_stopped
-from keyturn.gateway.garbage_collection import spare_what_is_there
+from keyturn.cli.stop_signals import run_until_stopped, serve
 
 PAGE_PORT = 8765
 
@@ -63,16 +62,10 @@ async def _run(command: CommandContext, *, insecure_dev: bool) -> None:
     settings = command.settings()
     configure_logs(command, settings, insecure_dev=insecure_dev)
     async with open_stack(settings, insecure_dev=insecure_dev) as stack:
-        keyturn, team = stack.keyturn, stack.bot.team_id
         agents = ", ".join(settings.agent_names) or "none in keyturn.yml"
-        spare_what_is_there()
-
-        # Printed only once signals are handled: a script may wait for these lines and
-        # then stop the process immediately.
-        def say() -> None:
-            console.good(f"Keyturn runs in workspace {team}.")
-            console.good(f"Agents: {agents}. Ctrl+C stops it; approvals stay.")
-            if stack.api_url:
-                console.good(f"Agents in other processes reach it at {stack.api_url}.")
-
-        await until_stopped(keyturn.store, ready=say)
+        await run_until_stopped(
+            stack.keyturn.store,
+            f"Keyturn runs in workspace {stack.bot.team_id}.",
+            f"Agents: {agents}. Ctrl+C stops it; approvals stay.",
+            api_url=stack.api_url,
+        )

@@ -7,7 +7,6 @@ from typing import Annotated
 import typer
 
 from keyturn.cli import console
-from keyturn.cli.command_context import command_context
 from keyturn.cli.policy_inputs import parse_ms
 from keyturn.cli.store_access import use_store
 from keyturn.gateway.approvals.events import Event
@@ -36,7 +35,7 @@ def security(
         found = security_events(store, tenant, since_ms=since_ms)
         return [event async for event in found]
 
-    events = use_store(command_context(ctx), listed)
+    events = use_store(ctx, listed)
     console.listing(
         [_row(event) for event in events],
         json=json,

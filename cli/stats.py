@@ -10,10 +10,10 @@ from typing import Annotated, TextIO
 import typer
 
 from keyturn.cli import console
-from keyturn.cli.command_context import CommandContext, command_context
+from keyturn.cli.command_context import command_context
 from keyturn.cli.console import AsJson, printable
 from keyturn.cli.policy_inputs import ensure_spelled, parse_moment
-from keyturn.cli.store_access import use_store
+from keyturn.cli.store_access import use_service
 from keyturn.gateway.approvals.events import Event
 from keyturn.gateway.audit_export import LAST_MS, read_export
 from keyturn.gateway.errors import SettingsError
@@ -21,7 +21,6 @@ from keyturn.gateway.metrics import report
 from keyturn.gateway.metrics.counts import Counts
 from keyturn.gateway.metrics.fold import Metrics, Selection
 from keyturn.gateway.service.report.audit_reading import StatisticsService
-from keyturn.gateway.store.store import Store
 
 _NAME = 20
 # With the name 78 columns: a terminal of 80 would wrap a wider table.
@@ -113,7 +112,7 @@ def stats(
     if selected.until_ms is not None and selected.until_ms <= selected.since_ms:
         raise SettingsError(f"--until {until!r} is not after --since {since!r}.")
     selections = [selected, *([selected.four_weeks_before] if habits else [])]
-    metrics, *before = _metrics(command_context(ctx), selections, audit)
+    metrics, *before = _metrics(ctx, selections, audit)
     if json:
         console.as_json(report.as_json(metrics))
         return
@@ -139,16 +138,13 @@ def stats(
 
 
 def _metrics(
-    command: CommandContext,
-    selections: Sequence[Selection],
-    audit: TextIO | None,
+    ctx: typer.Context, selections: Sequence[Selection], audit: TextIO | None
 ) -> list[Metrics]:
-    async def read(store: Store, tenant: str) -> list[Metrics]:
-        service = StatisticsService(store, tenant=tenant)
+    async def read(service: StatisticsService) -> list[Metrics]:
         return [await service.metrics(one) for one in selections]
 
     if audit is None:
-        return use_store(command, read)
+        return use_service(ctx, StatisticsService, read)
     metrics = [Metrics(one) for one in selections]
     try:
         # Row by row: an export may be larger than the memory.

@@ -14,8 +14,9 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 
-from keyturn.cli.console import printable
+from keyturn.cli.console import good, printable
 from keyturn.gateway.background import GRACE_S
+from keyturn.gateway.garbage_collection import spare_what_is_there
 from keyturn.gateway.store.store import Store
 
 _POLL_S = 1.0
@@ -106,6 +107,22 @@ async def until_stopped(
                     await stopped.wait()
     finally:
         _leave_threads()
+
+
+async def run_until_stopped(store: Store, *lines: str, api_url: str = "") -> None:
+    """Print lines once the service of this process runs, and run it; see above.
+
+    Args:
+        store: as of `until_stopped`.
+        lines: what runs.
+        api_url: address of the HTTP API; "" for none.
+    """
+    spare_what_is_there()
+    if api_url:
+        lines += (f"Agents in other processes reach it at {api_url}.",)
+    # Printed only once signals are handled: a script may wait for these lines and then
+    # stop the process immediately.
+    await until_stopped(store, ready=lambda: [*map(good, lines)])
 
 
 def _leave_threads() -> None:

@@ -8,13 +8,16 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TypeVar
 
-from keyturn.cli.command_context import CommandContext
+import typer
+
+from keyturn.cli.command_context import CommandContext, command_context
 from keyturn.gateway.config import Settings
 from keyturn.gateway.errors import SettingsError
 from keyturn.gateway.store.open_store import ENGINE_FOLDER, open_store
 from keyturn.gateway.store.store import Store
 from keyturn.gateway.trust.key_folder import Keyring
 
+S = TypeVar("S")
 T = TypeVar("T")
 
 SANDBOX_FOLDER = "sandbox"
@@ -45,7 +48,7 @@ async def open_configured(
 
 
 def use_store(
-    command: CommandContext,
+    ctx: typer.Context,
     ask: Callable[[Store, str], Awaitable[T]],
     *,
     makes: bool = False,
@@ -53,10 +56,11 @@ def use_store(
 ) -> T:
     """Open the store, call ``ask`` with it and the tenant of the settings, close it.
 
-    A store that is not durable is accepted: that must not prevent a freeze or a query.
+    It works without a gateway. A store that is not durable is accepted: that must not
+    prevent a freeze or a query.
 
     Args:
-        command: the source of the settings.
+        ctx: of the command, with the settings.
         ask: uses the store.
         makes: make an embedded store if there is none yet.
         has_keyring: open the store with the signing keys of the settings.
@@ -64,7 +68,7 @@ def use_store(
     Raises:
         SettingsError: when there is no store yet, see `require_store`.
     """
-    settings = command.settings()
+    settings = command_context(ctx).settings()
     if not makes:
         require_store(settings)
 
@@ -76,6 +80,16 @@ def use_store(
             return await ask(store, settings.tenant)
 
     return asyncio.run(asked())
+
+
+def use_service(
+    ctx: typer.Context,
+    of: Callable[..., S],
+    ask: Callable[[S], Awaitable[T]],
+    **how: bool,
+) -> T:
+    """Open the store, call ``ask`` with a service of its tenant; see `use_store`."""
+    return use_store(ctx, lambda store, name: ask(of(store, tenant=name)), **how)
 
 
 def is_there(settings: Settings) -> bool:

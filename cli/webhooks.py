@@ -47,7 +47,7 @@ def listed(ctx: typer.Context, *, json: AsJson = False) -> None:
             for name in settings.webhooks.targets
         }
 
-    found = use_store(command_context(ctx), read, makes=True)
+    found = use_store(ctx, read, makes=True)
     console.listing(
         [
             _row(name, settings.webhooks.targets[name], one)
@@ -108,7 +108,7 @@ def test(ctx: typer.Context, name: Name) -> None:
         finally:
             await poster.close()
 
-    answer = use_store(command_context(ctx), sent, makes=True)
+    answer = use_store(ctx, sent, makes=True)
     if answer.error:
         raise SettingsError(
             f"{name} did not accept the message: {answer.error}. It was sent to "

@@ -424,7 +424,7 @@ def in_a_bot(
             return Clicks(reviews, click)
 
         monkeypatch.setattr(bot, "SlackBot", slack_bot)
-        monkeypatch.setattr(bot, "until_stopped", AsyncMock())
+        monkeypatch.setattr(bot, "run_until_stopped", AsyncMock())
         command = CommandContext(config=config, env=env)
         await bot._bot(command, insecure_dev=True)  # pyright: ignore[reportPrivateUsage] - the command without its event loop
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from keyturn.bot.blocks import Message
+from keyturn.bot.cards.approval import card
+from keyturn.bot.cards.buttons import menu, time_buttons
 from keyturn.bot.cards.history import thread_note
+from keyturn.bot.cards.inquiries import ask_requester, inquiries
 from keyturn.bot.cards.reminders import (
     Call,
     channel_escalation,
@@ -19,17 +23,28 @@ from keyturn.bot.cards.reminders import (
     waits_again,
     with_reviewers,
 )
+from keyturn.bot.cards.table import noticed, precedents
+from keyturn.bot.delivery.card_publisher import policy_decision_digest
+from keyturn.bot.ids import Action
+from keyturn.bot.modals import call_form as modal
+from keyturn.bot.modals import details
+from keyturn.bot.modals.choose import confirmation, opened, view
 from keyturn.gateway.approvals.changes import Change
 from keyturn.gateway.approvals.decisions import AccountKind, Reviewer
 from keyturn.gateway.approvals.events import Event, EventName
-from keyturn.gateway.approvals.record import Approval, Item, Waiting
+from keyturn.gateway.approvals.gestures import MAX_ITEMS
+from keyturn.gateway.approvals.precedents import Past, Precedent, WindowTotal
+from keyturn.gateway.approvals.record import Approval, Inquiry, Item, Waiting
+from keyturn.gateway.approvals.repeating import args_hash
 from keyturn.gateway.approvals.requirement import Requirement, Revocation, Role
 from keyturn.gateway.approvals.timing import with_end
 from keyturn.gateway.approvals.waiting_changes import extend
-from keyturn.gateway.protocol.records import ItemState, Result, Tier
+from keyturn.gateway.protocol.records import ItemState, Person, Result, Tier
+from keyturn.gateway.protocol.strict_json import JsonObject
+from keyturn.sandbox.blockkit import validate_modal
+from tests.bot import readable
 from tests.bot.cards.test_card_snapshots import expiring_apart
-from tests.bot.markup_audit import assert_tame
-from tests.bot.readable import readable
+from tests.bot.markup_audit import assert_tame, objects
 from tests.bot.samples import (
     ANA,
     BEN,
@@ -44,6 +59,7 @@ from tests.bot.samples import (
     an_approval,
     an_item,
     edited,
+    frame,
     in_state,
 )
 from tests.bot.snapshots import assert_all_same
@@ -63,7 +79,7 @@ def note(name: EventName, item: Item, **changes: object) -> str:
 def line(name: EventName, approval: Approval, **changes: object) -> str:
     event = Event(name=name, tenant="acme", approval=approval.id)
     made = thread_note(event.with_(**changes), approval)
-    return readable(made.blocks, made.text) if made else ""
+    return readable.readable(made.blocks, made.text) if made else ""
 
 
 def together(**data: str) -> str:
@@ -84,7 +100,7 @@ def more_time() -> str:
     assert isinstance(change, Change)
     made = thread_note(change.events[0], change.approval)
     assert made is not None
-    return readable(made.blocks, made.text)
+    return readable.readable(made.blocks, made.text)
 
 
 ONE_OF_TWO = ESCALATED.with_(votes=(a_vote(ESCALATED, ANA),))
@@ -225,7 +241,9 @@ MESSAGES = {
 
 
 def test_each_message_names_those_who_can_act_and_the_time() -> None:
-    texts = {name: readable(one.blocks, one.text) for name, one in MESSAGES.items()}
+    texts = {
+        name: readable.readable(one.blocks, one.text) for name, one in MESSAGES.items()
+    }
 
     assert_all_same(Path(__file__).parent / "snapshots", "reminders", texts)
 
@@ -246,4 +264,211 @@ def test_another_channel_reads_no_argument_and_no_markup_of_strangers() -> None:
     note = channel_escalation(an_approval(item, agent=CANARY), "C0APPROVALS")
 
     assert_tame(note.blocks, note.text)
-    assert "<#C0APPROVALS>" in readable(note.blocks)
+    assert "<#C0APPROVALS>" in readable.readable(note.blocks)
+
+
+# Questions to the requester and the replies are on the card, as text alone.
+
+
+ASKED = Inquiry(by=ANA, text="Was it broken?", at_ms=NOW)
+REPLIED = Inquiry(by=KIM, text="It was.", at_ms=NOW, reply_ts="1.1")
+HOSTILE = f"{CANARY} <!channel> *b* `c` \u202e <@U0BEN> ```\n> &lt;"
+
+
+def asked_about(*items: int, **changes: object) -> Approval:
+    calls = [a_refund(index=n) for n in items or (0,)]
+    return an_approval(*calls, **changes)
+
+
+def test_a_card_shows_the_newest_question_and_reply_while_it_waits() -> None:
+    kept = {
+        "one question": (ASKED,),
+        "with its reply": (ASKED.with_(text="Older?"), ASKED, REPLIED),
+    }
+    over = in_state(a_refund(), ItemState.EXECUTED)
+    texts = {
+        f"{name}, {calls} calls": readable.readable(
+            inquiries(frame(asked_about(*range(calls), inquiries=kept[name])))
+        )
+        for name in kept
+        for calls in (1, 2)
+    }
+    texts["decided"] = readable.readable(
+        inquiries(frame(an_approval(over, inquiries=(ASKED,))))
+    )
+
+    assert_all_same(Path(__file__).parent / "snapshots", "inquiries", texts)
+
+
+def test_view_all_has_every_word() -> None:
+    long = REPLIED.with_(text="word " * 599 + "end")
+    approval = asked_about(0, 1, inquiries=(ASKED.with_(call=1), ASKED, long))
+
+    views = [str(details.view(frame(approval), 0, n)) for n in (1, 2, 3)]
+    other = str(details.view(frame(approval), 1, 1))
+
+    assert any("word end" in one for one in views)
+    assert str(views[0]).count("Was it broken?") == 1, "the other is about call 2"
+    assert other.count("Was it broken?") == 2
+
+
+def test_nobody_is_asked_about_a_call_that_waits_no_more() -> None:
+    over = in_state(a_refund(), ItemState.EXECUTED)
+
+    assert ask_requester(frame(asked_about()), 0)
+    assert not ask_requester(frame(an_approval(over)), 0)
+    assert not ask_requester(frame(asked_about(), now_ms=LATER), 0)
+
+
+@pytest.mark.parametrize(
+    "requester", [None, Person(team="T0", user="cron"), Person(team="T0", user="")]
+)
+def test_nobody_is_asked_who_cannot_be_mentioned(requester: Person | None) -> None:
+    approval = an_approval(requester=requester)
+
+    assert not ask_requester(frame(approval), 0)
+
+
+def test_what_a_menu_has_no_room_for_stands_beside_it() -> None:
+    shown = frame(asked_about(), now_ms=LATER - 1)
+    offered = [*ask_requester(shown, 0) * 4, *time_buttons(shown, is_in_full=False)]
+
+    beside, more = menu(offered)
+
+    assert beside["action_id"] == "extend"
+    assert more["type"] == "overflow"
+    assert len(json.loads(json.dumps(more["options"]))) == 5
+
+
+def test_the_form_is_about_one_call_or_all_of_them() -> None:
+    changed = edited(a_refund(), {"amount": 1, "order_id": HOSTILE, "reason": ""})
+    decided = in_state(a_refund(), ItemState.REJECTED)
+    both = frame(an_approval(changed, a_refund(index=1)))
+    forms = {
+        "one call": modal.question_form(both, 0, KIM),
+        "all calls": modal.question_form(both, None, KIM),
+        "the call that waits": modal.question_form(
+            frame(an_approval(decided, a_refund(index=1))), None, KIM
+        ),
+    }
+
+    for form in forms.values():
+        assert_tame(form["blocks"])
+        assert not validate_modal(form)
+    texts = {name: readable.view(one) for name, one in forms.items()}
+    assert_all_same(Path(__file__).parent / "snapshots", "inquiry_forms", texts)
+
+
+# A card shows how the same call ended before, and names only if it may.
+
+
+STATE = ItemState
+SAME = args_hash("process_refund", a_refund().args)
+AGENT = an_approval(a_refund()).agent
+
+
+def a_precedent(state: ItemState, *by: Person, **changes: object) -> Precedent:
+    """Return the same refund of another card."""
+    found = Precedent(call="ap_other.0", state=state, agent=AGENT, by=by, at_ms=NOW)
+    return found.with_(**{"args_hash": SAME, **changes})
+
+
+def with_past(*found: Precedent, **changes: object) -> Item:
+    """Return a pending refund, with the facts about earlier calls."""
+    return a_refund().with_(past=Past(precedents=found).with_(**changes))
+
+
+RAN = a_precedent(STATE.EXECUTED, ANA)
+REJECTED_BEFORE = a_precedent(STATE.REJECTED, ANA, reason="already got *one*")
+OTHER = RAN.with_(args_hash="other")
+WAITS = a_precedent(STATE.PENDING)
+DAY = WindowTotal(
+    window="refunds_24h",
+    by="args.customer_id",
+    others_micro=1_348_500_000,
+    within_ms=24 * 3_600_000,
+    is_count=False,
+)
+BURST = DAY.with_(
+    window="burst", by="", is_count=True, others_micro=3_000_000, within_ms=600_000
+)
+ALONE = DAY.with_(window="alone", others_micro=0)
+WITH_ITEMS = {
+    "ran": [with_past(RAN.with_(by=(ANA, BEN)))],
+    "approved, may run": [with_past(a_precedent(STATE.AUTHORIZED, ANA))],
+    "approved, is running": [with_past(a_precedent(STATE.EXECUTING, ANA))],
+    "in doubt": [with_past(a_precedent(STATE.IN_DOUBT, ANA))],
+    "let run by the policy": [with_past(a_precedent(STATE.AUTHORIZED))],
+    "rejected": [with_past(REJECTED_BEFORE)],
+    "rejected for another agent, whose words are for others": [
+        with_past(REJECTED_BEFORE.with_(agent="billing"))
+    ],
+    "waits on another card": [with_past(WAITS, same_by=("args.order_id",))],
+    "other arguments": [with_past(OTHER, same_by=("args.order_id", "args.user.id"))],
+    "a name that could be markup": [with_past(OTHER, same_by=("args.*bold*",))],
+    "windows": [with_past(totals=(ALONE, DAY, BURST))],
+    "several of a batch": [
+        with_past(*([] if n == 1 else [RAN])).with_(index=n) for n in range(5)
+    ],
+    "nine that wait elsewhere": [with_past(WAITS).with_(index=n) for n in range(9)],
+    "a call of the same card": [with_past(RAN.with_(call="ap_7f3k.1"))],
+    "a decided call": [in_state(with_past(RAN), STATE.AUTHORIZED)],
+}
+
+
+def test_a_banner_says_what_became_of_the_same_call() -> None:
+    texts = {
+        name: readable.readable(precedents(frame(an_approval(*items))))
+        for name, items in WITH_ITEMS.items()
+    }
+
+    assert_all_same(Path(__file__).parent / "snapshots", "precedents", texts)
+    # A mention would notify people of a call that is not theirs to decide.
+    assert "<@" not in str(texts)
+
+
+def test_calls_that_wait_elsewhere_are_marked() -> None:
+    nine = an_approval(*WITH_ITEMS["nine that wait elsewhere"])
+
+    assert noticed(nine) == set(range(9))
+
+
+def test_a_card_is_drawn_again_when_the_same_was_done_elsewhere() -> None:
+    def digest(*found: Precedent) -> str:
+        return policy_decision_digest(an_approval(with_past(*found)), b"k")
+
+    done = a_precedent(STATE.AUTHORIZED, ANA)
+
+    assert digest() == digest(a_precedent(STATE.REJECTED, ANA))
+    assert digest() != digest(done) != digest(done.with_(state=STATE.EXECUTED))
+
+
+@pytest.mark.parametrize("count", [2, MAX_ITEMS, MAX_ITEMS + 1, 56])
+@pytest.mark.parametrize("is_same", [True, False])
+def test_doubled_calls_are_marked_everywhere(count: int, *, is_same: bool) -> None:
+    calls = [_effect_of(n, f"{78000 + n % (count - 1)}", 1) for n in range(count - 1)]
+    last = _effect_of(count - 1, "78000", 1 if is_same else 2)
+    approval = an_approval(*calls, last)
+    said = "are the same call" if is_same else "have the same order_id"
+    sentence = f"Calls 1 and {count} {said}."
+
+    blocks = [*card(frame(approval)).blocks]
+    (all_of,) = [
+        one for one in objects(blocks) if one.get("action_id") == Action.APPROVE_ALL
+    ]
+    form = view(frame(approval), opened(approval))
+    confirmed = opened(approval).with_(approve=tuple(range(count)))
+    texts = [str(one.get("text")) for one in objects(blocks)]
+
+    assert any(text == f"⚠️ {sentence}" for text in texts)
+    assert sentence in str(all_of["confirm"])
+    assert sum(text.startswith(("⚠️ 1", f"⚠️ {count}")) for text in texts) == 2
+    assert sentence in str(form["blocks"])
+    assert f"⚠️ {count}. " in str(form["blocks"])
+    assert sentence in str(confirmation(frame(approval), confirmed)["blocks"])
+
+
+def _effect_of(index: int, order: str, amount: int) -> Item:
+    past = Past(same_by=("args.order_id",))
+    args: JsonObject = {"order_id": order, "amount": amount}
+    return an_item(args, index=index, effect=order, past=past)

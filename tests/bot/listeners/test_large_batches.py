@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import pytest
+
 from keyturn.bot.ids import Action, Input, View
 from keyturn.gateway.approvals.events import Event, EventName
-from keyturn.gateway.approvals.record import Approval
+from keyturn.gateway.approvals.record import Approval, approval_of
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.protocol.strict_json import JsonObject
-from keyturn.gateway.protocol.wire import Verdict
+from keyturn.gateway.protocol.wire import ClaimRequest, TurnRef, Verdict
 from keyturn.sandbox.client import Person as Actor
 from keyturn.sandbox.json_types import as_objects
-from tests.bot.bot_stack import CHANNEL, POLICY, Stack
+from tests.bot.bot_stack import CHANNEL, POLICY, REFUND, Stack, has_button, says
 from tests.streams import audit_entries
 
 REFUNDS: list[tuple[str, JsonObject]] = [
@@ -115,3 +117,166 @@ async def test_sorting_keeps_the_ticks_and_decides_the_same_calls(live: Stack) -
     # The first refund is marked, because 0.50 is far from the others.
     assert rejected == [1]
     assert sum(one.is_pending for one in approval.items) == 0
+
+
+# A person's choices survive a change of the batch under their form.
+
+
+TWO = POLICY.replace(
+    "  process_refund:\n", "  process_refund:\n    needs: two\n"
+).replace("requirements:\n", "requirements:\n  two: {of: [support], approvals: 2}\n")
+
+
+async def approve_alone(stack: Stack, ts: str, number: int) -> None:
+    """Approve one call of the batch as Ben, from its full view."""
+    ben = stack.actor("U0BEN")
+    await ben.click(CHANNEL, ts, Action.VIEW_ALL, chosen=f"#{number}")
+    await ben.wait_for_view()
+    await ben.submit({})
+
+
+async def last_page(person: Actor, words: str) -> str:
+    page = await person.wait_for_view(
+        lambda view: (
+            view["callback_id"] == View.CHOOSE_CONFIRM and words in str(view["blocks"])
+        )
+    )
+    return str(page["blocks"])
+
+
+@pytest.mark.slow
+async def test_the_last_page_names_the_call_decided_meanwhile(live: Stack) -> None:
+    first, _, ts = await opened(live)
+    ana = await choose(live, "U0ANA", ts)
+    await edit_call(ana, 55, "5", "half of it")
+    await ana.wait_for_view(lambda view: "55, edited" in str(view["blocks"]))
+    await ana.act_in_view(Action.CHOOSE_EDIT, chosen="Call 55")
+    await ana.wait_for_view(says("replaces the earlier one"))
+    await ana.close_view()
+    assert await ana.submit({**without(56), Input.OTHERS: "reject"}) == {}
+    page = await last_page(ana, "*54 to approve* · *1 to approve as edited*")
+    assert "Why do you reject call 56?" in page
+    assert "untick it" not in page
+    await approve_alone(live, ts, 8)
+
+    assert await ana.submit({Input.REASON: "already refunded"}) == {}
+
+    page = await last_page(ana, "The card has changed")
+    assert "because they changed: call 8." in page
+    assert "*53 to approve* · *1 to approve as edited* · *1 to reject*" in page
+    approval = await live.approval(first)
+    assert [item.index for item in approval.items if not item.is_pending] == [7]
+
+    assert await ana.submit({Input.REASON: "already refunded"}) == {}
+
+    approval = await live.approval(first)
+    assert not any(item.is_pending for item in approval.items)
+    assert approval.items[54].args["amount"] == 5
+    assert approval.items[55].state is ItemState.REJECTED
+    (entry,) = await decisions(live)
+    assert entry.data["approved"] == "0-6,8-53"
+    await live.card(first, says("55 approved, 1 rejected"))
+
+
+@pytest.mark.slow
+async def test_a_call_edited_meanwhile_is_left_out(stack: Stack) -> None:
+    stack.policy = load_policy(TWO, "policy.yml")
+    async with stack.running():
+        first, _, ts = await opened(stack)
+        ana = await choose(stack, "U0ANA", ts)
+        ben = await choose(stack, "U0BEN", ts)
+        await edit_call(ben, 8, "5", "half of it")
+        await ben.wait_for_view(lambda view: "Call 8, edited" in str(view["blocks"]))
+        assert await ben.submit(without(*(n for n in range(1, 57) if n != 8))) == {}
+        await last_page(ben, "*1 to approve as edited*")
+        assert await ben.submit({}) == {}
+
+        assert await ana.submit({}) == {}
+
+        page = await last_page(ana, "because they changed: call 8.")
+        assert "*55 to approve* · *1 to leave waiting*" in page
+        assert await ana.submit({}) == {}
+        approval = await stack.approval(first)
+        voted = [item.index for item in approval.items if item.votes]
+        assert len(voted) == 56
+        assert [vote.by.user for vote in approval.items[7].votes] == ["U0BEN"]
+
+
+# Several calls share a card; a call in doubt is reconciled by a person who looked.
+
+
+MAIL: JsonObject = {"to": "a@example.com", "body": "hello"}
+
+
+async def test_an_escalated_call_has_a_card_of_its_own(live: Stack) -> None:
+    wire, mail, other_wire, refund = await live.submit(
+        ("wire_money", {"n": 1}),
+        ("send_email", MAIL),
+        ("wire_money", {"n": 2}),
+        ("process_refund", REFUND),
+    )
+    shared = await live.card(mail)
+
+    await live.actor("U0ANA").click(CHANNEL, str(shared["ts"]), Action.APPROVE_ALL)
+
+    states = [item.state for item in (await live.approval(refund)).items]
+    assert states == [ItemState.AUTHORIZED] * 2
+    for verdict in (wire, other_wire):
+        await live.card(verdict, lambda m: not has_button(m, Action.APPROVE_ALL))
+        (item,) = (await live.approval(verdict)).items
+        assert (item.is_pending, item.votes) == (True, ())
+
+
+async def test_one_call_of_a_batch_is_decided_alone(live: Stack) -> None:
+    _, second = await live.submit(("process_refund", REFUND), ("send_email", MAIL))
+    card = await live.card(second)
+    approval = await live.approval(second)
+    block = row_of(card, f"{approval.id}:1:1:")
+
+    await live.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.APPROVE, block)
+
+    states = [item.state for item in (await live.approval(second)).items]
+    assert states == [ItemState.PENDING, ItemState.AUTHORIZED]
+
+
+async def test_a_call_found_not_to_have_run_runs_again(stack: Stack) -> None:
+    action = Action.RECONCILE_RERUN
+    async with stack.running():
+        verdict = await stack.refund()
+        ts = str((await stack.card(verdict))["ts"])
+        await stack.actor("U0ANA").click(CHANNEL, ts, Action.APPROVE)
+        await worker_dies(stack, verdict)
+        await stack.card(verdict, lambda m: has_button(m, action))
+
+        await stack.actor("U0ANA").click(CHANNEL, ts, action)
+
+        assert (await stack.approval(verdict)).items[0].state is ItemState.AUTHORIZED
+        await stack.card(verdict, lambda m: not has_button(m, action))
+
+
+async def worker_dies(stack: Stack, verdict: Verdict) -> None:
+    """Claim a call, and move the clock past the claim's lease."""
+    approval_id, index = approval_of(verdict.item_id)
+    ctx = (await stack.approval(verdict)).items[index].ctx
+    ref = TurnRef(agent=ctx.agent, thread=ctx.thread, message_id=ctx.message_id)
+    claim = await stack.agents.claim(
+        ClaimRequest(
+            item_id=verdict.item_id,
+            ref=ref,
+            tool=verdict.tool,
+            tool_call_id=ctx.tool_call_id,
+            owner="0" * 32,
+        )
+    )
+    assert claim.kind == "new"
+    await stack.store.conn.transaction(
+        ["HSET", stack.keys.head(approval_id), f"{index}:u", 1],
+        ["ZADD", stack.keys.expiry, 1, stack.keys.listed(approval_id)],
+    )
+    await stack.sweeper.sweep()
+
+
+def row_of(card: JsonObject, start: str) -> str:
+    """Return the id of the row of buttons whose values begin like this."""
+    rows = (one for one in as_objects(card["blocks"]) if one["type"] == "actions")
+    return next(str(one["block_id"]) for one in rows if start in str(one))

@@ -14,7 +14,7 @@ from keyturn.gateway.protocol.wire import Verdict
 from keyturn.sandbox.client import Person as Actor
 from keyturn.sandbox.json_types import JsonObject, as_object, as_objects
 from tests.bot.bot_stack import CHANNEL, Stack, has_button, says
-from tests.bot.listeners.test_batches_and_doubt import worker_dies
+from tests.bot.listeners.test_large_batches import worker_dies
 from tests.bot.markup_audit import objects
 from tests.streams import audit_entries
 

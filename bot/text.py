@@ -39,7 +39,7 @@ _REFERENCE: Final = re.compile(
     r"|<#[CGD][A-Z0-9]{1,30}>"
     r"|#[\w.-]{1,80}…?"
     r"|<!date\^[0-9]{1,11}\^[a-z_{} ]{1,60}\|[0-9A-Z :-]{1,40}>"
-    r"|`[A-Za-z0-9][A-Za-z0-9_.:/-]{0,127}`"
+    r"|`[A-Za-z0-9](?:[A-Za-z0-9 _.:/-]{0,126}[A-Za-z0-9_.:/-])?`"
     r"|\*[A-Za-z0-9](?:[A-Za-z0-9 _.:/-]{0,78}[A-Za-z0-9])?\*"
     r"|/[a-z0-9_-]{1,31}"
     r"|<https?://[A-Za-z0-9.:-]{1,80}/[A-Za-z0-9_.:/?#=&%-]{0,120}\|[A-Za-z ]{1,40}>"
@@ -208,7 +208,7 @@ def link_url(url: str) -> bool:
 
 
 def code(identifier: str) -> Ref:
-    """Show one of Keyturn's ids, such as `ap_7` or `sha256:9f…`, in fixed width."""
+    """Show an id or a plain name, such as `ap_7` or `support-agent`, in fixed width."""
     return Ref(f"`{identifier}`")
 
 

@@ -1,14 +1,13 @@
 """Render an approval as one Slack message (the card), in every state.
 
-From top to bottom: the header, state and requester; each call with its arguments, the
-agent's description and the buttons; and the batch footer. Untrusted text is always
-preformatted or plain text.
+From top to bottom: the header; one line with the requester, agent, expiry and
+reviewers; each call with its arguments, the agent's reason and the buttons; and the
+batch footer. Untrusted text is always preformatted or plain text.
 
 Arguments stay on the card while a call needs a person. When all calls have ended, the
-card collapses to three lines, and Full details have the rest. The header names the
-call, the second line has the deciders, the outcome and its time, and the last line has
-the requester. Between them the card shows people's changes with their reasons, or the
-error, in short.
+card collapses to two lines, and Full details have the rest. The header names the call,
+and the second line has the deciders, the outcome and its time. Below them the card
+shows people's changes with their reasons, or the error, in short.
 """
 
 from __future__ import annotations
@@ -47,11 +46,12 @@ from keyturn.bot.cards.frame import Frame, is_table
 from keyturn.bot.cards.listing import call_title, calls_title, edit_text, editor
 from keyturn.bot.cards.mentions import mentions_for, reached
 from keyturn.bot.cards.refs import (
+    asked,
     calls_named,
     join_list,
-    origin,
     people,
     place,
+    unusual_agent,
     when,
     who,
 )
@@ -75,6 +75,7 @@ from keyturn.bot.cards.states import (
     expires_each,
     frozen,
     handed_words,
+    is_just_waiting,
     named_role,
     run_elsewhere,
     state_counts,
@@ -261,26 +262,32 @@ def _waiting(frame: Frame) -> list[Block]:
 
 
 def _top(frame: Frame, *small: Template | Plain) -> list[Block]:
-    """Return the first lines of a card: the act, who asked, until when, and of whom.
+    """Return the head of a card: the act, and one line with who asked and until when.
 
     Args:
         frame: of the card.
         small: small print below them.
     """
     approval = frame.approval
-    if approval.is_batch:
+    waits = any(item.is_pending for item in approval.items) and not frame.is_late
+    if waits and all(is_just_waiting(approval, item) for item in approval.items):
+        # The buttons show that a decision is needed.
+        state = expires_each(approval)
+    elif approval.is_batch:
         _, words = batch_state(approval, now_ms=frame.now_ms)
         state = [template("{words}.", words=words), *expires_each(approval)]
     else:
         # The header has the sign.
         state = [call_state(frame)[1]]
-    line = joined(" ", [*state, *_reviewers(frame)])
     effects = {item.effect_class for item in approval.items}
     # A tool without a class counts as irreversible, if another one has a class.
     is_grave = any(effects) and {None, Effect.IRREVERSIBLE} & effects
-    effect = [template("*Cannot be undone*")] if is_grave else []
-    rest = notes([*small, *reached(frame)])
-    return [_header(frame), section(line), context(*origin(frame), *effect), *rest]
+    effect = [template("*Cannot be undone.*")] if is_grave else []
+    # A card that waits begins with who asked, and any other one with its state.
+    head = [asked(frame), *state] if waits else [*state, asked(frame)]
+    line = joined(" ", [*head, *effect, *_reviewers(frame)])
+    rest = notes([*unusual_agent(frame), *small, *reached(frame)])
+    return [_header(frame), section(line), *rest]
 
 
 def _header(frame: Frame) -> Block:

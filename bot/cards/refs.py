@@ -32,7 +32,7 @@ from keyturn.gateway.protocol.records import Person
 _LAST_MS = 99_999_999_999_000  # Slack writes a moment in at most eleven digits
 _MAX_PEOPLE = 5
 _PLACE = 40
-_CONVERSATION: LiteralString = "Open the conversation"
+_CONVERSATION: LiteralString = "conversation"
 
 
 def who(person: Person) -> Ref:
@@ -78,28 +78,42 @@ def short_ref(approval_id: str) -> Ref:
     return code(short_id(approval_id))
 
 
-def origin(frame: Frame) -> list[Template | Plain]:
-    """Return the requester, the agent, the link to the conversation, and the short id.
+def asked(frame: Frame) -> Template:
+    """Return who asked, through which agent, with a link to the conversation.
 
     For a question: the agent that asks, and the person for whom it works. For a
     standing approval: the agent whose calls it covers.
     """
-    # Each part is complete: Slack sets the parts of a line apart.
     approval, where = frame.approval, frame.conversation
-    agent = fit(approval.agent, NAME)
-    parts: list[Template | Plain] = [untrusted(f"Requested by the agent {agent}")]
+    said: LiteralString = "Requested by {agent}"
+    people = {}
     if approval.is_standing:
-        parts = [untrusted(f"Agent: {fit(bounds_of(approval).agent, NAME)}")]
+        said = "For calls of {agent}"
     elif approval.requester is not None:
+        people["who"] = who(approval.requester)
         # A question is the agent's, not the requester's.
-        by: LiteralString = (
-            "Asked on behalf of" if approval.is_question else "Requested by"
-        )
-        said = template(by + " {who}", who=who(approval.requester))
-        parts = [said, untrusted(f"Agent: {agent}")]
-    if where:
-        parts.append(template("{link}", link=link(where, _CONVERSATION)))
-    return [*parts, template("{id}", id=short_ref(approval.id))]
+        said = "Requested by {who} through {agent}"
+        if approval.is_question:
+            said = "Asked by {agent} on behalf of {who}"
+    links = {"link": link(where, _CONVERSATION)} if where else {}
+    said += " ({link})." if where else "."
+    return template(said, agent=_agent(frame)[0], **people, **links)
+
+
+def unusual_agent(frame: Frame) -> list[Plain]:
+    """Return the name of an agent that `asked` does not show, as plain text."""
+    _, name = _agent(frame)
+    return [untrusted(f"Agent: {name}")] if name else []
+
+
+def _agent(frame: Frame) -> tuple[Template, str]:
+    """Return the agent in a sentence, and its name if it does not fit there."""
+    approval = frame.approval
+    name = bounds_of(approval).agent if approval.is_standing else approval.agent
+    with suppress(ValueError):  # it could be read as markup
+        if len(name) <= NAME:
+            return template("{name}", name=code(name)), ""
+    return template("an agent"), fit(name, NAME)
 
 
 def places(names: Sequence[str]) -> Template:

@@ -45,7 +45,13 @@ from keyturn.bot.cards.listing import (
     state_text,
     state_title,
 )
-from keyturn.bot.cards.refs import origin, when, with_author
+from keyturn.bot.cards.refs import (
+    asked,
+    short_ref,
+    unusual_agent,
+    when,
+    with_author,
+)
 from keyturn.bot.cards.states import (
     FINDINGS,
     TRIAGE_TITLE,
@@ -177,6 +183,12 @@ def _of(sections: Iterable[tuple[str, Sequence[str]]]) -> list[Part]:
     ]
 
 
+def _origin(frame: Frame) -> Block:
+    """Return who asked, and the short id of the approval."""
+    short = template("{id}", id=short_ref(frame.approval.id))
+    return context(asked(frame), *unusual_agent(frame), short)
+
+
 def _original(item: Item) -> str:
     if item.original_args is None:
         return ""
@@ -235,7 +247,7 @@ def view(
     blocks = [
         *([section(note)] if note else []),
         *(heading(frame, now, with_call=False, is_full=True) if number == 1 else []),
-        *([context(*origin(frame))] if number == 1 else []),
+        *([_origin(frame)] if number == 1 else []),
         *map(context, frozen([now])),
         *map(warning, content_warnings(item, MOST_MIXED, NOTE)),
         *(rich_text(*titled(one.title, one.text)) for one in every[number - 1]),

@@ -7,7 +7,7 @@ import json
 from keyturn.gateway.approvals.record import Origin
 from tests.bot.bot_stack import CHANNEL, REFUND, Stack
 
-LINK = "|Open the conversation>"
+LINK = "|conversation>"
 
 
 async def test_a_card_links_to_the_message_that_asked(stack: Stack) -> None:

@@ -45,7 +45,7 @@ BEN = Reviewer(
 
 def needs_one(message: JsonObject) -> bool:
     """Return whether one person is enough according to a card."""
-    return bool(says("Approval needed")(message)) and not says("2 people")(message)
+    return bool(says("Expires")(message)) and not says("2 people")(message)
 
 
 @pytest.fixture(autouse=True)

@@ -48,7 +48,7 @@ def field_of(screen: Screen, label: str) -> str:
 def ask_dan(screen: Screen) -> None:
     """Ask the requester from the card, as Ana."""
     screen.open("U0ANA", CHANNEL)
-    words_on(screen, "Approval needed", "78291")
+    words_on(screen, "Expires", "78291")
     screen.click('[data-action-id="more"]')
     screen.click('.menu [data-value^="ask_requester "]')
     screen.type('.dialog [data-block-id="question"] .control', QUESTION)
@@ -82,7 +82,7 @@ def choose_last(screen: Screen, action: str) -> None:
 def ask_for_two(screen: Screen) -> None:
     """Request the refund that takes two people, as a user of the page."""
     screen.open(ANA, CHANNEL)
-    words_on(screen, "Approval needed", "78291")
+    words_on(screen, "Expires", "78291")
     screen.click(f'[data-hook="{TWO_PEOPLE}"]')
     words_on(screen, "Needs 2 approvals", "a refund over 1000")
 

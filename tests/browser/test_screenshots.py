@@ -88,7 +88,7 @@ def opened(screen: Screen, user: str, *words: str, at: str = CHANNEL) -> None:
 
 def test_pictures_of_a_whole_card(chrome: Chrome, demo: Demo, take: Take) -> None:
     screen = light(chrome, demo.url, 880)
-    opened(screen, ANA, "Approval needed", "78291")
+    opened(screen, ANA, "Expires", "78291")
     take(screen, "card-light")
     screen.click('[data-action-id="edit"]')
     screen.type(amount_field(screen), "449.50")
@@ -100,7 +100,7 @@ def test_pictures_of_a_whole_card(chrome: Chrome, demo: Demo, take: Take) -> Non
     take(screen, "edited")
 
     screen.click('[data-hook="suggestion-1"]')
-    words_on(screen, "Approval needed", "3 calls: ")
+    words_on(screen, "Expires", "3 calls: ")
     screen.size(WIDE, 1640)
     take(screen, "several")
 
@@ -155,7 +155,7 @@ def test_a_picture_of_an_email(chrome: Chrome, demo: Demo, take: Take) -> None:
     screen = light(chrome, demo.url, 1060)
     screen.open(ANA, CHANNEL)
     screen.click('[data-hook="suggestion-1"]')
-    words_on(screen, "Approval needed", "3 calls: ", "Subject")
+    words_on(screen, "Expires", "3 calls: ", "Subject")
     press_last(screen, "edit")
     changed = "Hello Sam,\n\nwe have sent your refund.\n\nThe shop"
     screen.type(field_of(screen, "body"), changed)

@@ -83,7 +83,7 @@ def test_everything_works_with_the_keyboard_alone(screen: Screen, demo: Demo) ->
 def test_nothing_is_wider_than_a_phone(screen: Screen, demo: Demo) -> None:
     screen.open(ANA, CHANNEL)
     screen.click(f'[data-hook="{SEVERAL}"]')
-    words_on(screen, "Approval needed", "3 calls: ")
+    words_on(screen, "Expires", "3 calls: ")
     screen.size(360, 780)
 
     for place in (CHANNEL, "home"):

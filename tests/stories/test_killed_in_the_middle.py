@@ -95,11 +95,11 @@ def until_saved(demo: Demo) -> None:
 
 @pytest.mark.timeout(600)
 def test_a_card_and_its_decision_outlive_the_kill_of_everything(demo: Demo) -> None:
-    card(demo, "Approval needed")
+    card(demo, "Expires")
     until_saved(demo)
     demo.kill()
     demo.start()
-    click(demo, card(demo, "Approval needed"), "approve")
+    click(demo, card(demo, "Expires"), "approve")
     demo.kill()
     demo.start()
     final = card(demo, ", done ", "know whether this ran")

@@ -51,6 +51,7 @@ class Action(StrEnum):
     PAGE_BACK = "page_back"
     PAGE_NEXT = "page_next"
     FREEZE_TOOL = "freeze_tool"
+    FREEZE_AGENT = "freeze_agent"
     TRY_AGAIN = "try_again"
     REPORT = "report"
     REFRESH = "refresh"
@@ -153,7 +154,7 @@ meantime.
 MAC_BYTES = 16
 _KEY_ID_TAG, _KEY_ID_DIGITS = b"keyturn/v1/seal-key-id", 12
 _SEAL_TAG = "keyturn/v1/seal"
-_OUTAGE_TAG = "keyturn/v1/seal/outage"
+_NAME_TAG = "keyturn/v1/seal/name"
 _WHOLE = "all"
 _MAX_SEAL = 255
 _MAC = re.compile(r"[A-Za-z0-9_-]{21}[AQgw]", re.ASCII)
@@ -266,26 +267,25 @@ def verify(
     return hmac.compare_digest(wanted, sealed.mac)
 
 
-def seal_outage(outage: str, *, key: bytes, team: str, purpose: str) -> str:
-    """Return the opaque text for a button on the message about a failed run.
+def seal_name(name: str, *, key: bytes, team: str, purpose: str) -> str:
+    """Return the opaque text for a button on a message that belongs to no card.
 
     Args:
-        outage: names the run and this outage.
+        name: of a run's outage, or of an agent.
         key: the bot's sealing key.
         team: the workspace of the message.
         purpose: the only valid use: an `Action`.
     """
-    mac = _mac_of([_OUTAGE_TAG, team, outage, str(purpose)], key)
-    return f"{outage}:{_encoded(mac)}"
+    mac = _mac_of([_NAME_TAG, team, name, str(purpose)], key)
+    return f"{name}:{_encoded(mac)}"
 
 
-def outage_in(text: str, *, keys: Sequence[bytes], team: str, purpose: str) -> str:
-    """Return the outage that a button names; "" unless the bot sealed it for this."""
-    outage, _, _ = text.rpartition(":")
-    wanted = (seal_outage(outage, key=key, team=team, purpose=purpose) for key in keys)
-    # Only ASCII can be compared in constant time; ids of outages are ASCII.
-    is_sealed = text.isascii() and any(hmac.compare_digest(one, text) for one in wanted)
-    return outage if is_sealed else ""
+def name_in(text: str, *, keys: Sequence[bytes], team: str, purpose: str) -> str:
+    """Return the name in a button's value; "" unless the bot sealed it for this."""
+    name, _, _ = text.rpartition(":")
+    wanted = (seal_name(name, key=key, team=team, purpose=purpose) for key in keys)
+    is_sealed = any(hmac.compare_digest(one.encode(), text.encode()) for one in wanted)
+    return name if is_sealed else ""
 
 
 def key_id(key: bytes) -> str:

@@ -5,6 +5,7 @@ A failed run has one message per outage, which is updated in place.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import LiteralString
 
@@ -13,15 +14,20 @@ from keyturn.bot.blocks import (
     Message,
     actions,
     button,
+    confirm,
     context,
+    notes,
     quote,
+    rich_text,
     said,
     section,
+    titled,
 )
-from keyturn.bot.cards.refs import actor, when
-from keyturn.bot.ids import COMMAND, Action, seal_outage
+from keyturn.bot.cards.refs import actor, agent_ref, when
+from keyturn.bot.ids import COMMAND, Action, seal_name
 from keyturn.bot.text import (
     LINE,
+    NAME,
     TEXT,
     Ref,
     Template,
@@ -31,6 +37,7 @@ from keyturn.bot.text import (
     fit,
     joined,
     label,
+    on_one_line,
     template,
     untrusted,
 )
@@ -67,19 +74,14 @@ def _code(text: str) -> Ref:
 
 
 _HEADLINES: dict[EventName, LiteralString] = {
-    EventName.AGENT_FLOODS: "🌊 *Many requests:* {n} in ten minutes.",
     EventName.AGENT_PAUSED: "⏸️ *Paused* after many rejections.",
     EventName.FREEZE_SET: "🧊 *Frozen* by {who}.",
     EventName.FREEZE_LIFTED: "▶️ *Unfrozen* by {who}.",
 }
-FREEZE_EVENTS = frozenset(_HEADLINES)
+FREEZE_EVENTS = frozenset({EventName.AGENT_FLOODS, *_HEADLINES})
 """Events that are posted in the channel, not in the thread of one card."""
 
 _MEANS: dict[EventName, LiteralString] = {
-    EventName.AGENT_FLOODS: (
-        "Further calls share one card for each tool, without notifications. Escalated "
-        "calls still have separate cards. To stop the agent, write:"
-    ),
     EventName.AGENT_PAUSED: (
         "No cards are posted for its calls. To end the pause, write:"
     ),
@@ -90,20 +92,18 @@ _MEANS: dict[EventName, LiteralString] = {
 
 
 def freeze_message(event: Event, *, command: str = COMMAND) -> Message:
-    """Return the message about one of `FREEZE_EVENTS`.
+    """Return the message about a freeze, its end, or a pause.
 
     Names and reasons may come from agents and people, so they are plain text.
 
     Args:
-        event: the freeze, pause or flood.
+        event: the freeze or pause.
         command: the app's slash command.
     """
     headline = _HEADLINES[event.name]
-    by: dict[str, Ref | int] = {}
+    by: dict[str, Ref] = {}
     if "{who}" in headline:
         by["who"] = actor(event.actor)
-    if "{n}" in headline:
-        by["n"] = _ms(event, "requests")
     kind, name = scope_of(event)
     what = f"The {kind} {name}" if name else "Everything"
     more = [section(untrusted(fit(what, LINE)))]
@@ -111,16 +111,60 @@ def freeze_message(event: Event, *, command: str = COMMAND) -> Message:
         more.append(quote(event.reason, TEXT))
     if event.name in _MEANS:
         lifted = f"{kind} {name}" if name else "everything"
-        verb = "freeze" if event.name is EventName.AGENT_FLOODS else "unfreeze"
-        lifting = fit(f"{command} {verb} {lifted}", LINE)
+        lifting = fit(f"{command} unfreeze {lifted}", LINE)
         more.append(context(untrusted(f"{_MEANS[event.name]} {lifting}")))
     return said(template(headline, **by), *more)
 
 
+_KINDS = 10
+"""Maximum number of tools in the message about a flood."""
+
+_FLOOD = template(
+    "Further calls share one card for each tool, without notifications. Escalated "
+    "calls still have separate cards. On Home, *Review together* decides many calls of "
+    "one tool."
+)
+
+
+def flood_message(
+    event: Event, waiting: Mapping[str, int], *, key: bytes, team: str
+) -> Message:
+    """Return the message about an agent that floods people.
+
+    Args:
+        event: the flood.
+        waiting: the number of the agent's waiting calls by tool.
+        key: seals the button.
+        team: the workspace.
+    """
+    agent, named = agent_ref(event.agent)
+    many: LiteralString = "🌊 *Many requests:* {agent} sent {n} in ten minutes."
+    rows = [
+        f"{count} × {fit(on_one_line(tool), NAME)}"
+        for tool, count in sorted(waiting.items(), key=lambda row: (-row[1], row[0]))
+    ]
+    if len(rows) > _KINDS:
+        rows[_KINDS:] = [f"… and {len(rows) - _KINDS} more tools"]
+    listed = [rich_text(*titled("Waiting calls:", "\n".join(rows)))] if rows else []
+    freeze = button(
+        Action.FREEZE_AGENT,
+        label("Freeze agent"),
+        value=seal_name(event.agent, key=key, team=team, purpose=Action.FREEZE_AGENT),
+        style="danger",
+        confirm=confirm(
+            label("Freeze the agent?"),
+            label("None of its calls starts until someone ends the freeze."),
+            yes=label("Freeze"),
+        ),
+    )
+    head = template(many, agent=agent, n=_ms(event, "requests"))
+    return said(head, *notes(named), *listed, context(_FLOOD), actions(freeze))
+
+
 def scope_of(event: Event) -> tuple[str, str]:
     """Return the scope of one of `FREEZE_EVENTS`: agent, tool or tenant, and a name."""
-    is_of_agent = event.name in {EventName.AGENT_FLOODS, EventName.AGENT_PAUSED}
-    if event.tool and not is_of_agent:
+    of_agents = {EventName.AGENT_FLOODS, EventName.AGENT_PAUSED}
+    if event.tool and event.name not in of_agents:
         return "tool", event.tool
     return ("agent", event.agent) if event.agent else ("tenant", "")
 
@@ -155,7 +199,7 @@ def run_state(event: Event, *, key: bytes, team: str) -> Message:
     more.append(context(joined(" ", [rest, _KEPT])))
     if event.name is EventName.RUN_PARKED:
         outage = event.data["outage"]
-        value = seal_outage(outage, key=key, team=team, purpose=Action.TRY_AGAIN)
+        value = seal_name(outage, key=key, team=team, purpose=Action.TRY_AGAIN)
         again = button(Action.TRY_AGAIN, label("Try again"), value=value)
         more.append(actions(again))
     return said(title, *more)

@@ -97,23 +97,25 @@ def asked(frame: Frame) -> Template:
             said = "Asked by {agent} on behalf of {who}"
     links = {"link": link(where, _CONVERSATION)} if where else {}
     said += " ({link})." if where else "."
-    return template(said, agent=_agent(frame)[0], **people, **links)
+    return template(said, agent=agent_ref(_agent(frame))[0], **people, **links)
 
 
 def unusual_agent(frame: Frame) -> list[Plain]:
     """Return the name of an agent that `asked` does not show, as plain text."""
-    _, name = _agent(frame)
-    return [untrusted(f"Agent: {name}")] if name else []
+    return agent_ref(_agent(frame))[1]
 
 
-def _agent(frame: Frame) -> tuple[Template, str]:
-    """Return the agent in a sentence, and its name if it does not fit there."""
+def _agent(frame: Frame) -> str:
     approval = frame.approval
-    name = bounds_of(approval).agent if approval.is_standing else approval.agent
+    return bounds_of(approval).agent if approval.is_standing else approval.agent
+
+
+def agent_ref(name: str) -> tuple[Template, list[Plain]]:
+    """Return an agent for a sentence, and its name for below if it does not fit."""
     with suppress(ValueError):  # it could be read as markup
         if len(name) <= NAME:
-            return template("{name}", name=code(name)), ""
-    return template("an agent"), fit(name, NAME)
+            return template("{name}", name=code(name)), []
+    return template("an agent"), [untrusted(f"Agent: {fit(name, NAME)}")]
 
 
 def places(names: Sequence[str]) -> Template:

@@ -181,6 +181,8 @@ def is_silent(event: Event) -> bool:
     """Return whether an event changes no card and causes no message."""
     if event.card or is_about_outage(event):
         return False
+    if event.name is EventName.AGENT_FLOODS:
+        return False
     return message_without_card(event, command="", is_last=True) is None
 
 
@@ -374,7 +376,7 @@ def _without_card(
             message = metrics_message(event, has_chart=not is_plain)
         case EventName.SECURITY_DETECTED:
             message = security_message(event)
-        case name if name in FREEZE_EVENTS:
+        case name if name in FREEZE_EVENTS - {EventName.AGENT_FLOODS}:
             message = freeze_message(event, command=command)
         case _:
             pass

@@ -10,7 +10,8 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, replace
 
-from keyturn.bot.cards.channel_messages import shortened
+from keyturn.bot.blocks import Message
+from keyturn.bot.cards.channel_messages import flood_message, shortened
 from keyturn.bot.cards.metrics_messages import METRICS_EVENTS
 from keyturn.bot.cards.reminders import escalation
 from keyturn.bot.cards.special_cards import many_ran
@@ -151,6 +152,8 @@ class QueueSender:
             is_last=is_last,
             is_plain=entry.is_plain,
         )
+        if event.name is EventName.AGENT_FLOODS:
+            message = await self._flood_message(entry, event)
         if message is not None and channel:
             self.card_publisher.take(POST, channel, RESERVED)
             thread_ts = event.data.get("thread_ts") or None
@@ -158,6 +161,13 @@ class QueueSender:
         await self.updater.acknowledge(entry, [event])
         # Only for this message: the workspace may accept the next one.
         entry.is_plain = False
+
+    async def _flood_message(self, entry: QueueEntry, event: Event) -> Message:
+        publisher, queue = self.card_publisher, self.collector.service.queue
+        waiting = await queue.waiting_by_tool(event.agent)
+        team, key = publisher.me.team, publisher.seal_key
+        message = flood_message(event, waiting, key=key, team=team)
+        return shortened(message) if entry.is_plain else message
 
     async def _post_summary(self, entry: QueueEntry) -> None:
         """Post one message about many notifications; it is never updated."""

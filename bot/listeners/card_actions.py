@@ -16,7 +16,7 @@ from typing import LiteralString
 
 from keyturn.bot.cards.inquiries import requester_ref
 from keyturn.bot.cards.reply_texts import outcome_text
-from keyturn.bot.ids import Action, Input, View, outage_in
+from keyturn.bot.ids import Action, Input, View, name_in
 from keyturn.bot.listener_context import ListenerContext, UserFacingError, UserText
 from keyturn.bot.listeners.deciding import page_of
 from keyturn.bot.listeners.router import NOT_CONFIRMED, AckBody, on_action, on_submit
@@ -70,7 +70,7 @@ _OTHER_WORKSPACE: LiteralString = (
 )
 _NOT_OURS: LiteralString = (
     "This button does not belong to this message, so nothing was done. Please use the "
-    "newest message about this run."
+    "newest message about it."
 )
 _OVER: LiteralString = (
     "This run is not stopped any more: it went on, or it was dropped. Nothing was done."
@@ -235,25 +235,37 @@ async def _submit_report(ctx: ListenerContext, submitted: Submitted) -> AckBody:
 
 
 @on_action(Action.FREEZE_TOOL)
-async def _freeze(ctx: ListenerContext, clicked: Clicked) -> UserText | None:
+async def _freeze_tool(ctx: ListenerContext, clicked: Clicked) -> UserText:
     target = await verify_click(ctx, clicked, Action.FREEZE_TOOL)
     scope = FreezeScope(kind=ScopeKind.TOOL, name=target.item.tool)
+    reason = f"frozen from notification {target.approval.id}"
+    return await _freeze(ctx, clicked, scope, reason)
+
+
+@on_action(Action.FREEZE_AGENT)
+async def _freeze_agent(ctx: ListenerContext, clicked: Clicked) -> UserText:
+    agent = _named(ctx, clicked)
+    scope = FreezeScope(kind=ScopeKind.AGENT, name=agent)
+    return await _freeze(ctx, clicked, scope, "too many requests")
+
+
+async def _freeze(
+    ctx: ListenerContext, clicked: Clicked, scope: FreezeScope, reason: str
+) -> UserText:
     groups = ctx.service.freezes.usergroups(scope)
     reviewer = await ctx.resolve(*clicked.who, groups=groups, fresh=True)
-    approval_id = target.approval.id
-    reason = f"frozen from notification {approval_id}"
     result = await ctx.service.freezes.freeze_by(
         scope, reviewer.with_(gesture=clicked.gesture), reason
     )
     if isinstance(result, Forbidden):
-        logger.info("freeze.refused user=%s approval=%s", reviewer.user, approval_id)
+        logger.info("freeze.refused user=%s scope=%s", reviewer.user, scope)
         raise UserFacingError(label(result.reason))
-    # The tool's name is the agent's text, and Slack parses this as markup.
+    # Its name is the agent's text, and Slack parses this as markup.
     if not result:
-        return template("This tool is frozen already; nothing changed.")
-    return template(
-        "The tool is frozen: nothing starts, not even approved calls. A message in "
-        "the channel names the command that ends the freeze."
+        return label(f"This {scope.kind} is frozen already; nothing changed.")
+    return label(
+        f"The {scope.kind} is frozen: nothing starts, not even approved calls. A "
+        "message in the channel names the command that ends the freeze."
     )
 
 
@@ -306,23 +318,33 @@ async def _try_again(ctx: ListenerContext, clicked: Clicked) -> UserText | None:
     return template(_TRIED if is_moved else _TRYING)
 
 
+def _named(ctx: ListenerContext, clicked: Clicked) -> str:
+    """Return the outage or agent that a button names.
+
+    Raises:
+        UserFacingError: the button is forged.
+    """
+    if clicked.team != ctx.team:
+        raise UserFacingError(_OTHER_WORKSPACE)
+    name = name_in(
+        clicked.value,
+        keys=ctx.config.seal_keys,
+        team=ctx.team,
+        purpose=clicked.action_id,
+    )
+    if not name:
+        logger.warning("click.refused why=bad_seal")
+        raise UserFacingError(_NOT_OURS)
+    return name
+
+
 async def _proven(ctx: ListenerContext, clicked: Clicked) -> str:
     """Return the outage of a button.
 
     Raises:
         UserFacingError: the button is forged, or not on the newest message.
     """
-    if clicked.team != ctx.team:
-        raise UserFacingError(_OTHER_WORKSPACE)
-    outage = outage_in(
-        clicked.value,
-        keys=ctx.config.seal_keys,
-        team=ctx.team,
-        purpose=Action.TRY_AGAIN,
-    )
-    if not outage:
-        logger.warning("click.refused why=bad_seal")
-        raise UserFacingError(_NOT_OURS)
+    outage = _named(ctx, clicked)
     keys = ctx.service.store.keys_of_run(outage.partition(".")[0])
     place = await ctx.service.store.cards.place(keys, outage) if keys else None
     if keys is None or not await is_usable_copy(ctx, clicked, keys, outage, place):

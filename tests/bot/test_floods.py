@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
 
 import pytest
@@ -12,8 +13,10 @@ from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.policy.rules import BatchRule
 from keyturn.gateway.protocol.wire import Verdict
 from keyturn.gateway.service.decide import reviews
-from tests.bot.bot_stack import CHANNEL, POLICY, Stack, has_button, says
+from keyturn.sandbox.json_types import as_objects
+from tests.bot.bot_stack import CHANNEL, POLICY, TEAM, Stack, has_button, says
 from tests.bot.listeners.test_time import PATIENT_TEXT, has_note, ring
+from tests.bot.tampering import click_with
 from tests.bot.test_collected_cards import posted
 from tests.conftest import eventually
 from tests.levels import size
@@ -50,11 +53,37 @@ async def test_a_flood_is_one_card_and_one_message(stack: Stack) -> None:
         cards = await posted(stack, FLOOD + 2)
 
     assert all(GROUP in str(card["blocks"]) for card in before)
-    assert "/approvals freeze agent support" in str(told["blocks"])
+    assert re.search(r"Waiting calls:.*\d × process_refund", str(told["blocks"]))
     assert has_button(alone, Action.APPROVE)
     assert says("No notifications for now")(shared)
     assert GROUP not in str(shared["blocks"])
     assert len(cards) == FLOOD + 2
+
+
+async def test_the_message_about_a_flood_freezes_the_agent(stack: Stack) -> None:
+    async with stack.running():
+        for n in range(FLOOD + 1):
+            await stack.refund(f"t{n}", order_id=f"{n}")
+        ana = stack.actor("U0ANA")
+        told = await ana.message_with(
+            CHANNEL, lambda m: has_button(m, Action.FREEZE_AGENT)
+        )
+        ts = str(told["ts"])
+
+        await stack.actor("U0EVE").click(CHANNEL, ts, Action.FREEZE_AGENT)
+        await stack.told("U0EVE", "Only support or senior")
+        assert not await stack.reviews.freezes.frozen()
+        (row,) = [one for one in as_objects(told["blocks"]) if one["type"] == "actions"]
+        (button,) = as_objects(row["elements"])
+        other = str(button["value"]).replace("support", "billing")
+        await click_with(stack, told, Action.FREEZE_AGENT, other)
+        await stack.told("U0ANA", "does not belong")
+        assert not await stack.reviews.freezes.frozen()
+        await ana.click(CHANNEL, ts, Action.FREEZE_AGENT)
+        await stack.told("U0ANA", "The agent is frozen")
+
+    (freeze,) = await stack.reviews.freezes.frozen()
+    assert (str(freeze.scope), freeze.by) == ("agent support", f"{TEAM}/U0ANA")
 
 
 async def test_a_reminder_of_a_flood_notifies_people(

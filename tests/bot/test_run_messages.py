@@ -8,7 +8,7 @@ from datetime import timedelta
 
 import pytest
 
-from keyturn.bot.ids import Action, seal_outage
+from keyturn.bot.ids import Action, seal_name
 from keyturn.gateway.approvals.decisions import Gesture
 from keyturn.gateway.approvals.events import EventName
 from keyturn.gateway.approvals.record import Origin
@@ -206,7 +206,7 @@ async def test_a_seal_of_another_outage_or_team_tries_nothing(run: Run) -> None:
         parked = await run.message("The run has stopped")
         kept = await run.stack.store.stalled.find(run.stack.keys, run.id)
         assert kept
-        foreign = seal_outage(
+        foreign = seal_name(
             kept.outage, key=key, team="T0OTHER", purpose=Action.TRY_AGAIN
         )
         altered = button_value(parked).replace(kept.outage, f"{kept.outage}0")

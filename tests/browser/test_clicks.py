@@ -189,7 +189,7 @@ async def test_a_case_needs_these_clicks(
         screen = Screen(chrome, stack.sandbox.url)
         screen.size(1280, 900)
         screen.open(ANA, CHANNEL)
-        words_on(screen, "Expires")
+        words_on(screen, "Requested by")
         case.gesture(screen)
         counted: dict[str, str] = screen.run(
             "return {...document.documentElement.dataset}"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from collections import Counter
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from datetime import timedelta
 
 from keyturn.gateway.approvals.decisions import Gesture, Reviewer
@@ -109,6 +110,21 @@ class ReviewQueue(TenantService):
         """
         async for found in self._read(self._listed(), {}, limit):
             yield found
+
+    async def waiting_by_tool(self, agent: str) -> Mapping[str, int]:
+        """Return the number of an agent's waiting calls by tool.
+
+        Raises:
+            StoreUnavailable: when the store does not answer.
+        """
+        return Counter(
+            [
+                item.tool
+                async for found in self.waiting()
+                for item in found.approval.items
+                if found.approval.agent == agent and item.is_pending
+            ]
+        )
 
     async def end_without_reviewers(self) -> int:
         """End what needs people, because nobody can decide here any more.

@@ -12,7 +12,11 @@ import pytest
 from keyturn.bot.blocks import Message
 from keyturn.bot.cards import channel_messages, reminders
 from keyturn.bot.cards.approval import card
-from keyturn.bot.cards.channel_messages import FREEZE_EVENTS, freeze_message
+from keyturn.bot.cards.channel_messages import (
+    FREEZE_EVENTS,
+    flood_message,
+    freeze_message,
+)
 from keyturn.bot.cards.history import thread_note
 from keyturn.bot.cards.reply_texts import outcome_text
 from keyturn.bot.cards.special_cards import many_ran, plain_card, report_line
@@ -288,7 +292,11 @@ def other_messages() -> list[Message]:
     return [
         *map(notified, MESSAGES.values()),
         *(plain_card(frame(one)) for one in MESSAGES.values()),
-        *(freeze_message(event.with_(name=name, tool="")) for name in FREEZE_EVENTS),
+        *(
+            freeze_message(event.with_(name=name, tool=""))
+            for name in FREEZE_EVENTS - {EventName.AGENT_FLOODS}
+        ),
+        flood_message(event, {"pay": 2}, key=b"k" * 32, team="T"),
         many_ran([event, event]),
         report_line(event.with_(name=EventName.APPROVAL_REPORTED)),
         channel_messages.agent_answer("Done."),

@@ -11,7 +11,7 @@ from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.wire import Verdict
 from keyturn.gateway.service.run.agents import AgentService
 from keyturn.gateway.store import keys
-from tests.bot.bot_stack import CHANNEL, POLICY, Stack, says
+from tests.bot.bot_stack import CHANNEL, POLICY, Stack
 from tests.bot.listeners.test_read_access import answer, private_call
 from tests.bot.listeners.test_review_together import home, home_of, text_of, waiting
 
@@ -126,13 +126,11 @@ def same_short_id(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(keys, "approval_id", same)
 
 
-async def test_what_a_card_shows_finds_its_approval(live: Stack) -> None:
+async def test_a_short_or_whole_id_finds_an_approval(live: Stack) -> None:
     verdict = await live.refund()
     approval = await live.approval(verdict)
     short = short_id(approval.id)
-    card = await live.card(verdict, says(f"`{short}`"))
 
-    assert approval.id not in str(card["blocks"][2]["elements"])
     for typed in (short, short.upper(), f"`{short}`", approval.id, approval.id[:20]):
         told = await answer(live, "U0ANA", f"show {typed}", CHANNEL)
         assert "Tool: `process_refund`." in told

@@ -98,14 +98,8 @@ def view(frame: Frame, index: int, offer: Offer, past: PastCalls) -> Block:
             + (_AGAIN if offer.may_repeat else _ONCE)
         ),
     ]
-    return call_form(
-        frame,
-        index,
-        blocks,
-        purpose=View.ALLOW_SIMILAR,
-        title="Allow similar calls",
-        submit="Approve and allow",
-    )
+    title, submit = "Allow similar calls", "Approve and allow"
+    return call_form(frame, index, blocks, View.ALLOW_SIMILAR, title, submit)
 
 
 def submitted(item: Item, offer: Offer, state: State) -> tuple[Chosen, str]:

@@ -54,8 +54,7 @@ def view(frame: Frame, index: int) -> Block:
             for block in (*_in_full(question), *_to_answer(number, question))
         ),
     ]
-    purpose, title = View.ANSWER, "Answer the agent"
-    return form(frame, index, blocks, purpose=purpose, title=title, submit="Send")
+    return form(frame, index, blocks, View.ANSWER, "Answer the agent", "Send")
 
 
 def submitted(questions: tuple[Question, ...], state: State) -> tuple[str, ...]:

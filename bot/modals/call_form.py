@@ -94,21 +94,19 @@ def call_form(
     frame: Frame,
     index: int,
     blocks: Sequence[Block],
-    *,
     purpose: View,
     title: LiteralString,
     submit: LiteralString,
 ) -> Block:
     """Return a modal that acts on one call, with the call above these blocks."""
     shown = [*heading(frame, frame.approval.items[index]), *blocks]
-    return form(frame, index, shown, purpose=purpose, title=title, submit=submit)
+    return form(frame, index, shown, purpose, title, submit)
 
 
 def form(
     frame: Frame,
     index: int | None,
     blocks: Sequence[Block],
-    *,
     purpose: View,
     title: str,
     submit: str,
@@ -143,7 +141,7 @@ def text_field(
     name: Input,
     title: LiteralString,
     *,
-    max_length: int,
+    max_length: int = MAX_TEXT,
     hint: LiteralString | None = None,
     initial: str = "",
     focus: bool = False,
@@ -165,22 +163,14 @@ def text_field(
 def reason_field(*, focus: bool = False) -> Block:
     """Return the input for the reason of an approval."""
     hint = "The agent reads this, and it is kept in the audit log."
-    return text_field(
-        Input.REASON, "Reason", max_length=MAX_TEXT, focus=focus, hint=hint
-    )
+    return text_field(Input.REASON, "Reason", hint=hint, focus=focus)
 
 
 def approval_form(frame: Frame, index: int) -> Block:
     """Return the modal to approve one call with a reason."""
     meaning = "Runs once, as shown, when enough people approve."
-    return call_form(
-        frame,
-        index,
-        [reason_field(focus=True), hint(meaning)],
-        purpose=View.APPROVE,
-        title="Approve this call",
-        submit="Approve",
-    )
+    blocks = [reason_field(focus=True), hint(meaning)]
+    return call_form(frame, index, blocks, View.APPROVE, "Approve this call", "Approve")
 
 
 def response_form(frame: Frame, index: int, *, words: str = "") -> Block:
@@ -189,17 +179,12 @@ def response_form(frame: Frame, index: int, *, words: str = "") -> Block:
         Input.MESSAGE,
         "Your answer",
         initial=words,
-        max_length=MAX_TEXT,
         focus=True,
         hint="The agent reads it in place of the tool's result.",
     )
+    blocks = [answer, hint("Nothing runs; the agent reads your answer.")]
     return call_form(
-        frame,
-        index,
-        [answer, hint("Nothing runs; the agent reads your answer.")],
-        purpose=View.RESPOND,
-        title="Answer the agent",
-        submit="Send answer",
+        frame, index, blocks, View.RESPOND, "Answer the agent", "Send answer"
     )
 
 
@@ -229,8 +214,7 @@ def question_form(frame: Frame, index: int | None, requester: Person) -> Block:
             "the deadline stays the same. The agent is not told."
         ),
     ]
-    purpose, title = View.ASK_REQUESTER, "Ask the requester"
-    return form(frame, index, blocks, purpose=purpose, title=title, submit="Ask")
+    return form(frame, index, blocks, View.ASK_REQUESTER, "Ask the requester", "Ask")
 
 
 _FINDING_NEEDED = "Please choose whether it took effect."
@@ -256,18 +240,12 @@ def reconcile_form(frame: Frame, index: int) -> Block:
         text_field(
             Input.NOTE,
             "What did you find?",
-            max_length=MAX_TEXT,
             hint="The agent reads this; the card and the audit log show it.",
             optional=True,
         ),
     ]
     return call_form(
-        frame,
-        index,
-        blocks,
-        purpose=View.RECONCILE,
-        title="Did it take effect?",
-        submit="Record this",
+        frame, index, blocks, View.RECONCILE, "Did it take effect?", "Record this"
     )
 
 
@@ -293,10 +271,8 @@ def report_form(frame: Frame, index: int) -> Block:
     remark = text_field(
         Input.REMARK, "What is wrong", max_length=MAX_REMARK, optional=True
     )
-    blocks, purpose = [section(text), remark], View.REPORT
-    return form(
-        frame, index, blocks, purpose=purpose, title="Report this", submit="Report"
-    )
+    blocks = [section(text), remark]
+    return form(frame, index, blocks, View.REPORT, "Report this", "Report")
 
 
 def submitted_report(state: State) -> str:
@@ -324,18 +300,9 @@ _REASON_NEEDED = "Please choose a reason above or write one here."
 
 def rejection_form(frame: Frame, index: int, *, words: str = "") -> Block:
     """Return the modal to reject one call, with ``words`` as the initial text."""
-    item = frame.approval.items[index]
-    return call_form(
-        frame,
-        index,
-        [
-            *reason_inputs([item], words=words),
-            hint("Nothing runs, and the agent is told."),
-        ],
-        purpose=View.REJECT,
-        title="Reject this call",
-        submit="Reject",
-    )
+    inputs = reason_inputs([frame.approval.items[index]], words=words)
+    blocks = [*inputs, hint("Nothing runs, and the agent is told.")]
+    return call_form(frame, index, blocks, View.REJECT, "Reject this call", "Reject")
 
 
 def rejection_of_all_form(frame: Frame) -> Block:
@@ -343,14 +310,9 @@ def rejection_of_all_form(frame: Frame) -> Block:
     waiting = [item for item in frame.approval.items if item.is_pending]
     count = len(waiting)
     text = "All *{n} calls* are rejected. None runs, and the agent is told."
-    return form(
-        frame,
-        None,
-        [section(template(text, n=count)), *reason_inputs(waiting)],
-        purpose=View.REJECT_ALL,
-        title="Reject all",
-        submit=f"Reject {count} calls",
-    )
+    blocks = [section(template(text, n=count)), *reason_inputs(waiting)]
+    submit = f"Reject {count} calls"
+    return form(frame, None, blocks, View.REJECT_ALL, "Reject all", submit)
 
 
 def reason_inputs(items: Iterable[Item], *, words: str = "") -> list[Block]:

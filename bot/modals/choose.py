@@ -162,6 +162,9 @@ def offered(approval: Approval) -> list[Item]:
 _LEAVE, _REJECT = "leave", "reject"
 _CHANGE = 300
 _EDITS_SHOWN = 20
+_ALL_OR_NOTHING: LiteralString = (
+    "All or nothing: if one of these changed meanwhile, none is recorded."
+)
 _NOTHING = "Nothing is chosen: tick a call, edit one, or reject the others."
 
 
@@ -188,8 +191,7 @@ def view(frame: Frame, choice: Choice) -> Block:
         *_edits(frame, choice, " (untick it to drop the edit)"),
     ]
     title = "Review together" if choice.is_list else "Choose"
-    purpose = View.CHOOSE
-    return form(frame, None, blocks, purpose=purpose, title=title, submit="Review")
+    return form(frame, None, blocks, View.CHOOSE, title, "Review")
 
 
 def _of_list(approval: Approval, choice: Choice) -> list[Block]:
@@ -259,18 +261,11 @@ def confirmation(frame: Frame, choice: Choice, *, is_again: bool = False) -> Blo
         *_summary(choice, left),
         *_total(edited, choice),
         *_edits(frame, choice),
+        *(_why_rejected(rejected) if rejected else []),
+        context(template(_ALL_OR_NOTHING)),
     ]
-    note = template(
-        "All or nothing: if one of these changed meanwhile, none is recorded."
-    )
-    return form(
-        frame,
-        None,
-        [*blocks, *(_why_rejected(rejected) if rejected else []), context(note)],
-        purpose=View.CHOOSE_CONFIRM,
-        title="Confirm",
-        submit="Submit decisions",
-    )
+    submit = "Submit decisions"
+    return form(frame, None, blocks, View.CHOOSE_CONFIRM, "Confirm", submit)
 
 
 def _why_rejected(rejected: Sequence[Item]) -> list[Block]:

@@ -20,7 +20,6 @@ from keyturn.bot.modals.form import (
     text_of,
 )
 from keyturn.bot.text import Template, template
-from keyturn.gateway.approvals.deciding import MAX_TEXT
 from keyturn.gateway.approvals.editing import as_read
 from keyturn.gateway.approvals.record import Item
 from keyturn.gateway.protocol.records import Tier, Untold, Verb
@@ -75,7 +74,7 @@ def view(
         *build_form(item).blocks,
         _reason(item, words),
     ]
-    return form(frame, index, blocks, purpose=purpose, title=title, submit=submit)
+    return form(frame, index, blocks, purpose, title, submit)
 
 
 def submitted(item: Item, state: State) -> SubmittedEdit:
@@ -98,14 +97,8 @@ def _reason(item: Item, words: str) -> Block:
     hint = _who_reads(item)
     if _needs_reason(item):
         hint = "Needed when you change something. " + hint
-    return text_field(
-        Input.REASON,
-        "Why this change?",
-        initial=words,
-        max_length=MAX_TEXT,
-        hint=hint,
-        optional=True,
-    )
+    title = "Why this change?"
+    return text_field(Input.REASON, title, initial=words, hint=hint, optional=True)
 
 
 def _who_reads(item: Item) -> LiteralString:

@@ -16,6 +16,7 @@ from slack_bolt.logger.messages import warning_token_skipped
 from slack_bolt.request.async_request import AsyncBoltRequest
 from slack_bolt.response import BoltResponse
 
+from keyturn.bot import web
 from keyturn.bot.config import BotConfig
 from keyturn.bot.delivery.publisher import Publisher
 from keyturn.bot.ids import key_id
@@ -36,14 +37,6 @@ from keyturn.bot.listeners.home_tab import follow
 from keyturn.bot.listeners.router import DELIVERY, Bolt
 from keyturn.bot.listeners.standing import check_givers
 from keyturn.bot.reviewers import Reviewers
-from keyturn.bot.web import (
-    BotToken,
-    Identity,
-    Slack,
-    SlackRefused,
-    ask_until_answered,
-    identify,
-)
 from keyturn.gateway.approvals.events import SecurityEvent, SecurityKind
 from keyturn.gateway.client.outgoing import outgoing
 from keyturn.gateway.clock import now_s
@@ -52,12 +45,7 @@ from keyturn.gateway.errors import SettingsError, StoreUnavailable
 from keyturn.gateway.failures import any_failure, log_failure
 from keyturn.gateway.health import Health, Readiness, health_of, serving_health
 from keyturn.gateway.service.decide.reviews import ReviewService
-from keyturn.gateway.service.report.process_check import (
-    NO_WRITES,
-    Registration,
-    process_name,
-    registered,
-)
+from keyturn.gateway.service.report import process_check
 from keyturn.gateway.store.connection.connection import refuses
 from keyturn.gateway.store.runs.processes import ProcessInfo
 from keyturn.gateway.store.store import Store
@@ -99,12 +87,12 @@ class SlackBot:
         self._others = others
         self._service = service
         self._clock = clock
-        self._token: BotToken | None = None
+        self._token: web.BotToken | None = None
         self._open = AsyncExitStack()
         self._tasks = Tasks()
         self._sockets: Sockets | None = None
         self._publisher: Publisher | None = None
-        self._registration: Registration | None = None
+        self._registration: process_check.Registration | None = None
         self.url = self.health_url = ""
         self.team_id = ""
 
@@ -131,11 +119,11 @@ class SlackBot:
     async def _start(self, opening: AsyncExitStack) -> None:
         config, store = self._config, self._service.store
         session = await opening.enter_async_context(outgoing())
-        slack = Slack(config.bot_token, api_url=config.api_url, session=session)
+        slack = web.Slack(config.bot_token, api_url=config.api_url, session=session)
         # First, because the other parts need the workspace that a valid token yields.
-        me = await identify(slack, config)
+        me = await web.identify(slack, config)
         self.team_id = me.team
-        token = self._token = BotToken(slack, config, clock=self._clock)
+        token = self._token = web.BotToken(slack, config, clock=self._clock)
         reviewers = Reviewers(
             slack,
             team=me.team,
@@ -144,7 +132,7 @@ class SlackBot:
             unknown=partial(_report_lookup, store, config.tenant),
         )
         self._registration = await opening.enter_async_context(
-            registered(store, _process_info(config))
+            process_check.registered(store, _process_info(config))
         )
         home = HomeUpdates(self._clock)
         self._publish(opening, slack, me, reviewers, home)
@@ -168,7 +156,7 @@ class SlackBot:
         logger.info("bot.started mode=%s team=%s", config.mode, me.team)
 
     async def _answer(
-        self, opening: AsyncExitStack, ctx: ListenerContext, me: Identity
+        self, opening: AsyncExitStack, ctx: ListenerContext, me: web.Identity
     ) -> None:
         """Answer Slack, by HTTP or through sockets."""
         config = self._config
@@ -185,7 +173,7 @@ class SlackBot:
             await self._connect(opening, ctx.slack, nonces, handle)
 
     def _handling(
-        self, ctx: ListenerContext, me: Identity
+        self, ctx: ListenerContext, me: web.Identity
     ) -> tuple[StoreNonces, Handle]:
         """Return the store of handled deliveries, and the handler of new ones."""
         app = bolt_app(self._config, me)
@@ -196,8 +184,8 @@ class SlackBot:
     def _publish(
         self,
         opening: AsyncExitStack,
-        slack: Slack,
-        me: Identity,
+        slack: web.Slack,
+        me: web.Identity,
         reviewers: Reviewers,
         home: HomeUpdates,
     ) -> None:
@@ -240,7 +228,7 @@ class SlackBot:
     async def _connect(
         self,
         opening: AsyncExitStack,
-        slack: Slack,
+        slack: web.Slack,
         nonces: StoreNonces,
         handle: Handle,
     ) -> None:
@@ -248,10 +236,10 @@ class SlackBot:
         sockets = Sockets(slack, app_token, nonces=nonces, handle=handle)
         opening.push_async_callback(sockets.close)
         try:
-            await ask_until_answered(
+            await web.ask_until_answered(
                 lambda: sockets.open(self._config.sockets), self._config
             )
-        except SlackRefused as error:
+        except web.SlackRefused as error:
             raise SettingsError(
                 f"Slack refused SLACK_APP_TOKEN ({error.error!r}); it has to be an "
                 "app-level token with the scope 'connections:write', from "
@@ -267,7 +255,7 @@ class SlackBot:
                 problems.append(late)
         except StoreUnavailable as error:
             away = "The store does not answer."
-            problems.append(NO_WRITES if refuses(error) else away)
+            problems.append(process_check.NO_WRITES if refuses(error) else away)
         if self._token is not None and (problem := await self._token.problem()):
             problems.append(problem)
         if self._sockets is not None and not self._sockets.connected:
@@ -290,7 +278,7 @@ class WorkspaceBot(SlackBot):
     receive: Receive
 
     async def _answer(
-        self, opening: AsyncExitStack, ctx: ListenerContext, me: Identity
+        self, opening: AsyncExitStack, ctx: ListenerContext, me: web.Identity
     ) -> None:
         del opening
         self._slack = ctx.slack
@@ -319,7 +307,7 @@ async def cancelled(task: asyncio.Task[None]) -> None:
 def _process_info(config: BotConfig) -> ProcessInfo:
     return ProcessInfo(
         role="bot",
-        where=process_name(),
+        where=process_check.process_name(),
         tenant=config.tenant,
         seals=key_id(config.seal_key),
         accepts=tuple(map(key_id, config.seal_keys)),
@@ -347,7 +335,7 @@ async def dispatch(app: Bolt, delivery: Delivery) -> BoltResponse:
     return response
 
 
-def bolt_app(config: BotConfig, me: Identity) -> Bolt:
+def bolt_app(config: BotConfig, me: web.Identity) -> Bolt:
     """Return Bolt's app: it answers when a listener is done.
 
     The result of ``auth.test`` at start replaces Bolt's own call for every request.

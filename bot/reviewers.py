@@ -23,15 +23,9 @@ from datetime import UTC, tzinfo
 from functools import partial
 from typing import Generic, TypeAlias, TypeVar, cast
 
+from keyturn.bot import web
 from keyturn.bot.limits import GROUP_USERS, USER, Limits
-from keyturn.bot.web import (
-    RateLimited,
-    Slack,
-    SlackBody,
-    SlackError,
-    SlackNoResponse,
-    SlackRefused,
-)
+from keyturn.bot.web import SlackBody, SlackRefused
 from keyturn.gateway.approvals.decisions import AccountKind, Reviewer
 from keyturn.gateway.policy.hours import zone
 
@@ -94,7 +88,7 @@ class Reviewers:
 
     def __init__(
         self,
-        slack: Slack,
+        slack: web.Slack,
         *,
         team: str,
         enterprise: str = "",
@@ -159,7 +153,7 @@ class Reviewers:
         users = reply.get("users")
         # Not an empty group, which would refuse all its members.
         if not isinstance(users, list):
-            raise SlackNoResponse(GROUP_USERS, "an answer without users")
+            raise web.SlackNoResponse(GROUP_USERS, "an answer without users")
         if not users:
             # Its cards are posted but have no possible decider, and neither a click nor
             # a refusal by Slack would reveal that.
@@ -262,7 +256,7 @@ class Reviewers:
 
 
 async def look_up_account(
-    slack: Slack, user: str, *, team: str, enterprise: str
+    slack: web.Slack, user: str, *, team: str, enterprise: str
 ) -> Account:
     """Request a user's kind of account with ``users.info``.
 
@@ -286,7 +280,7 @@ async def look_up_account(
         raise
     found = reply.get("user")
     if not isinstance(found, Mapping) or "id" not in found:
-        raise SlackNoResponse(USER, "an answer without a user")
+        raise web.SlackNoResponse(USER, "an answer without a user")
     return _account_of(cast("SlackBody", found), team=team, enterprise=enterprise)
 
 
@@ -378,10 +372,10 @@ class _Snapshots(Generic[T]):
     async def _asked(self, key: str, asked_at: float) -> Snapshot[T] | NoAnswer:
         try:
             snapshot = Snapshot(await self._ask(key), asked_at)
-        except RateLimited as error:
+        except web.RateLimited as error:
             self._limits.refused(self._method, "", error.retry_after_s)
             return self._no_answer(math.ceil(error.retry_after_s), "rate_limited")
-        except SlackError as error:
+        except web.SlackError as error:
             why = error.error if isinstance(error, SlackRefused) else "silent"
             return self._no_answer(0, why)
         # The keys come from people who click: without a bound a flood of strangers
@@ -412,5 +406,5 @@ class _Snapshots(Generic[T]):
 def _member(user: SlackBody, name: str) -> SlackBody:
     found = user.get(name)
     if found and not isinstance(found, Mapping):
-        raise SlackNoResponse(USER, f"a user whose {name} is no object")
+        raise web.SlackNoResponse(USER, f"a user whose {name} is no object")
     return cast("SlackBody", found or {})

@@ -21,6 +21,7 @@ from typing import cast
 
 from pydantic import JsonValue
 
+from keyturn.bot import web
 from keyturn.bot.blocks import (
     AS_WRITTEN,
     BadBlocks,
@@ -44,20 +45,7 @@ from keyturn.bot.ids import CARD_EVENT, key_id
 from keyturn.bot.limits import HISTORY, OPEN_DM, POST, UPDATE, Call, Limits
 from keyturn.bot.reviewers import NoAnswer, Reviewers
 from keyturn.bot.text import template
-from keyturn.bot.web import (
-    ABOUT_THE_BLOCKS,
-    TOKEN_ERRORS,
-    WORKSPACE_ERRORS,
-    Identity,
-    MovedChannels,
-    RateLimited,
-    Slack,
-    SlackBody,
-    SlackError,
-    SlackNoResponse,
-    SlackRefused,
-    text_at,
-)
+from keyturn.bot.web import SlackBody, text_at
 from keyturn.gateway.approvals.record import Approval, Item
 from keyturn.gateway.approvals.repeating import other_calls
 from keyturn.gateway.approvals.requirement import Notify, Role
@@ -128,18 +116,18 @@ class CardPublisher:
 
     def __init__(
         self,
-        slack: Slack,
+        slack: web.Slack,
         limits: Limits,
         store: Store,
         config: BotConfig,
-        me: Identity,
+        me: web.Identity,
         is_usual: Callable[[Approval], Awaitable[bool]] | None = None,
     ) -> None:
         self.slack, self.limits, self.store = slack, limits, store
         self.config, self.me, self._is_usual = config, me, is_usual
         self.tenant, self.seal_key = config.tenant, config.seal_key
         self.keys, self.cards = store.keys_of_tenant(config.tenant), store.cards
-        self.moved = MovedChannels(partial(store.moved_channels.known, self.keys))
+        self.moved = web.MovedChannels(partial(store.moved_channels.known, self.keys))
 
     def take(self, method: str, channel: str = "", keep: int = 0) -> None:
         """Take a token of the rate limit for the next call.
@@ -238,9 +226,9 @@ class CardPublisher:
         channel, ts = posted
         try:
             await self.slack.call("chat.delete", channel=channel, ts=ts)
-        except SlackError as error:
+        except web.SlackError as error:
             logger.warning("card.surplus_stays why=%s", error)
-            with suppress(SlackError, RateLimitDelay):
+            with suppress(web.SlackError, RateLimitDelay):
                 await self.update(channel, ts, replaced())
 
     async def update_card(
@@ -290,7 +278,7 @@ class CardPublisher:
         response = await self._call(OPEN_DM, "", users=user)
         channel = text_at(response, "channel", "id")
         if not channel:
-            raise SlackNoResponse(OPEN_DM, "an answer without a channel")
+            raise web.SlackNoResponse(OPEN_DM, "an answer without a channel")
         return channel
 
     async def post(
@@ -368,7 +356,7 @@ class CardPublisher:
         # Without a ts the message cannot be updated. It counts as a lost response: the
         # message is posted again, and a surplus copy is deleted.
         if not text_at(response, "ts"):
-            raise SlackNoResponse(method, "an answer without a message")
+            raise web.SlackNoResponse(method, "an answer without a message")
         # Slack counts posts by channel. Without this, "#refunds" and its id would have
         # a bucket each, and together twice the allowed rate.
         self.limits.alias_channel(channel, text_at(response, "channel") or channel)
@@ -381,7 +369,7 @@ class CardPublisher:
             lease.check()
         try:
             return await self.moved.call(self.slack, method, arguments)
-        except RateLimited as error:
+        except web.RateLimited as error:
             # Recorded before anything else runs: a second task must not get the same
             # 429.
             self.limits.refused(method, limited, error.retry_after_s)
@@ -415,7 +403,7 @@ def posting(entry: QueueEntry, user: str = "") -> Generator[None]:
     entry.unsent.discard(user)
     try:
         yield
-    except (RateLimitDelay, SlackRefused):
+    except (RateLimitDelay, web.SlackRefused):
         entry.unsent.add(user)
         raise
 
@@ -465,11 +453,11 @@ async def find_copies(
         response = await publisher.slack.ask(
             HISTORY, channel=channel, limit=_PAGE, include_all_metadata="true"
         )
-    except RateLimited as error:
+    except web.RateLimited as error:
         publisher.limits.refused(HISTORY, "", error.retry_after_s)
         raise RateLimitDelay(Call(HISTORY), error.retry_after_s) from error
-    except SlackRefused as error:
-        if error.error in TOKEN_ERRORS | WORKSPACE_ERRORS:
+    except web.SlackRefused as error:
+        if error.error in web.TOKEN_ERRORS | web.WORKSPACE_ERRORS:
             raise
         logger.warning("card.not_looked_for why=%s", error.error)
         return []
@@ -576,9 +564,9 @@ class CopyUpdater:
                 )
                 await publisher.update(copy.channel, copy.ts, message)
                 await self._shown(user, record)
-        except SlackRefused as error:
-            is_plainer = error.error in ABOUT_THE_BLOCKS and not entry.is_plain
-            if error.error in TOKEN_ERRORS | WORKSPACE_ERRORS or is_plainer:
+        except web.SlackRefused as error:
+            is_plainer = error.error in web.ABOUT_THE_BLOCKS and not entry.is_plain
+            if error.error in web.TOKEN_ERRORS | web.WORKSPACE_ERRORS or is_plainer:
                 raise
             logger.warning("copy.refused user=%s why=%s", user, error.error)
             self.channels.pop(user, None)

@@ -15,18 +15,11 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from keyturn.bot import web
+from keyturn.bot.cards import reminders
 from keyturn.bot.cards.channel_messages import corrupt_record
 from keyturn.bot.cards.frame import is_table
 from keyturn.bot.cards.history import failures_note
-from keyturn.bot.cards.reminders import (
-    Call,
-    erased,
-    has_card,
-    is_over,
-    needs_people,
-    undelivered,
-    with_reviewers,
-)
 from keyturn.bot.delivery.card_publisher import (
     CardPublisher,
     CopyUpdater,
@@ -37,14 +30,6 @@ from keyturn.bot.delivery.card_publisher import (
 )
 from keyturn.bot.delivery.event_messages import mention_newly_needed, messages_of
 from keyturn.bot.delivery.outbox_queue import PROGRESS, QueuedMessage, QueueEntry
-from keyturn.bot.web import (
-    ABOUT_THE_BLOCKS,
-    NEVER_UPDATED,
-    NOT_ABOUT_THE_CARD,
-    STILL_THERE,
-    SlackError,
-    SlackRefused,
-)
 from keyturn.gateway.approvals.events import Event, EventName
 from keyturn.gateway.approvals.executing import CLAIMED
 from keyturn.gateway.approvals.record import Approval
@@ -93,12 +78,12 @@ def queue_messages(
         entry.messages.append(own)
         return
     events = (*last.failures, event)
-    call = Call(failures_note(events, approval), own.mentioned_roles)
+    call = reminders.Call(failures_note(events, approval), own.mentioned_roles)
     calls = {one.item for one in events}
     in_doubt = [one for one in approval.items if one.state is ItemState.IN_DOUBT]
     asking = next((item for item in in_doubt if item.id in calls), None)
     if asking is not None and event.name is EventName.ITEM_IN_DOUBT:
-        call = with_reviewers(call.message, approval, asking)
+        call = reminders.with_reviewers(call.message, approval, asking)
     entry.messages[-1] = replace(
         last, message=call.message, failures=events, mentioned_roles=call.roles
     )
@@ -171,7 +156,7 @@ class CardUpdater:
         if self._needs_call(entry, record, place):
             try:
                 place = await self._make(entry, record, place, now_ms)
-            except SlackError as error:
+            except web.SlackError as error:
                 why = self._why_refused(entry, record, error)
                 if await self._refused(entry, record, why):
                     await self._queue_messages(entry, record, events)
@@ -194,13 +179,13 @@ class CardUpdater:
             mention_newly_needed(entry, record, place, now_ms)
 
     def _why_refused(
-        self, entry: QueueEntry, record: Approval, error: SlackError
+        self, entry: QueueEntry, record: Approval, error: web.SlackError
     ) -> str:
         """Return Slack's error code; raise the error again if it is to be retried."""
-        if isinstance(error, SlackRefused):
+        if isinstance(error, web.SlackRefused):
             return error.error
         # An approval that is not over needs its card until it expires.
-        if is_over(record) and self.has_timed_out(entry):
+        if reminders.is_over(record) and self.has_timed_out(entry):
             return NO_RESPONSE
         raise error
 
@@ -233,7 +218,7 @@ class CardUpdater:
         place = await self.card_publisher.place(record.id)
         # A notification in a summary message has no separate card. When its call
         # becomes doubtful, people need buttons, so it gets a card.
-        if place is not None and place.is_in_summary and needs_people(record):
+        if place is not None and place.is_in_summary and reminders.needs_people(record):
             await self._forget(record.id, (place.channel, place.ts))
             place = None
         entry.is_new = place is None
@@ -250,7 +235,7 @@ class CardUpdater:
         """Return whether the card needs a call: a search, a post or an update."""
         if place is None:
             has_channel = bool(entry.channel or record.channel)
-            return bool(entry.lost_in) or (has_card(record) and has_channel)
+            return bool(entry.lost_in) or (reminders.has_card(record) and has_channel)
         if entry.may_wait:
             return False
         # Not `!=`: a publisher that was paused between its two reads may have an older
@@ -308,16 +293,16 @@ class CardUpdater:
     async def _refused(self, entry: QueueEntry, record: Approval, why: str) -> bool:
         """Choose the fallback; return whether messages are posted without the card."""
         # No fallback channel: Slack refuses the bot as a whole, not this card.
-        if why in NOT_ABOUT_THE_CARD:
+        if why in web.NOT_ABOUT_THE_CARD:
             logger.error("publisher.bot_refused error=%s", why)
             entry.card_at = self.clock() + BROKEN_S
         # Slack counts text by an unpublished rule, so the local budget may be wrong.
         # The plain card allows only rejection, but keeps the call from being stuck
         # without a card.
-        elif why in ABOUT_THE_BLOCKS and not entry.is_plain:
+        elif why in web.ABOUT_THE_BLOCKS and not entry.is_plain:
             logger.error("card.refused entry=%s why=%s", entry.key, why)
             entry.is_plain = True
-        elif record.is_auto_approved and not needs_people(record):
+        elif record.is_auto_approved and not reminders.needs_people(record):
             # A notification needs no decision, and the audit log records it.
             logger.error("notification.undeliverable entry=%s why=%s", entry.key, why)
             entry.shown = entry.wanted
@@ -344,7 +329,9 @@ class CardUpdater:
         has_other = fallback not in {"", entry.place[0]}
         # A second card is posted only if people still have to act. Otherwise the old
         # one stays: two cards with different states are worse than one outdated card.
-        if not needs_people(approval) or not (why in NEVER_UPDATED or has_other):
+        if not reminders.needs_people(approval) or not (
+            why in web.NEVER_UPDATED or has_other
+        ):
             return False
         # Forget the place before the new card is posted, or `register` would delete the
         # new one as a surplus copy. The place is compared: if another publisher
@@ -383,7 +370,7 @@ class CardUpdater:
         # After the first refusal the copies come first; then the card is tried once
         # more.
         is_last = entry.refusals > 1 or not entry.copies
-        if is_over(approval) and is_last:
+        if reminders.is_over(approval) and is_last:
             await self._done(entry, entry.wanted)
         else:
             # Before its events are acknowledged, which do not wait for the card.
@@ -393,8 +380,8 @@ class CardUpdater:
         self, entry: QueueEntry, approval: Approval, trouble: CardTrouble
     ) -> None:
         """Queue one report that the card is missing or outdated."""
-        what = "over" if is_over(approval) else "waiting"
-        if what == "waiting" and not needs_people(approval):
+        what = "over" if reminders.is_over(approval) else "waiting"
+        if what == "waiting" and not reminders.needs_people(approval):
             return  # approved: the result will be reported at its end
         # The store records a report only after it is posted. A queued report must not
         # be queued again by the next refusal.
@@ -406,7 +393,7 @@ class CardUpdater:
         channel, thread_ts = _report_target(entry, approval, trouble.why)
         if channel:
             is_posted = entry.place is not None
-            message = undelivered(
+            message = reminders.undelivered(
                 approval, channel=trouble.channel, why=trouble.why, is_posted=is_posted
             )
             queued = QueuedMessage(message, "", channel, thread_ts, report_key=what)
@@ -444,7 +431,7 @@ def _report_target(
     entry: QueueEntry, approval: Approval, why: str
 ) -> tuple[str, str | None]:
     """Return where to report a failed card: in its thread, or to the requester."""
-    if entry.place is not None and why in STILL_THERE:
+    if entry.place is not None and why in web.STILL_THERE:
         return entry.place
     if approval.origin is not None:
         return approval.origin.channel, approval.origin.thread_ts
@@ -469,6 +456,6 @@ async def replace_erased(
         return
     for channel, ts in [(place.channel, place.ts), *place.places.values()]:
         try:
-            await publisher.update(channel, ts, erased())
-        except SlackRefused as error:
+            await publisher.update(channel, ts, reminders.erased())
+        except web.SlackRefused as error:
             logger.warning("card.not_erased id=%s why=%s", approval, error.error)

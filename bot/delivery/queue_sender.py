@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, replace
 
+from keyturn.bot import web
 from keyturn.bot.blocks import Message
 from keyturn.bot.cards.channel_messages import flood_message, shortened
 from keyturn.bot.cards.metrics_messages import METRICS_EVENTS
@@ -22,12 +23,6 @@ from keyturn.bot.delivery.collecting import Collector
 from keyturn.bot.delivery.event_messages import POSTED_IN_CHANNEL, message_without_card
 from keyturn.bot.delivery.outbox_queue import QueueEntry
 from keyturn.bot.limits import POST
-from keyturn.bot.web import (
-    ABOUT_THE_BLOCKS,
-    NOT_ABOUT_THE_CARD,
-    SlackError,
-    SlackRefused,
-)
 from keyturn.gateway.approvals.events import Event, EventName
 from keyturn.gateway.errors import StoreUnavailable
 from keyturn.gateway.failures import any_failure, log_failure
@@ -88,9 +83,9 @@ class QueueSender:
         try:
             try:
                 await self._next(entry)
-            except SlackRefused as error:
+            except web.SlackRefused as error:
                 return await self._refused(entry, error)
-            except SlackError as error:
+            except web.SlackError as error:
                 return await self._unanswered(entry, error)
         # `step` handles these, also from the two handlers above. The next handler is
         # only for errors of Keyturn's code.
@@ -195,18 +190,18 @@ class QueueSender:
             return entry.channel or self.collector.service.policy_now.defaults.channel
         return event.data.get("channel") or event.channel
 
-    async def _refused(self, entry: QueueEntry, error: SlackRefused) -> float:
+    async def _refused(self, entry: QueueEntry, error: web.SlackRefused) -> float:
         """Drop a message that Slack refuses also in its plain form, or for its channel.
 
         A message without a thread has a fallback channel. `CardUpdater.show` handles
         refusals of cards.
         """
         entry.failures += 1
-        if error.error in NOT_ABOUT_THE_CARD:
+        if error.error in web.NOT_ABOUT_THE_CARD:
             logger.error("publisher.bot_refused error=%s", error.error)
             return BROKEN_S
         # A workspace may not have charts, and how Slack counts text is not documented.
-        if error.error in ABOUT_THE_BLOCKS and _made_plain(entry):
+        if error.error in web.ABOUT_THE_BLOCKS and _made_plain(entry):
             event = entry.events[0].name if entry.events else "reply"
             logger.warning("message.made_plain event=%s why=%s", event, error.error)
             return 0.0
@@ -223,7 +218,7 @@ class QueueSender:
         await self._drop_first(entry)
         return 0.0
 
-    async def _unanswered(self, entry: QueueEntry, error: SlackError) -> float:
+    async def _unanswered(self, entry: QueueEntry, error: web.SlackError) -> float:
         """Retry a call to which Slack did not respond; finally give up a message.
 
         `CardUpdater.show` gives up cards, because that depends on the approval's end.

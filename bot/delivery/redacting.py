@@ -14,17 +14,11 @@ import logging
 from dataclasses import dataclass
 from datetime import timedelta
 
+from keyturn.bot import web
 from keyturn.bot.blocks import Message
 from keyturn.bot.cards.reminders import erased, is_over, outcome_of, redacted
 from keyturn.bot.delivery.card_publisher import CardPublisher, RateLimitDelay
 from keyturn.bot.limits import UPDATE
-from keyturn.bot.web import (
-    ABOUT_THE_BLOCKS,
-    NOT_ABOUT_THE_CARD,
-    STILL_THERE,
-    SlackError,
-    SlackRefused,
-)
 from keyturn.gateway.approvals.events import Event, EventName
 from keyturn.gateway.approvals.record import Approval
 from keyturn.gateway.errors import CorruptRecord
@@ -95,7 +89,7 @@ class Redactor:
             posted = await self.store.read(keys, approval)
             try:
                 await self._look_at(approval, posted)
-            except (RateLimitDelay, SlackError) as error:
+            except (RateLimitDelay, web.SlackError) as error:
                 await self._later(approval, posted, error)
 
     async def _look_at(self, approval: str, posted: PostedMessages) -> None:
@@ -155,8 +149,8 @@ class Redactor:
             for place in places:
                 try:
                     count += await self._replace(place, message)
-                except SlackRefused as error:
-                    if error.error in NOT_ABOUT_THE_CARD:
+                except web.SlackRefused as error:
+                    if error.error in web.NOT_ABOUT_THE_CARD:
                         raise
                     # Only for this message: the others are redacted in time.
                     refused = error
@@ -236,11 +230,11 @@ class Redactor:
             await asyncio.sleep(wait_s)
         try:
             await publisher.update(*place, message)
-        except SlackRefused as error:
+        except web.SlackRefused as error:
             if error.error in _GONE:
                 logger.info("message.gone why=%s", error.error)
                 return False
-            if error.error not in STILL_THERE | ABOUT_THE_BLOCKS:
+            if error.error not in web.STILL_THERE | web.ABOUT_THE_BLOCKS:
                 raise
             # A workspace that forbids edits may permit deletion.
             return await self._delete(place)
@@ -254,8 +248,8 @@ class Redactor:
         publisher, at = self.card_publisher, {"channel": place[0], "ts": place[1]}
         try:
             await publisher.moved.call(publisher.slack, "chat.delete", at)
-        except SlackRefused as error:
-            if error.error in NOT_ABOUT_THE_CARD:
+        except web.SlackRefused as error:
+            if error.error in web.NOT_ABOUT_THE_CARD:
                 raise
             logger.warning("message.not_redacted why=%s", error.error)
             return False

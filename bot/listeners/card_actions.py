@@ -18,31 +18,16 @@ from keyturn.bot.cards.inquiries import requester_ref
 from keyturn.bot.cards.reply_texts import outcome_text
 from keyturn.bot.ids import Action, Input, View, name_in
 from keyturn.bot.listener_context import ListenerContext, UserFacingError, UserText
+from keyturn.bot.listeners import targets
 from keyturn.bot.listeners.deciding import page_of
 from keyturn.bot.listeners.router import NOT_CONFIRMED, AckBody, on_action, on_submit
-from keyturn.bot.listeners.targets import (
-    Target,
-    Who,
-    find_binding,
-    form_reply,
-    open_form,
-    open_view,
-    update_view,
-    verify_click,
-    verify_submission,
-)
+from keyturn.bot.listeners.targets import Target
 from keyturn.bot.listeners.usable_copy import is_usable_copy
 from keyturn.bot.modals import call_form
 from keyturn.bot.payload import Clicked, Submitted
 from keyturn.bot.text import label, template
-from keyturn.gateway.approvals import waiting_changes
+from keyturn.gateway.approvals import decisions, waiting_changes
 from keyturn.gateway.approvals.changes import Change
-from keyturn.gateway.approvals.decisions import (
-    AccountKind,
-    Forbidden,
-    Refusal,
-    Reviewer,
-)
 from keyturn.gateway.approvals.record import Inquiry
 from keyturn.gateway.approvals.waiting_changes import refusal
 from keyturn.gateway.errors import NotConfirmed
@@ -93,12 +78,12 @@ def tomorrow_ms(now_ms: int, zone: tzinfo) -> int:
 async def _retime(ctx: ListenerContext, clicked: Clicked) -> UserText | None:
     """Return a refusal as a sentence; card and modal show a success."""
     action = Action(clicked.action_id)
-    target = await verify_click(ctx, clicked, action)
+    target = await targets.verify_click(ctx, clicked, action)
     before = target.approval
     # As fresh as for a decision: only reviewers may keep a call open longer.
     reviewer = await ctx.reviewer_of(*clicked.who, *before.items, decides=True)
     reviewer = reviewer.with_(gesture=clicked.gesture)
-    change: Callable[..., Change | Refusal] = waiting_changes.snooze
+    change: Callable[..., Change | decisions.Refusal] = waiting_changes.snooze
     until = list[int]()
     match action:
         case Action.EXTEND:
@@ -111,7 +96,7 @@ async def _retime(ctx: ListenerContext, clicked: Clicked) -> UserText | None:
             zone = await ctx.reviewers.zone(clicked.user)
             until = [tomorrow_ms(target.now_ms, zone)]
     try:
-        result: Change | Refusal = await ctx.service.change_own(
+        result: Change | decisions.Refusal = await ctx.service.change_own(
             before.id, change, *until, reviewer
         )
     except NotConfirmed:
@@ -124,18 +109,18 @@ async def _retime(ctx: ListenerContext, clicked: Clicked) -> UserText | None:
     approval = result.approval
     logger.info("time.changed what=%s approval=%s", result.events[0].name, approval.id)
     view_id = clicked.view_id
-    binding = await find_binding(ctx, view_id) if view_id else None
+    binding = await targets.find_binding(ctx, view_id) if view_id else None
     if binding is None:
         return None
     loaded = Loaded(approval, target.now_ms)
     shown = replace(target, loaded=loaded, index=binding.index or 0)
-    await update_view(ctx, clicked, shown, await page_of(ctx, shown, _LAST))
+    await targets.update_view(ctx, clicked, shown, await page_of(ctx, shown, _LAST))
     return None
 
 
 @on_action(Action.ASK_REQUESTER)
 async def _open_question(ctx: ListenerContext, clicked: Clicked) -> None:
-    target = await verify_click(ctx, clicked, Action.ASK_REQUESTER)
+    target = await targets.verify_click(ctx, clicked, Action.ASK_REQUESTER)
     approval = target.approval
     requester, reviewer = await asyncio.gather(
         _requester(ctx, target), _reviewer_of(ctx, target, clicked.who)
@@ -148,18 +133,18 @@ async def _open_question(ctx: ListenerContext, clicked: Clicked) -> None:
         raise UserFacingError(_NO_CARD)
     frame = ctx.frame(approval, target.now_ms)
     view = call_form.question_form(frame, target.index, requester)
-    await open_view(ctx, clicked, target, view)
+    await targets.open_view(ctx, clicked, target, view)
 
 
 @on_submit(View.ASK_REQUESTER)
 async def _ask(ctx: ListenerContext, submitted: Submitted) -> AckBody:
-    target = await verify_submission(ctx, submitted, View.ASK_REQUESTER)
+    target = await targets.verify_submission(ctx, submitted, View.ASK_REQUESTER)
     question = call_form.required_text(
         submitted.values, Input.QUESTION, "Please write a question."
     )
     reviewer = await _reviewer_of(ctx, target, submitted.who)
     approval = target.approval
-    result: Change | Inquiry | Refusal = await ctx.service.change_own(
+    result: Change | Inquiry | decisions.Refusal = await ctx.service.change_own(
         approval.id,
         waiting_changes.ask,
         target.index if approval.is_batch else None,
@@ -170,10 +155,12 @@ async def _ask(ctx: ListenerContext, submitted: Submitted) -> AckBody:
     logger.info("requester.asked kept=%s approval=%s", is_kept, approval.id)
     if isinstance(result, Change | Inquiry):
         return {"response_action": "clear"}
-    return form_reply(result)
+    return targets.form_reply(result)
 
 
-async def _reviewer_of(ctx: ListenerContext, target: Target, who: Who) -> Reviewer:
+async def _reviewer_of(
+    ctx: ListenerContext, target: Target, who: targets.Who
+) -> decisions.Reviewer:
     items = target.approval.items if target.index is None else (target.item,)
     return await ctx.reviewer_of(*who, *items)
 
@@ -185,17 +172,17 @@ async def _requester(ctx: ListenerContext, target: Target) -> Person:
         raise UserFacingError(_NOBODY)
     # If Slack does not identify them, they are asked: a question does no harm.
     found = await ctx.reviewers.resolve(requester.user, user_team=requester.team)
-    if found.account in {AccountKind.DEACTIVATED, AccountKind.BOT}:
+    if found.account in {decisions.AccountKind.DEACTIVATED, decisions.AccountKind.BOT}:
         raise UserFacingError(_NO_READER)
     return requester
 
 
 @on_action(Action.ASK_AGAIN)
 async def _ask_again(ctx: ListenerContext, clicked: Clicked) -> UserText | None:
-    target = await verify_click(ctx, clicked, Action.ASK_AGAIN)
+    target = await targets.verify_click(ctx, clicked, Action.ASK_AGAIN)
     item, approval_id = target.item, target.approval.id
     reviewer = await ctx.reviewer_of(*clicked.who, item, decides=True)
-    result: Change | Refusal = await ctx.service.change_own(
+    result: Change | decisions.Refusal = await ctx.service.change_own(
         approval_id,
         waiting_changes.ask_again,
         item.index,
@@ -210,17 +197,19 @@ async def _ask_again(ctx: ListenerContext, clicked: Clicked) -> UserText | None:
 
 @on_action(Action.REPORT)
 async def _report(ctx: ListenerContext, clicked: Clicked) -> None:
-    target = await verify_click(ctx, clicked, Action.REPORT)
+    target = await targets.verify_click(ctx, clicked, Action.REPORT)
     reporter = await ctx.require_member(clicked.who)
     if any(one.by.is_same(reporter.person) for one in target.approval.remarks):
         raise UserFacingError(_ALREADY)
     # The form is sealed for the first call; the report is about all of them.
-    await open_form(ctx, clicked, replace(target, index=0), call_form.report_form)
+    await targets.open_form(
+        ctx, clicked, replace(target, index=0), call_form.report_form
+    )
 
 
 @on_submit(View.REPORT)
 async def _submit_report(ctx: ListenerContext, submitted: Submitted) -> AckBody:
-    target = await verify_submission(ctx, submitted, View.REPORT)
+    target = await targets.verify_submission(ctx, submitted, View.REPORT)
     reporter = await ctx.require_member(submitted.who)
     reporter = reporter.with_(gesture=submitted.gesture)
     text = call_form.submitted_report(submitted.values)
@@ -236,7 +225,7 @@ async def _submit_report(ctx: ListenerContext, submitted: Submitted) -> AckBody:
 
 @on_action(Action.FREEZE_TOOL)
 async def _freeze_tool(ctx: ListenerContext, clicked: Clicked) -> UserText:
-    target = await verify_click(ctx, clicked, Action.FREEZE_TOOL)
+    target = await targets.verify_click(ctx, clicked, Action.FREEZE_TOOL)
     scope = FreezeScope(kind=ScopeKind.TOOL, name=target.item.tool)
     reason = f"frozen from notification {target.approval.id}"
     return await _freeze(ctx, clicked, scope, reason)
@@ -257,7 +246,7 @@ async def _freeze(
     result = await ctx.service.freezes.freeze_by(
         scope, reviewer.with_(gesture=clicked.gesture), reason
     )
-    if isinstance(result, Forbidden):
+    if isinstance(result, decisions.Forbidden):
         logger.info("freeze.refused user=%s scope=%s", reviewer.user, scope)
         raise UserFacingError(label(result.reason))
     # Its name is the agent's text, and Slack parses this as markup.
@@ -272,7 +261,7 @@ async def _freeze(
 @on_action(Action.CHECK_RIGHT, Action.CHECK_WRONG)
 async def _answer_check(ctx: ListenerContext, clicked: Clicked) -> UserText | None:
     action = Action(clicked.action_id)
-    target = await verify_click(ctx, clicked, action)
+    target = await targets.verify_click(ctx, clicked, action)
     check = target.item.spot_check
     roles = check.of if check else ()
     user, team = clicked.who

@@ -21,43 +21,19 @@ from keyturn.bot.cards.queue import MAX_TOGETHER, decidable_in_row
 from keyturn.bot.cards.reply_texts import outcome_text
 from keyturn.bot.ids import Action, Input, View
 from keyturn.bot.listener_context import ListenerContext, UserFacingError, UserText
+from keyturn.bot.listeners import targets
 from keyturn.bot.listeners.deciding import check_edit, require_full_view
 from keyturn.bot.listeners.home_tab import show
 from keyturn.bot.listeners.reading import read_each, waits_for
 from keyturn.bot.listeners.router import AckBody, on_action, on_submit
-from keyturn.bot.listeners.targets import (
-    NOT_BOUND,
-    Target,
-    answered,
-    bind_view,
-    click_on,
-    closing_reply,
-    find_binding,
-    find_moved,
-    log_outcome,
-    of_member,
-    open_view,
-    require_permission,
-    sealed_value,
-    verify_click,
-    verify_submission,
-)
+from keyturn.bot.listeners.targets import Target
 from keyturn.bot.modals import call_form, choose, edit
 from keyturn.bot.modals.choose import Choice, opened
 from keyturn.bot.modals.form import InvalidInputs, errors_by_block
 from keyturn.bot.payload import Clicked, Submitted
 from keyturn.bot.text import Template, joined, label, template
 from keyturn.bot.web import SlackError
-from keyturn.gateway.approvals.decisions import (
-    Approve,
-    Decision,
-    Edit,
-    GestureDecided,
-    GestureOutcome,
-    GestureRefused,
-    Invalid,
-    Reject,
-)
+from keyturn.gateway.approvals import decisions
 from keyturn.gateway.approvals.gestures import Partition
 from keyturn.gateway.approvals.record import Approval, Item, approval_of
 from keyturn.gateway.protocol.records import Verb
@@ -75,7 +51,7 @@ _NOTHING_LEFT: LiteralString = (
 
 @on_action(Action.APPROVE_ALL)
 async def _approve_all(ctx: ListenerContext, clicked: Clicked) -> UserText | None:
-    target = await verify_click(ctx, clicked, Action.APPROVE_ALL)
+    target = await targets.verify_click(ctx, clicked, Action.APPROVE_ALL)
     approval = target.approval
     waiting = [item for item in approval.items if item.is_pending]
     # `decide_batch` leaves out calls that only the current policy escalates, and names
@@ -86,25 +62,25 @@ async def _approve_all(ctx: ListenerContext, clicked: Clicked) -> UserText | Non
             "shortened calls need their own review."
         )
     outcome = await decide_batch(
-        ctx, target, {item.index: Approve() for item in waiting}, clicked
+        ctx, target, {item.index: decisions.Approve() for item in waiting}, clicked
     )
     return batch_reply(outcome)
 
 
 @on_action(Action.REJECT_ALL)
 async def _ask_reason(ctx: ListenerContext, clicked: Clicked) -> None:
-    target = await verify_click(ctx, clicked, Action.REJECT_ALL)
+    target = await targets.verify_click(ctx, clicked, Action.REJECT_ALL)
     await _require_permission(ctx, target, Verb.REJECT, clicked)
     view = call_form.rejection_of_all_form(ctx.frame(target.approval, target.now_ms))
-    await open_view(ctx, clicked, target, view)
+    await targets.open_view(ctx, clicked, target, view)
 
 
 @on_submit(View.REJECT_ALL)
 async def _reject_all(ctx: ListenerContext, submitted: Submitted) -> AckBody:
-    target = await verify_submission(ctx, submitted, View.REJECT_ALL)
+    target = await targets.verify_submission(ctx, submitted, View.REJECT_ALL)
     waiting = [item for item in target.approval.items if item.is_pending]
     reason = call_form.submitted_reason(submitted.values, waiting)
-    rejection = Reject(reason=reason)
+    rejection = decisions.Reject(reason=reason)
     outcome = await decide_batch(
         ctx, target, {item.index: rejection for item in waiting}, submitted
     )
@@ -122,12 +98,14 @@ async def _require_permission(
 ) -> None:
     """Refuse a person who may not decide the first call; the others need the same."""
     first = replace(target, index=_first_waiting(target).index)
-    await require_permission(ctx, await of_member(ctx, first), verb, clicked.who)
+    await targets.require_permission(
+        ctx, await targets.of_member(ctx, first), verb, clicked.who
+    )
 
 
 @on_action(Action.CHOOSE)
 async def _open(ctx: ListenerContext, clicked: Clicked) -> None:
-    target = await verify_click(ctx, clicked, Action.CHOOSE)
+    target = await targets.verify_click(ctx, clicked, Action.CHOOSE)
     allowed = _first_waiting(target).allow
     verb = Verb.APPROVE if Verb.APPROVE in allowed else Verb.REJECT
     await _require_permission(ctx, target, verb, clicked)
@@ -135,36 +113,36 @@ async def _open(ctx: ListenerContext, clicked: Clicked) -> None:
     choice = opened(frame.approval)
     view = choose.view(frame, choice)
     kept = choice.model_dump_json()
-    await open_view(ctx, clicked, target, view, staged=kept)
+    await targets.open_view(ctx, clicked, target, view, staged=kept)
 
 
 @on_action(Action.CHOOSE_EDIT)
 async def _edit(ctx: ListenerContext, clicked: Clicked) -> None:
-    target = await verify_click(ctx, clicked, Action.CHOOSE_EDIT)
-    await require_permission(ctx, target, Verb.EDIT, clicked.who)
+    target = await targets.verify_click(ctx, clicked, Action.CHOOSE_EDIT)
+    await targets.require_permission(ctx, target, Verb.EDIT, clicked.who)
     await require_full_view(ctx, target, clicked.user)
     frame = ctx.frame(target.approval, target.now_ms)
     parent = clicked.view_id
     choice, shown = await _shown_in(ctx, parent, target)
     is_again = shown.index in choice.edits
     view = edit.view(frame, target.item.index, is_staged=True, is_again=is_again)
-    await open_view(ctx, clicked, target, view, parent=parent)
+    await targets.open_view(ctx, clicked, target, view, parent=parent)
 
 
 @on_action(Action.CHOOSE_ORDER)
 async def _sort(ctx: ListenerContext, clicked: Clicked) -> None:
-    target = await verify_click(ctx, clicked, Action.CHOOSE_ORDER)
-    binding = await find_binding(ctx, clicked.view_id)
+    target = await targets.verify_click(ctx, clicked, Action.CHOOSE_ORDER)
+    binding = await targets.find_binding(ctx, clicked.view_id)
     staged = Choice.model_validate_json(binding.staged) if binding else Choice()
     frame = await _frame(ctx, target)
-    order = sealed_value(ctx, clicked).page - 1
+    order = targets.sealed_value(ctx, clicked).page - 1
     choice = choose.sorted_by(frame.approval, order, clicked.values, staged)
     await _redraw(ctx, clicked.view_id, clicked.user, target, choice)
 
 
 @on_submit(View.CHOOSE_EDIT)
 async def _keep_edit(ctx: ListenerContext, submitted: Submitted) -> AckBody:
-    target = await verify_submission(ctx, submitted, View.CHOOSE_EDIT)
+    target = await targets.verify_submission(ctx, submitted, View.CHOOSE_EDIT)
     item = target.item
     said = edit.submitted(item, submitted.values)
     if not said.changed:
@@ -178,17 +156,17 @@ async def _keep_edit(ctx: ListenerContext, submitted: Submitted) -> AckBody:
         )
     if errors:
         raise InvalidInputs(errors_by_block(item, errors))
-    staged = Edit(args=said.args, reason=said.reason)
+    staged = decisions.Edit(args=said.args, reason=said.reason)
     await _stage(ctx, submitted, target, staged)
     # Slack closes this form, and shows the one below it.
     return {}
 
 
 async def _stage(
-    ctx: ListenerContext, submitted: Submitted, target: Target, staged: Edit
+    ctx: ListenerContext, submitted: Submitted, target: Target, staged: decisions.Edit
 ) -> None:
     """Store an edit in the form below, and show it there."""
-    pushed = await find_binding(ctx, submitted.view_id)
+    pushed = await targets.find_binding(ctx, submitted.view_id)
     parent = pushed.parent if pushed else ""
     choice, shown = await _shown_in(ctx, parent, target)
     # A call decided in the meantime is no longer part of the choice.
@@ -208,7 +186,7 @@ async def _redraw(
     ensure_valid_view(view)
     kept = choice.model_dump_json()
     # Stored before it is shown: then the form always shows the choice that is decided.
-    await bind_view(ctx, view_id, user, whole, view, staged=kept)
+    await targets.bind_view(ctx, view_id, user, whole, view, staged=kept)
     try:
         await ctx.slack.call("views.update", view_id=view_id, view=view)
     except SlackError as error:
@@ -229,9 +207,9 @@ async def _shown_in(
         UserFacingError: the form is unknown, or the call left the card and must be
             decided separately.
     """
-    binding = await find_binding(ctx, view_id)
+    binding = await targets.find_binding(ctx, view_id)
     if binding is None:
-        raise UserFacingError(NOT_BOUND)
+        raise UserFacingError(targets.NOT_BOUND)
     loaded = await ctx.service.read(binding.approval)
     items = loaded.approval.items if loaded else ()
     place = next((one.index for one in items if one.id == target.item.id), None)
@@ -280,7 +258,7 @@ async def _confirm(
     """Return the response that shows the last page, bound to the current batch."""
     view = choose.confirmation(await _frame(ctx, target), choice, is_again=is_again)
     user, kept = submitted.user, choice.model_dump_json()
-    await bind_view(ctx, submitted.view_id, user, target, view, staged=kept)
+    await targets.bind_view(ctx, submitted.view_id, user, target, view, staged=kept)
     return {"response_action": "update", "view": view}
 
 
@@ -300,19 +278,19 @@ async def _decide(ctx: ListenerContext, submitted: Submitted) -> AckBody:
         ctx.tasks.later(show(ctx, submitted.user), name="home")
         told = await _count_seeded(ctx, target, partition, submitted)
     if told is not None and not any(partition.values()):
-        return closing_reply(told, is_recorded=True)
+        return targets.closing_reply(told, is_recorded=True)
     outcome = await decide_batch(
         ctx, target, partition, submitted, is_list=choice.is_list
     )
-    is_recorded = isinstance(outcome, GestureDecided)
+    is_recorded = isinstance(outcome, decisions.GestureDecided)
     reply = told if told and is_recorded else batch_reply(outcome)
-    return closing_reply(reply, is_recorded=is_recorded)
+    return targets.closing_reply(reply, is_recorded=is_recorded)
 
 
 async def _count_seeded(
     ctx: ListenerContext,
     target: Target,
-    partition: dict[int, Decision | None],
+    partition: dict[int, decisions.Decision | None],
     submitted: Submitted,
 ) -> UserText | None:
     """Count the decision on a seeded defect, and take it out of a list's partition.
@@ -327,9 +305,11 @@ async def _count_seeded(
             decision = partition.pop(item.index, None)
             reviewer = await ctx.reviewer_of(*submitted.who, item)
             reviewer = reviewer.with_(gesture=submitted.gesture)
-            approves = isinstance(decision, Approve)
+            approves = isinstance(decision, decisions.Approve)
             if decision is not None:
-                return await answered(ctx, approval_id, reviewer, has_approved=approves)
+                return await targets.answered(
+                    ctx, approval_id, reviewer, has_approved=approves
+                )
     return None
 
 
@@ -346,9 +326,9 @@ async def _found(
     """
     # The choice is from the binding that was verified, without a second read.
     try:
-        target = await verify_submission(ctx, submitted, purpose)
+        target = await targets.verify_submission(ctx, submitted, purpose)
     except UserFacingError:
-        moved = await find_moved(ctx, submitted, purpose)
+        moved = await targets.find_moved(ctx, submitted, purpose)
         if moved is None:
             raise
         choice = Choice.model_validate_json(moved.staged)
@@ -365,7 +345,7 @@ async def decide_batch(
     interaction: Clicked | Submitted,
     *,
     is_list: bool = False,
-) -> GestureOutcome:
+) -> decisions.GestureOutcome:
     """Submit a decision on every pending call, all or nothing.
 
     Args:
@@ -377,7 +357,7 @@ async def decide_batch(
     """
     decided = [index for index, decision in partition.items() if decision]
     items = [target.approval.items[index] for index in decided]
-    click = await click_on(ctx, target, interaction)
+    click = await targets.click_on(ctx, target, interaction)
     reviewer, voters = await ctx.deciders_of(
         *interaction.who, *items, delegations=target.delegations
     )
@@ -387,22 +367,22 @@ async def decide_batch(
     outcome = await ctx.service.decide_card(
         target.approval, click, partition, reviewer, voters=voters
     )
-    log_outcome(target, outcome.kind, "batch", reviewer)
+    targets.log_outcome(target, outcome.kind, "batch", reviewer)
     return outcome
 
 
-def batch_reply(outcome: GestureOutcome) -> UserText | None:
+def batch_reply(outcome: decisions.GestureOutcome) -> UserText | None:
     """Return the facts that the card does not show: counted votes, and refusals."""
-    if isinstance(outcome, GestureDecided):
+    if isinstance(outcome, decisions.GestureDecided):
         return _decided_reply(outcome)
-    if not isinstance(outcome, GestureRefused):
+    if not isinstance(outcome, decisions.GestureRefused):
         return outcome_text(outcome)
     first = min(outcome.refusals)
     refusal = outcome.refusals[first]
     nothing = template("Nothing was recorded, because of call {n}.", n=first + 1)
     # Sentences of `Invalid` may quote arguments, so only a form shows them.
     why = outcome_text(refusal)
-    if isinstance(refusal, Invalid):
+    if isinstance(refusal, decisions.Invalid):
         why = template(
             "The policy may ask for a reason now: please open that call from the card."
         )
@@ -412,13 +392,13 @@ def batch_reply(outcome: GestureOutcome) -> UserText | None:
     return label(f"{nothing.text} {why.text}")
 
 
-def _form_reply(outcome: GestureOutcome) -> AckBody:
+def _form_reply(outcome: decisions.GestureOutcome) -> AckBody:
     """Return the response to a submitted modal: close it, or show the reply in it."""
-    is_recorded = isinstance(outcome, GestureDecided)
-    return closing_reply(batch_reply(outcome), is_recorded=is_recorded)
+    is_recorded = isinstance(outcome, decisions.GestureDecided)
+    return targets.closing_reply(batch_reply(outcome), is_recorded=is_recorded)
 
 
-def _decided_reply(outcome: GestureDecided) -> UserText | None:
+def _decided_reply(outcome: decisions.GestureDecided) -> UserText | None:
     sentences: list[Template] = []
     if waiting := len(outcome.waiting):
         text: LiteralString = (
@@ -457,7 +437,7 @@ async def _open_review(ctx: ListenerContext, clicked: Clicked) -> None:
     left_out = len(asked) - len(loaded.approval.items)
     choice = opened(frame.approval, is_list=True, left_out=left_out)
     view, kept = choose.view(frame, choice), choice.model_dump_json()
-    await open_view(ctx, clicked, target, view, staged=kept)
+    await targets.open_view(ctx, clicked, target, view, staged=kept)
 
 
 async def _reviewable(

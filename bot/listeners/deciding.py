@@ -20,47 +20,16 @@ from keyturn.bot.cards.call_rows import needs_full_view
 from keyturn.bot.cards.reply_texts import outcome_text
 from keyturn.bot.ids import PAGE, Action, Input, View
 from keyturn.bot.listener_context import ListenerContext, UserFacingError, UserText
+from keyturn.bot.listeners import targets
 from keyturn.bot.listeners.router import AckBody, on_action, on_submit
-from keyturn.bot.listeners.targets import (
-    Form,
-    Target,
-    decide,
-    form_reply,
-    is_reason_invalid,
-    open_form,
-    open_view,
-    outcome_reply,
-    replace_form,
-    require_permission,
-    require_reconciler,
-    sealed_value,
-    update_view,
-    verify_click,
-    verify_place,
-    verify_seal,
-    verify_submission,
-)
+from keyturn.bot.listeners.targets import Target
 from keyturn.bot.modals import answer, call_form, details, edit
 from keyturn.bot.modals.call_form import required_text
 from keyturn.bot.modals.details import page_count
 from keyturn.bot.modals.form import InvalidInputs, State, errors_by_block
 from keyturn.bot.payload import Clicked, Submitted
 from keyturn.bot.text import Plain, label
-from keyturn.gateway.approvals.decision_context import (
-    edit_asks_more,
-    first_of,
-    raised_item,
-    shown_item,
-)
-from keyturn.gateway.approvals.decisions import (
-    Approve,
-    Decision,
-    Edit,
-    Invalid,
-    Reconcile,
-    Reject,
-    Respond,
-)
+from keyturn.gateway.approvals import decision_context, decisions
 from keyturn.gateway.approvals.events import EventName, approval_event
 from keyturn.gateway.approvals.quorum import denial_reason
 from keyturn.gateway.approvals.record import Item
@@ -75,7 +44,7 @@ _READ_FIRST = label(
 )
 
 
-_OPENERS: dict[Action, tuple[Verb, Form]] = {
+_OPENERS: dict[Action, tuple[Verb, targets.Form]] = {
     Action.REJECT: (Verb.REJECT, call_form.rejection_form),
     Action.RESPOND: (Verb.RESPOND, call_form.response_form),
     Action.ANSWER: (Verb.RESPOND, answer.view),
@@ -83,25 +52,31 @@ _OPENERS: dict[Action, tuple[Verb, Form]] = {
 """Buttons that open a form, with the permission that it needs."""
 
 
-_FORMS: Mapping[View, tuple[Callable[[Item, State], Decision], Input | None]] = {
+_FORMS: Mapping[
+    View, tuple[Callable[[Item, State], decisions.Decision], Input | None]
+] = {
     View.APPROVE: (
-        lambda _, state: Approve(
+        lambda _, state: decisions.Approve(
             reason=required_text(state, Input.REASON, "Please say why you approve.")
         ),
         Input.REASON,
     ),
     View.REJECT: (
-        lambda item, state: Reject(reason=call_form.submitted_reason(state, [item])),
+        lambda item, state: decisions.Reject(
+            reason=call_form.submitted_reason(state, [item])
+        ),
         Input.REASON,
     ),
     View.RESPOND: (
-        lambda _, state: Respond(
+        lambda _, state: decisions.Respond(
             message=required_text(state, Input.MESSAGE, "Please write an answer.")
         ),
         Input.MESSAGE,
     ),
     View.ANSWER: (
-        lambda item, state: Respond(answers=answer.submitted(item.questions, state)),
+        lambda item, state: decisions.Respond(
+            answers=answer.submitted(item.questions, state)
+        ),
         None,
     ),
     View.RECONCILE: (lambda _, state: call_form.submitted_finding(state), Input.NOTE),
@@ -113,51 +88,51 @@ _FORMS: Mapping[View, tuple[Callable[[Item, State], Decision], Input | None]] = 
 async def _submit(ctx: ListenerContext, submitted: Submitted) -> AckBody:
     """Decide a call by the inputs of a form."""
     view = View(submitted.callback_id)
-    target = await verify_submission(ctx, submitted, view)
+    target = await targets.verify_submission(ctx, submitted, view)
     if view is View.APPROVE:
         # The seal proves that the form was opened, but not that all pages were; the
         # Approve button of a short card opens this form, too.
         await require_full_view(ctx, target, submitted.user)
     read, block = _FORMS[view]
     decision = read(target.item, submitted.values)
-    outcome = await decide(ctx, target, decision, submitted)
-    if isinstance(outcome, Invalid):
+    outcome = await targets.decide(ctx, target, decision, submitted)
+    if isinstance(outcome, decisions.Invalid):
         raise InvalidInputs(
             {block: " ".join(outcome.errors.values())}
             if block
             else answer.errors_by_block(outcome.errors)
         )
-    return form_reply(outcome)
+    return targets.form_reply(outcome)
 
 
 @on_action(*_OPENERS)
 async def _open(ctx: ListenerContext, clicked: Clicked) -> None:
     action = Action(clicked.action_id)
     verb, form = _OPENERS[action]
-    target = await verify_click(ctx, clicked, action)
-    await require_permission(ctx, target, verb, clicked.who)
-    await open_form(ctx, clicked, target, form)
+    target = await targets.verify_click(ctx, clicked, action)
+    await targets.require_permission(ctx, target, verb, clicked.who)
+    await targets.open_form(ctx, clicked, target, form)
 
 
 @on_action(Action.APPROVE)
 async def _approve(ctx: ListenerContext, clicked: Clicked) -> UserText | None:
-    target = await verify_click(ctx, clicked, Action.APPROVE)
+    target = await targets.verify_click(ctx, clicked, Action.APPROVE)
     if Verb.APPROVE not in target.item.requires_reason:
-        outcome = await decide(ctx, target, Approve(), clicked)
-        if not is_reason_invalid(outcome):
-            return outcome_reply(outcome)
+        outcome = await targets.decide(ctx, target, decisions.Approve(), clicked)
+        if not targets.is_reason_invalid(outcome):
+            return targets.outcome_reply(outcome)
     # Needed as well if only the current policy requires a reason.
-    await require_permission(ctx, target, Verb.APPROVE, clicked.who)
-    await open_form(ctx, clicked, target, call_form.approval_form)
+    await targets.require_permission(ctx, target, Verb.APPROVE, clicked.who)
+    await targets.open_form(ctx, clicked, target, call_form.approval_form)
     return None
 
 
 @on_action(Action.EDIT)
 async def _edit(ctx: ListenerContext, clicked: Clicked) -> None:
-    target = await verify_click(ctx, clicked, Action.EDIT)
-    await require_permission(ctx, target, Verb.EDIT, clicked.who)
+    target = await targets.verify_click(ctx, clicked, Action.EDIT)
+    await targets.require_permission(ctx, target, Verb.EDIT, clicked.who)
     if await has_seen_all(ctx, target, clicked.user):
-        await open_form(ctx, clicked, target, edit.view)
+        await targets.open_form(ctx, clicked, target, edit.view)
     else:
         await open_first_page(ctx, clicked, target, note=_READ_FIRST)
 
@@ -165,7 +140,9 @@ async def _edit(ctx: ListenerContext, clicked: Clicked) -> None:
 # EDIT_RAISED is the same form after its warning.
 @on_submit(View.EDIT, View.EDIT_RAISED)
 async def _submit_edit(ctx: ListenerContext, submitted: Submitted) -> AckBody:
-    target = await verify_submission(ctx, submitted, View.EDIT, View.EDIT_RAISED)
+    target = await targets.verify_submission(
+        ctx, submitted, View.EDIT, View.EDIT_RAISED
+    )
     item = target.item
     await require_full_view(ctx, target, submitted.user)
     inputs = edit.submitted(item, submitted.values)
@@ -180,11 +157,11 @@ async def _submit_edit(ctx: ListenerContext, submitted: Submitted) -> AckBody:
         warning = await _warning(ctx, target, submitted, inputs.args)
         if warning is not None:
             return warning
-    decision = Edit(args=inputs.args, reason=inputs.reason)
-    outcome = await decide(ctx, target, decision, submitted)
-    if isinstance(outcome, Invalid):
+    decision = decisions.Edit(args=inputs.args, reason=inputs.reason)
+    outcome = await targets.decide(ctx, target, decision, submitted)
+    if isinstance(outcome, decisions.Invalid):
         raise InvalidInputs(errors_by_block(item, outcome.errors))
-    return form_reply(outcome)
+    return targets.form_reply(outcome)
 
 
 async def _warning(
@@ -201,7 +178,7 @@ async def _warning(
     reviewer = await ctx.reviewer_of(*submitted.who, target.item)
     if denial_reason(target.approval, target.item, reviewer, Verb.EDIT):
         return None
-    return await replace_form(
+    return await targets.replace_form(
         ctx, submitted, target, partial(edit.view, raised=raised, args=args)
     )
 
@@ -220,9 +197,9 @@ async def check_edit(
     for schema in (item.args_schema, policy_now.args_schema):
         if errors := await aside(partial(edit_errors, schema, item.args, args)):
             return errors, None
-    first = first_of(item, policy_now)
-    raised = raised_item(first, policy_now)
-    if not edit_asks_more(first, raised, policy_now):
+    first = decision_context.first_of(item, policy_now)
+    raised = decision_context.raised_item(first, policy_now)
+    if not decision_context.edit_asks_more(first, raised, policy_now):
         return {}, None
     return {}, item.with_(
         tier=raised.tier,
@@ -234,9 +211,9 @@ async def check_edit(
 
 @on_action(Action.SKIP)
 async def _skip(ctx: ListenerContext, clicked: Clicked) -> UserText | None:
-    target = await verify_click(ctx, clicked, Action.SKIP)
-    outcome = await decide(ctx, target, Reject(), clicked)
-    return outcome_reply(outcome)
+    target = await targets.verify_click(ctx, clicked, Action.SKIP)
+    outcome = await targets.decide(ctx, target, decisions.Reject(), clicked)
+    return targets.outcome_reply(outcome)
 
 
 @on_action(*FOUND)
@@ -244,18 +221,20 @@ async def _reconcile(ctx: ListenerContext, clicked: Clicked) -> UserText | None:
     # The seal is verified for exactly this action: a button for "leave it" cannot be
     # submitted as "run it again".
     action = Action(clicked.action_id)
-    target = await verify_click(ctx, clicked, action)
-    outcome = await decide(ctx, target, Reconcile(finding=FOUND[action]), clicked)
+    target = await targets.verify_click(ctx, clicked, action)
+    outcome = await targets.decide(
+        ctx, target, decisions.Reconcile(finding=FOUND[action]), clicked
+    )
     # The event updates the card, but not a modal.
-    reply = outcome_text if clicked.view_id else outcome_reply
+    reply = outcome_text if clicked.view_id else targets.outcome_reply
     return reply(outcome)
 
 
 @on_action(Action.RECONCILE_NOTE)
 async def _reconcile_with_note(ctx: ListenerContext, clicked: Clicked) -> None:
-    target = await verify_click(ctx, clicked, Action.RECONCILE_NOTE)
-    await require_reconciler(ctx, target, clicked.who)
-    await open_form(ctx, clicked, target, call_form.reconcile_form)
+    target = await targets.verify_click(ctx, clicked, Action.RECONCILE_NOTE)
+    await targets.require_reconciler(ctx, target, clicked.who)
+    await targets.open_form(ctx, clicked, target, call_form.reconcile_form)
 
 
 _READ_PAGES: LiteralString = (
@@ -266,36 +245,36 @@ _READ_PAGES: LiteralString = (
 
 @on_action(Action.VIEW_ALL)
 async def _view_all(ctx: ListenerContext, clicked: Clicked) -> UserText | None:
-    target = await verify_click(ctx, clicked, Action.VIEW_ALL)
+    target = await targets.verify_click(ctx, clicked, Action.VIEW_ALL)
     await open_first_page(ctx, clicked, target)
     return None
 
 
 @on_action(Action.PAGE_BACK, Action.PAGE_NEXT)
 async def _turn(ctx: ListenerContext, clicked: Clicked) -> UserText | None:
-    sealed = sealed_value(ctx, clicked)
-    target = await verify_seal(ctx, sealed, PAGE)
-    await verify_place(ctx, clicked, target)
+    sealed = targets.sealed_value(ctx, clicked)
+    target = await targets.verify_seal(ctx, sealed, PAGE)
+    await targets.verify_place(ctx, clicked, target)
     # The page is the one in the seal, so the last page, which has Approve, can only be
     # requested by a button on the page before.
     page = await page_of(ctx, target, sealed.page)
-    await update_view(ctx, clicked, target, page)
+    await targets.update_view(ctx, clicked, target, page)
     await record_view(ctx, target, clicked, sealed.page)
     return None
 
 
 @on_submit(View.DETAILS)
 async def _approve_last_page(ctx: ListenerContext, submitted: Submitted) -> AckBody:
-    target = await verify_submission(ctx, submitted, View.DETAILS)
+    target = await targets.verify_submission(ctx, submitted, View.DETAILS)
     details.require_read(target.item, submitted.values)
     if not await _has_opened(ctx, target, submitted.user):
         raise UserFacingError(_READ_PAGES)
     if Verb.APPROVE not in target.item.requires_reason:
-        outcome = await decide(ctx, target, Approve(), submitted)
+        outcome = await targets.decide(ctx, target, decisions.Approve(), submitted)
         # Invalid if only the current policy requires a reason.
-        if not is_reason_invalid(outcome):
-            return form_reply(outcome)
-    return await replace_form(ctx, submitted, target, call_form.approval_form)
+        if not targets.is_reason_invalid(outcome):
+            return targets.form_reply(outcome)
+    return await targets.replace_form(ctx, submitted, target, call_form.approval_form)
 
 
 async def record_view(
@@ -329,9 +308,9 @@ async def open_first_page(
     """Show all of a call, from its first page; raises `UserFacingError`."""
     view = await page_of(ctx, target, 1, note=note)
     if clicked.view_id and not clicked.is_home:
-        await update_view(ctx, clicked, target, view)
+        await targets.update_view(ctx, clicked, target, view)
     else:
-        await open_view(ctx, clicked, target, view)
+        await targets.open_view(ctx, clicked, target, view)
     # After the page was shown. The other order would count a page that Slack did not
     # show in time.
     await record_view(ctx, target, clicked, 1)
@@ -345,7 +324,7 @@ async def page_of(
     now = item
     if item.is_pending:
         policy_now = await ctx.service.preview(approval, item.index, item.args)
-        now = shown_item(item, policy_now)
+        now = decision_context.shown_item(item, policy_now)
     frame = ctx.frame(approval, target.now_ms)
     return details.view(frame, item.index, number, now=now, note=note)
 

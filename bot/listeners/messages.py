@@ -28,31 +28,17 @@ from keyturn.bot.listener_context import (
     UserText,
     to_mrkdwn,
 )
+from keyturn.bot.listeners import targets
 from keyturn.bot.listeners.deciding import require_full_view
 from keyturn.bot.listeners.router import NOT_RECORDED, on_action, on_event
-from keyturn.bot.listeners.targets import (
-    Target,
-    open_form,
-    require_permission,
-    sealed_value,
-    verify_seal,
-)
+from keyturn.bot.listeners.targets import Target
 from keyturn.bot.listeners.usable_copy import shown_before
 from keyturn.bot.modals import call_form, edit
 from keyturn.bot.payload import Clicked, Json, Mention, without_bot
 from keyturn.bot.text import label, template
 from keyturn.bot.web import SlackError
-from keyturn.gateway.approvals import waiting_changes
+from keyturn.gateway.approvals import decisions, waiting_changes
 from keyturn.gateway.approvals.changes import Change
-from keyturn.gateway.approvals.decisions import (
-    AccountKind,
-    Click,
-    Gesture,
-    Invalid,
-    Refusal,
-    Respond,
-    Reviewer,
-)
 from keyturn.gateway.approvals.record import Inquiry, Origin, is_collected
 from keyturn.gateway.approvals.waiting_changes import takes_reply
 from keyturn.gateway.errors import StoreUnavailable, TooManySpeakers
@@ -187,9 +173,9 @@ async def _reply_once(
         _reply_later(ctx, mention, as_message(sentence))
 
 
-def _problem(asker: Reviewer, agent: str, words: str) -> UserText | None:
-    if asker.account is not AccountKind.MEMBER:
-        return _UNKNOWN if asker.account is AccountKind.UNKNOWN else _OUTSIDER
+def _problem(asker: decisions.Reviewer, agent: str, words: str) -> UserText | None:
+    if asker.account is not decisions.AccountKind.MEMBER:
+        return _UNKNOWN if asker.account is decisions.AccountKind.UNKNOWN else _OUTSIDER
     if not agent:
         return _NO_AGENT
     return None if words else _EMPTY
@@ -360,7 +346,7 @@ async def _offered(ctx: ListenerContext, mention: Mention, approval_id: str) -> 
         target = Target(loaded, item.index, "", keys)
         for verb in buttons.BY_VERB:
             try:
-                await require_permission(ctx, target, verb, who)
+                await targets.require_permission(ctx, target, verb, who)
             except UserFacingError as error:
                 refused = error.message
             else:
@@ -402,17 +388,17 @@ async def _answer_question(
         raise UserFacingError(label(str(error))) from None
     reviewer, voters = await ctx.deciders_of(mention.user, mention.user_team, item)
     outcome = await ctx.service.decide(
-        Click(
+        decisions.Click(
             approval=approval.id,
             index=0,
             version=approval.version,
             action_hash=item.action_hash,
         ),
-        Respond(answers=(answer,)),
-        reviewer.with_(gesture=Gesture.THREAD_REPLY),
+        decisions.Respond(answers=(answer,)),
+        reviewer.with_(gesture=decisions.Gesture.THREAD_REPLY),
         voters=voters,
     )
-    if isinstance(outcome, Invalid):
+    if isinstance(outcome, decisions.Invalid):
         raise UserFacingError(label(" ".join(outcome.errors.values())))
     logger.info("question.replied outcome=%s id=%s", outcome.kind, approval.id)
     return as_message(outcome_text(outcome))
@@ -423,7 +409,7 @@ async def _reply_to_reviewers(
 ) -> Message:
     """Record the requester's reply to reviewers; raises `UserFacingError`."""
     words, approval = _words(ctx, mention), loaded.approval
-    result: Change | Inquiry | Refusal = await ctx.service.change_own(
+    result: Change | Inquiry | decisions.Refusal = await ctx.service.change_own(
         approval.id, waiting_changes.reply, by, words, mention.ts
     )
     logger.info("requester.replied id=%s", approval.id)
@@ -437,7 +423,7 @@ async def _reply_to_reviewers(
 async def _chosen(ctx: ListenerContext, clicked: Clicked) -> None:
     action = Action(clicked.action_id)
     verb = next(verb for verb, one in buttons.BY_VERB.items() if one is action)
-    target = await verify_seal(ctx, sealed_value(ctx, clicked), action)
+    target = await targets.verify_seal(ctx, targets.sealed_value(ctx, clicked), action)
     words = await ctx.service.store.cards.kept_words(
         target.keys,
         target.approval.id,
@@ -449,10 +435,10 @@ async def _chosen(ctx: ListenerContext, clicked: Clicked) -> None:
     if not words:
         logger.warning("click.refused why=no_words approval=%s", target.approval.id)
         raise UserFacingError(_NOT_KEPT)
-    await require_permission(ctx, target, verb, clicked.who)
+    await targets.require_permission(ctx, target, verb, clicked.who)
     if verb is Verb.EDIT:
         await require_full_view(ctx, target, clicked.user)
-    await open_form(ctx, clicked, target, partial(_VIEWS[verb], words=words))
+    await targets.open_form(ctx, clicked, target, partial(_VIEWS[verb], words=words))
 
 
 _VIEWS = {

@@ -16,21 +16,13 @@ from itertools import zip_longest
 from typing import LiteralString, TypeAlias
 
 from keyturn.bot.blocks import Block, block_object, box, rich_text
-from keyturn.bot.cards.home import (
-    CUT,
-    INCOMPLETE,
-    MAX_PAST,
-    Past,
-    matches,
-    past_blocks,
-    past_modal,
-)
+from keyturn.bot.cards import home
 from keyturn.bot.cards.listing import call_title
 from keyturn.bot.cards.states import card_sentence, counted_votes, is_usual, needs
 from keyturn.bot.ids import Action, Input, View
 from keyturn.bot.listener_context import ListenerContext, to_mrkdwn
+from keyturn.bot.listeners import targets
 from keyturn.bot.listeners.router import AckBody, on_action, on_submit
-from keyturn.bot.listeners.targets import open_modal
 from keyturn.bot.modals.form import text_of
 from keyturn.bot.payload import Clicked, Command, Submitted
 from keyturn.bot.text import NOTE, code, fit, slash_command, template
@@ -99,9 +91,9 @@ async def list_waiting(ctx: ListenerContext, command: Command, _: str) -> AckBod
     if len(listed) > _MAX_LISTED:
         lines.append(f"… and {len(listed) - _MAX_LISTED} more.")
     if looked_at:
-        lines.append(to_mrkdwn(template(CUT, count=looked_at)))
+        lines.append(to_mrkdwn(template(home.CUT, count=looked_at)))
     if not queue.is_complete:
-        lines.append(to_mrkdwn(INCOMPLETE))
+        lines.append(to_mrkdwn(home.INCOMPLETE))
     return {"text": "\n".join(lines), "blocks": blocks_of(lines, approvals)}
 
 
@@ -191,7 +183,7 @@ async def past_command(
         ctx, command.user, words, is_mine=is_mine, channel=command.channel
     )
     text = f"Decisions: {len(found.rows)}."
-    return {"text": text, "blocks": past_blocks(found)}
+    return {"text": text, "blocks": home.past_blocks(found)}
 
 
 @on_action(Action.PAST, Action.PAST_MINE)
@@ -199,7 +191,7 @@ async def _open_past(ctx: ListenerContext, clicked: Clicked) -> None:
     if clicked.is_home and clicked.team == ctx.team:
         is_mine = clicked.action_id == Action.PAST_MINE
         found = await _past(ctx, clicked.user, "", is_mine=is_mine)
-        await open_modal(ctx, clicked, past_modal(found))
+        await targets.open_modal(ctx, clicked, home.past_modal(found))
 
 
 @on_submit(View.PAST, View.PAST_MINE)
@@ -210,12 +202,12 @@ async def _search(ctx: ListenerContext, submitted: Submitted) -> AckBody:
     is_mine = submitted.callback_id == View.PAST_MINE
     words = text_of(submitted.values, Input.SEARCH)
     found = await _past(ctx, submitted.user, words, is_mine=is_mine)
-    return {"response_action": "update", "view": past_modal(found)}
+    return {"response_action": "update", "view": home.past_modal(found)}
 
 
 async def _past(
     ctx: ListenerContext, user: str, words: str, *, is_mine: bool, channel: str = ""
-) -> Past:
+) -> home.Past:
     """Return the newest matching decisions that a person may read."""
     began = time.monotonic()
     rows: list[tuple[Event, Approval]] = []
@@ -223,19 +215,21 @@ async def _past(
     is_cut = False
     past = PastDecisions(ctx.service.store, tenant=ctx.config.tenant)
     async for event, approval in past.newest():
-        if len(rows) == MAX_PAST or time.monotonic() - began > _WITHIN_S:
+        if len(rows) == home.MAX_PAST or time.monotonic() - began > _WITHIN_S:
             is_cut = True
             break
         # Only by the user id, like `Person.is_same`.
         is_theirs = event.actor.rpartition("/")[2] == user
-        if (is_mine and not is_theirs) or not matches(event, approval, words):
+        if (is_mine and not is_theirs) or not home.matches(event, approval, words):
             continue
         # A person who decided a call has seen it.
         if not is_theirs and approval.id not in known:
             known[approval.id] = await reader_access(ctx, user, channel, approval)
         if is_theirs or known[approval.id]:
             rows.append((event, approval))
-    return Past(rows, words, is_mine, is_cut, is_complete=None not in known.values())
+    return home.Past(
+        rows, words, is_mine, is_cut, is_complete=None not in known.values()
+    )
 
 
 Access: TypeAlias = bool | None

@@ -37,12 +37,7 @@ from keyturn.bot.modals.form import InvalidInputs
 from keyturn.bot.payload import BadPayload, Clicked, Command, Json, Submitted
 from keyturn.bot.text import label, template
 from keyturn.bot.web import text_at
-from keyturn.gateway.errors import (
-    CorruptRecord,
-    NotConfirmed,
-    StoreUnavailable,
-    Unanswered,
-)
+from keyturn.gateway import errors
 from keyturn.gateway.failures import any_failure, log_failure
 
 logger = logging.getLogger(__name__)
@@ -92,11 +87,11 @@ async def guarded(work: Callable[[], Awaitable[T]], delivery: Delivery) -> T:
 
 
 _FAILURES = (
-    (Unanswered, NOT_CONFIRMED),
-    (NotConfirmed, UNCONFIRMED),
-    (StoreUnavailable, NOT_RECORDED),
+    (errors.Unanswered, NOT_CONFIRMED),
+    (errors.NotConfirmed, UNCONFIRMED),
+    (errors.StoreUnavailable, NOT_RECORDED),
     (TimeoutError, NOT_CONFIRMED),
-    (CorruptRecord, CORRUPT),
+    (errors.CorruptRecord, CORRUPT),
 )
 """Failures with a sentence of their own; subclasses come first."""
 

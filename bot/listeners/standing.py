@@ -23,19 +23,11 @@ from keyturn.bot.listener_context import (
     UserText,
     to_mrkdwn,
 )
+from keyturn.bot.listeners import targets
 from keyturn.bot.listeners.deciding import require_full_view
 from keyturn.bot.listeners.reading import reader_access
 from keyturn.bot.listeners.router import AckBody, on_action, on_submit
-from keyturn.bot.listeners.targets import (
-    Target,
-    decide,
-    form_reply,
-    open_modal,
-    open_view,
-    require_permission,
-    verify_click,
-    verify_submission,
-)
+from keyturn.bot.listeners.targets import Target
 from keyturn.bot.modals import allow_similar
 from keyturn.bot.modals.form import InvalidInputs
 from keyturn.bot.payload import Clicked, Command, Submitted
@@ -66,15 +58,15 @@ _OVER = template("Already ended; nothing changed.")
 
 @on_action(Action.ALLOW_SIMILAR)
 async def _offer(ctx: ListenerContext, clicked: Clicked) -> None:
-    target = await verify_click(ctx, clicked, Action.ALLOW_SIMILAR)
-    await require_permission(ctx, target, Verb.APPROVE, clicked.who)
+    target = await targets.verify_click(ctx, clicked, Action.ALLOW_SIMILAR)
+    await targets.require_permission(ctx, target, Verb.APPROVE, clicked.who)
     offer = _offered(ctx, target)
     past = await ctx.service.standing.past(
         target.approval, target.item.index, offer, entries=_ENTRIES
     )
     frame = ctx.frame(target.approval, target.now_ms)
     view = allow_similar.view(frame, target.item.index, offer, past)
-    await open_view(ctx, clicked, target, view, staged=_limits(offer))
+    await targets.open_view(ctx, clicked, target, view, staged=_limits(offer))
 
 
 def _offered(ctx: ListenerContext, target: Target) -> Offer:
@@ -90,7 +82,7 @@ def _limits(offer: Offer) -> str:
 
 @on_submit(View.ALLOW_SIMILAR)
 async def _submit(ctx: ListenerContext, submitted: Submitted) -> AckBody:
-    target = await verify_submission(ctx, submitted, View.ALLOW_SIMILAR)
+    target = await targets.verify_submission(ctx, submitted, View.ALLOW_SIMILAR)
     await require_full_view(ctx, target, submitted.user)
     offer = _offered(ctx, target)
     # The free arguments and the sums come from the current policy. They have to equal
@@ -104,9 +96,9 @@ async def _submit(ctx: ListenerContext, submitted: Submitted) -> AckBody:
     if isinstance(bounds, str):
         raise InvalidInputs({Input.USES.value: bounds})
     approve = Approve(reason=reason)
-    outcome = await decide(ctx, target, approve, submitted)
+    outcome = await targets.decide(ctx, target, approve, submitted)
     if not isinstance(outcome, Decided | Voted):
-        return form_reply(outcome)
+        return targets.form_reply(outcome)
     recorded = "This call is approved."
     if isinstance(outcome, Voted):
         recorded = "Your approval is recorded; more people are needed."
@@ -141,13 +133,13 @@ async def _propose(
     logger.info("standing.proposed approval=%s user=%s", opened.id, by.user)
     loaded = Loaded(opened, opened.created_at_ms)
     proposal = replace(target, loaded=loaded, index=0)
-    outcome = await decide(ctx, proposal, approve, submitted)
-    return form_reply(outcome)
+    outcome = await targets.decide(ctx, proposal, approve, submitted)
+    return targets.form_reply(outcome)
 
 
 @on_action(Action.REVOKE)
 async def _revoke(ctx: ListenerContext, clicked: Clicked) -> UserText | None:
-    target = await verify_click(ctx, clicked, Action.REVOKE)
+    target = await targets.verify_click(ctx, clicked, Action.REVOKE)
     # Stopping needs less certainty than giving: Slack's answers of the last minute
     # suffice.
     by = await ctx.reviewer_of(*clicked.who, target.item)
@@ -162,12 +154,14 @@ async def _revoke(ctx: ListenerContext, clicked: Clicked) -> UserText | None:
 
 @on_action(Action.USES)
 async def _list(ctx: ListenerContext, clicked: Clicked) -> None:
-    target = await verify_click(ctx, clicked, Action.USES)
+    target = await targets.verify_click(ctx, clicked, Action.USES)
     ids = [use.item for use in allow_similar.newest_uses(target.approval)]
     approvals = dict.fromkeys(approval_of(one)[0] for one in ids)
     found = await ctx.service.queue.read_each(approvals)
     items = {item.id: item for one in found for item in one.approval.items}
-    await open_modal(ctx, clicked, allow_similar.uses_list(target.approval, items))
+    await targets.open_modal(
+        ctx, clicked, allow_similar.uses_list(target.approval, items)
+    )
 
 
 EVERY_S = 60.0

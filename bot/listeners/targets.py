@@ -16,15 +16,10 @@ from dataclasses import dataclass, replace
 from typing import LiteralString
 
 from keyturn.bot.blocks import Block, ensure_valid_view, notice
+from keyturn.bot.cards import special_cards
 from keyturn.bot.cards.frame import Frame
 from keyturn.bot.cards.reminders import reason
 from keyturn.bot.cards.reply_texts import outcome_text
-from keyturn.bot.cards.special_cards import (
-    ENDED,
-    NOT_HERE,
-    TOLD_APPROVED,
-    TOLD_NOTICED,
-)
 from keyturn.bot.delivery.seeded_defects import show_ended
 from keyturn.bot.ids import Action, BadSeal, Sealed, View, unseal, verify
 from keyturn.bot.listener_context import ListenerContext, UserFacingError, UserText
@@ -33,20 +28,8 @@ from keyturn.bot.listeners.usable_copy import is_usable_copy
 from keyturn.bot.payload import Clicked, Submitted
 from keyturn.bot.text import label, template
 from keyturn.bot.web import SlackError, SlackRefused, text_at
-from keyturn.gateway.approvals import quorum, timing
+from keyturn.gateway.approvals import decisions, quorum, timing
 from keyturn.gateway.approvals.deciding import REASON_POINTER
-from keyturn.gateway.approvals.decisions import (
-    Click,
-    Decided,
-    Decision,
-    Invalid,
-    Outcome,
-    Reviewer,
-    Stale,
-    Unknown,
-    Voted,
-    explain_state,
-)
 from keyturn.gateway.approvals.lifecycle import ApprovalState
 from keyturn.gateway.approvals.quorum import denial_reason
 from keyturn.gateway.approvals.record import Approval, Item, approval_of, is_collected
@@ -233,14 +216,14 @@ async def verify_seal(ctx: ListenerContext, sealed: Sealed, *purposes: str) -> T
     loaded = found.loaded if found else await seeded(ctx, sealed.approval)
     keys = ctx.service.store.keys_of_approval(sealed.approval)
     if loaded is None or keys is None:
-        raise UserFacingError(outcome_text(Unknown()))
+        raise UserFacingError(outcome_text(decisions.Unknown()))
     approval, now_ms = loaded.approval, loaded.now_ms
     # Before the MAC: the content of a replaced version is not kept, so its MAC cannot
     # be checked. Nothing is decided, and the sentence describes the newest card.
     if sealed.version != approval.version:
         raise UserFacingError(
             outcome_text(
-                explain_state(
+                decisions.explain_state(
                     approval, sealed.index, seen_version=sealed.version, now_ms=now_ms
                 )
             )
@@ -275,16 +258,16 @@ async def of_member(ctx: ListenerContext, target: Target) -> Target:
     found = await ctx.service.read(approval_id)
     loaded = found or await seeded(ctx, approval_id)
     if loaded is None:
-        raise UserFacingError(outcome_text(Unknown()))
+        raise UserFacingError(outcome_text(decisions.Unknown()))
     return replace(target, loaded=loaded, index=index, is_seeded=found is None)
 
 
 async def decide(
     ctx: ListenerContext,
     target: Target,
-    decision: Decision,
+    decision: decisions.Decision,
     interaction: Clicked | Submitted,
-) -> Outcome:
+) -> decisions.Outcome:
     """Submit a decision to the gateway.
 
     Args:
@@ -313,12 +296,12 @@ async def decide(
 
 async def click_on(
     ctx: ListenerContext, target: Target, interaction: Clicked | Submitted
-) -> Click:
+) -> decisions.Click:
     """Return the gateway's record of a click or a submitted form."""
     place = target.place or await ctx.service.store.cards.place(
         target.keys, target.approval.id
     )
-    return Click(
+    return decisions.Click(
         approval=target.approval.id,
         index=target.index or 0,
         version=target.approval.version,
@@ -342,7 +325,9 @@ async def require_permission(
     approval, item = target.approval, target.item
     if not item.is_pending or is_late(approval, item, target.now_ms):
         seen, now_ms = approval.version, target.now_ms
-        state = explain_state(approval, item.index, seen_version=seen, now_ms=now_ms)
+        state = decisions.explain_state(
+            approval, item.index, seen_version=seen, now_ms=now_ms
+        )
         raise UserFacingError(outcome_text(state))
     reviewer = await ctx.reviewer_of(*who, item, delegations=target.delegations)
     policy_now = await ctx.service.preview(approval, item.index, item.args)
@@ -367,7 +352,7 @@ async def require_reconciler(ctx: ListenerContext, target: Target, who: Who) -> 
     """
     approval, item = target.approval, target.item
     if item.state is not ItemState.IN_DOUBT:
-        stale = Stale(item=item)
+        stale = decisions.Stale(item=item)
         raise UserFacingError(outcome_text(stale))
     reviewer = await ctx.reviewer_of(*who, item)
     asked = (approval.principals, item.principals)
@@ -377,19 +362,23 @@ async def require_reconciler(ctx: ListenerContext, target: Target, who: Who) -> 
         raise UserFacingError(label(reason))
 
 
-def is_reason_invalid(outcome: Outcome) -> bool:
+def is_reason_invalid(outcome: decisions.Outcome) -> bool:
     """Return True if a decision failed only on its reason: missing or too long."""
-    return isinstance(outcome, Invalid) and outcome.errors.keys() == {REASON_POINTER}
+    return isinstance(outcome, decisions.Invalid) and outcome.errors.keys() == {
+        REASON_POINTER
+    }
 
 
-def outcome_reply(outcome: Outcome) -> UserText | None:
+def outcome_reply(outcome: decisions.Outcome) -> UserText | None:
     """Return the reply to the person; None if the card itself shows it."""
-    if isinstance(outcome, Decided):
+    if isinstance(outcome, decisions.Decided):
         return None
     return outcome_text(outcome)
 
 
-def log_outcome(target: Target, outcome: str, kind: str, reviewer: Reviewer) -> None:
+def log_outcome(
+    target: Target, outcome: str, kind: str, reviewer: decisions.Reviewer
+) -> None:
     """Log the outcome of a decision, ids only."""
     logger.info(
         "click.decided decision=%s outcome=%s approval=%s index=%s user=%s",
@@ -569,9 +558,9 @@ async def find_moved(
     return Target(loaded, None, purpose, keys, binding.staged)
 
 
-def form_reply(outcome: Outcome) -> AckBody:
+def form_reply(outcome: decisions.Outcome) -> AckBody:
     """Return the response to a modal after a decision: close it, or show a sentence."""
-    is_recorded = isinstance(outcome, Voted)
+    is_recorded = isinstance(outcome, decisions.Voted)
     return closing_reply(outcome_reply(outcome), is_recorded=is_recorded)
 
 
@@ -604,7 +593,7 @@ async def seeded(ctx: ListenerContext, approval_id: str) -> Loaded | None:
 async def answered(
     ctx: ListenerContext,
     approval_id: str,
-    reviewer: Reviewer,
+    reviewer: decisions.Reviewer,
     *,
     has_approved: bool,
     at: tuple[str, str] = ("", ""),
@@ -630,10 +619,10 @@ async def answered(
     if (why := refusal(card, reviewer)) is not None:
         raise UserFacingError(label(why))
     if not await defects.answer(card, reviewer, has_approved=has_approved):
-        return ENDED
+        return special_cards.ENDED
     logger.info("seeded.answered approved=%s user=%s", has_approved, reviewer.user)
     ctx.tasks.later(_show_ended(ctx, *at), name="seeded")
-    return TOLD_APPROVED if has_approved else TOLD_NOTICED
+    return special_cards.TOLD_APPROVED if has_approved else special_cards.TOLD_NOTICED
 
 
 async def refuse_seeded(
@@ -649,7 +638,7 @@ async def refuse_seeded(
     at, has_approved = ("", ""), True
     if isinstance(interaction, Clicked):
         if purpose not in _DECISIONS:
-            raise UserFacingError(NOT_HERE)
+            raise UserFacingError(special_cards.NOT_HERE)
         at = (interaction.channel, interaction.message_ts)
         has_approved = purpose in _APPROVALS
     reviewer = await ctx.reviewer_of(*interaction.who, *loaded.approval.items)
@@ -657,7 +646,7 @@ async def refuse_seeded(
     said = await answered(
         ctx, loaded.approval.id, reviewer, has_approved=has_approved, at=at
     )
-    raise UserFacingError(said or ENDED)
+    raise UserFacingError(said or special_cards.ENDED)
 
 
 async def _show_ended(ctx: ListenerContext, channel: str, ts: str) -> None:

@@ -15,26 +15,15 @@ from keyturn.bot.blocks import (
     section,
     select,
 )
+from keyturn.bot.cards import special_cards
 from keyturn.bot.cards.frame import Frame
 from keyturn.bot.cards.listing import boxes, call_title, fitted, forms_of
 from keyturn.bot.cards.refs import when
-from keyturn.bot.cards.special_cards import (
-    amount_text,
-    exactly,
-    free_arguments,
-    left_text,
-)
 from keyturn.bot.cards.states import UNREVIEWED_STATE_NAMES
 from keyturn.bot.ids import Input, View
+from keyturn.bot.modals import form
 from keyturn.bot.modals.call_form import call_form, reason_field
 from keyturn.bot.modals.call_form import hint as note
-from keyturn.bot.modals.form import (
-    InvalidInputs,
-    State,
-    choice_of,
-    input_state,
-    text_of,
-)
 from keyturn.bot.text import LINE, fit, label, template, untrusted
 from keyturn.gateway.approvals.past_calls import PastCalls
 from keyturn.gateway.approvals.record import Approval, Item
@@ -73,8 +62,8 @@ def view(frame: Frame, index: int, offer: Offer, past: PastCalls) -> Block:
     first = [value for value, _ in times if int(value) <= _FIRST.total_seconds()]
     blocks = [
         *_past(past),
-        *exactly(shown),
-        *map(context, free_arguments(rule.may_differ)),
+        *special_cards.exactly(shown),
+        *map(context, special_cards.free_arguments(rule.may_differ)),
         input_block(
             label("For how long"),
             select(
@@ -102,7 +91,7 @@ def view(frame: Frame, index: int, offer: Offer, past: PastCalls) -> Block:
     return call_form(frame, index, blocks, View.ALLOW_SIMILAR, title, submit)
 
 
-def submitted(item: Item, offer: Offer, state: State) -> tuple[Chosen, str]:
+def submitted(item: Item, offer: Offer, state: form.State) -> tuple[Chosen, str]:
     """Read the modal: the bounds and the reason; the gateway checks the bounds.
 
     Raises:
@@ -128,11 +117,11 @@ def submitted(item: Item, offer: Offer, state: State) -> tuple[Chosen, str]:
                 errors[name.value] = wanted
         if not errors and each > total:
             errors[Input.EACH.value] = "This is more than all calls together may have."
-    reason = text_of(state, Input.REASON)
+    reason = form.text_of(state, Input.REASON)
     if Verb.APPROVE in item.requires_reason and not reason:
         errors[Input.REASON.value] = "Please say why you approve."
     if errors:
-        raise InvalidInputs(errors)
+        raise form.InvalidInputs(errors)
     chosen = Chosen(lasting=lasting, uses=uses, each_micro=each, total_micro=total)
     return chosen, reason
 
@@ -145,9 +134,9 @@ def _times(rule: SimilarRule) -> list[tuple[str, str]]:
     return [(str(int(time.total_seconds())), words) for time, words in found.items()]
 
 
-def _lasting(state: State, rule: SimilarRule) -> timedelta:
+def _lasting(state: form.State, rule: SimilarRule) -> timedelta:
     """Return the chosen time; zero if it is not offered."""
-    value = choice_of(state, Input.LASTING)
+    value = form.choice_of(state, Input.LASTING)
     offered = {value for value, _ in _times(rule)}
     return timedelta(seconds=int(value) if value in offered else 0)
 
@@ -172,7 +161,7 @@ def _amounts(item: Item, offer: Offer, each: int) -> list[Block]:
     name = fit(rule.sum.removeprefix("args."), _PATHS)
     # At most what calls of this size could use: people widen a narrow limit.
     total = min(each * _first_uses(rule), rule.total_micro) or rule.total_micro
-    most = amount_text(item, rule.sum, rule.total_micro)
+    most = special_cards.amount_text(item, rule.sum, rule.total_micro)
     hint = f"The policy allows up to {most}."
     return [
         _number(Input.EACH, f"{name}: at most in one call", micro_text(each), hint),
@@ -189,9 +178,9 @@ def _number(name: Input, title: str, initial: str, hint: str) -> Block:
     return input_block(label(title), number, block_id=name.value, hint=label(hint))
 
 
-def _amount(state: State, name: Input) -> int | None:
+def _amount(state: form.State, name: Input) -> int | None:
     """Return a number in millionths; None for any other input."""
-    value = input_state(state, name).get("value")
+    value = form.input_state(state, name).get("value")
     return exact_micro(value.strip()) if isinstance(value, str) else None
 
 
@@ -208,7 +197,7 @@ def uses_list(approval: Approval, items: Mapping[str, Item]) -> Block:
     """Return the list; ``items`` are the calls that are still stored, by id."""
     path, standing = bounds_of(approval).amount, approval.items[0]
     shown = newest_uses(approval)
-    blocks = [context(label(f"{left_text(approval)}."))]
+    blocks = [context(label(f"{special_cards.left_text(approval)}."))]
     if not shown:
         blocks.append(section(template("No calls covered yet.")))
     for use in shown:
@@ -217,7 +206,7 @@ def uses_list(approval: Approval, items: Mapping[str, Item]) -> Block:
         blocks.append(
             section(untrusted(fit(call_title(item), LINE)) if item else title)
         )
-        used = amount_text(standing, path, use.amount_micro)
+        used = special_cards.amount_text(standing, path, use.amount_micro)
         amount = [label(used)] if path else []
         state = label(UNREVIEWED_STATE_NAMES[item.state] if item else "not kept")
         at = template("{at}", at=when(use.at_ms))

@@ -24,6 +24,7 @@ from keyturn.bot.blocks import (
     titled,
     warning,
 )
+from keyturn.bot.cards import states
 from keyturn.bot.cards.buttons import (
     allow_similar,
     findings,
@@ -39,26 +40,8 @@ from keyturn.bot.cards.call_rows import (
 )
 from keyturn.bot.cards.frame import Frame, is_table
 from keyturn.bot.cards.inquiries import ask_requester, inquiry_parts
-from keyturn.bot.cards.listing import (
-    boxes_of,
-    diff,
-    state_text,
-    state_title,
-)
-from keyturn.bot.cards.refs import (
-    asked,
-    short_ref,
-    unusual_agent,
-    when,
-    with_author,
-)
-from keyturn.bot.cards.states import (
-    FINDINGS,
-    TRIAGE_TITLE,
-    frozen,
-    handed_words,
-    taken_by,
-)
+from keyturn.bot.cards.listing import boxes_of, diff, state_text, state_title
+from keyturn.bot.cards.refs import asked, short_ref, unusual_agent, when, with_author
 from keyturn.bot.ids import PAGE, Action, Input, View
 from keyturn.bot.modals.call_form import REASONS, heading
 from keyturn.bot.modals.form import InvalidInputs, State, input_state
@@ -138,19 +121,19 @@ def _parts(approval: Approval, item: Item) -> list[Part]:
         ("What the edit changed", [diff(item, budget=PART)] if item.edit else []),
         ("Why it was edited", [item.edit.reason] if item.edit else []),
         (needed, [reasons] if len(reasons) > REASONS else []),
-        (TRIAGE_TITLE, [item.triage.rationale] if item.triage else []),
+        (states.TRIAGE_TITLE, [item.triage.rationale] if item.triage else []),
         ("Reason", [ends.text] if ends and ends.verb is Verb.REJECT else []),
         ("Why it was approved", [vote.reason for vote in item.votes]),
         ("Answer", [ends.text] if ends and ends.verb is Verb.RESPOND else []),
         ("Why it was taken back", [item.revoked.reason] if item.revoked else []),
         ("How the tool reads the change (unverified)", [reading_text(item)]),
         *[
-            (f"Checked: {FINDINGS[one.finding]}", [one.note])
+            (f"Checked: {states.FINDINGS[one.finding]}", [one.note])
             for one in item.observations
         ],
         *([(result_title(item.result), [item.result.summary])] if item.result else []),
         (late[0], [late[1]]),
-        *[(title, [text]) for title, text in handed_words(item)],
+        *[(title, [text]) for title, text in states.handed_words(item)],
         (
             "The agent's description of the call (not verified)",
             [item.agent_description],
@@ -248,7 +231,7 @@ def view(
         *([section(note)] if note else []),
         *(heading(frame, now, with_call=False, is_full=True) if number == 1 else []),
         *([_origin(frame)] if number == 1 else []),
-        *map(context, frozen([now])),
+        *map(context, states.frozen([now])),
         *map(warning, content_warnings(item, MOST_MIXED, NOTE)),
         *(rich_text(*titled(one.title, one.text)) for one in every[number - 1]),
         _foot(frame, item, number, len(every)),
@@ -322,7 +305,7 @@ def _of_time(frame: Frame, item: Item) -> list[Block]:
     if not offered:
         return []
     until = template("Expires {at}.", at=when(end_of(frame.approval, item)))
-    taken = taken_by(frame.approval, now_ms=frame.now_ms)
+    taken = states.taken_by(frame.approval, now_ms=frame.now_ms)
     return [context(until, *([taken] if taken else [])), actions(*offered)]
 
 

@@ -46,7 +46,7 @@ def reached(frame: Frame) -> list[Template]:
 
 _SILENT = {
     "flood": template("🔕 No notifications for now: many requests from this agent"),
-    "enough": template("🔕 No notifications for now: many requests this hour"),
+    "enough": template("🔕 No notifications for now: many requests lately"),
 }
 
 MOST = 8

@@ -444,9 +444,6 @@ class Protection(Record):
     flood_per_10m: Count = Field(default=100, ge=1, le=100_000)
     """Calls put to people in ten minutes. Further calls at ``approve`` share a card for
     each tool, and notify nobody before the reminder."""
-    notified_per_1h: Count | None = Field(default=None, ge=1, le=10_000)
-    """Cards that notify one person or user group in an hour; no limit if unset. Further
-    calls at ``approve`` notify others of the role, or nobody before the reminder."""
     same_rejected_within: Count = Field(default=3, ge=0, le=100)
     """Turns in which an unchanged rejected call is refused without a card."""
     pause_after_rejections: Count = Field(default=10, ge=1, le=1_000)
@@ -455,6 +452,16 @@ class Protection(Record):
     """``true``: people get calls that do not fit their tool, instead of the model."""
     unfreeze: Reviewers | None = None
     """People who may lift a freeze or a pause; everyone who may freeze if unset."""
+
+
+class AttentionRule(Record):
+    """How often people are notified of calls at ``approve``."""
+
+    per_person: Count = Field(ge=1, le=10_000)
+    """Cards that notify one person or user group. Further calls notify others of the
+    role, or nobody before the reminder."""
+    within: Annotated[Duration, capped("24h")] = timedelta(hours=1)
+    """Time for which they count, 24 hours at most."""
 
 
 class PrivacyRule(Record):
@@ -579,6 +586,8 @@ class Policy(Record):
     """Exceptions for single agents."""
     protect: Protection = Protection()
     """Limits of what one agent may ask of people."""
+    attention: AttentionRule | None = None
+    """How often people are notified; no limit if unset."""
     privacy: PrivacyRule = PrivacyRule()
     """Personal data to hide in texts of agents and tools."""
     spot_checks: SpotCheckRule | None = None

@@ -128,7 +128,7 @@ async def test_after_its_reminder_a_flood_still_shares_its_card(stack: Stack) ->
 
 async def test_people_who_had_enough_cards_are_not_notified(stack: Stack) -> None:
     policy = POLICY.replace("[S0SUPPORT], users: [U0DAN]", "[S0SUPPORT, S0SENIOR]")
-    stack.policy = load_policy(policy + "protect: {notified_per_1h: 2}\n", "policy.yml")
+    stack.policy = load_policy(policy + "attention: {per_person: 2}\n", "policy.yml")
     seniors, keys = "<!subteam^S0SENIOR>", stack.keys
     async with stack.running():
         first = await stack.refund("t1")
@@ -137,9 +137,7 @@ async def test_people_who_had_enough_cards_are_not_notified(stack: Stack) -> Non
         at_ms = (await stack.approval(first)).created_at_ms
         await stack.store.cards.note_notified(keys, "ap_x", ["S0SENIOR"], at_ms)
         two = await stack.card(await stack.refund("t2"))
-        three = await stack.card(
-            await stack.refund("t3"), says("many requests this hour")
-        )
+        three = await stack.card(await stack.refund("t3"), says("many requests lately"))
         transfer = await stack.submit(("wire_money", {"n": 1}), thread="t4")
         four = await stack.card(transfer[0])
 

@@ -218,7 +218,7 @@ version: 1
 defaults: {tier: approve, expires_in: 1h, channel: C0APPROVALS, needs: maker}
 roles: {support: {users: [U0ANA, U0BEN]}}
 requirements: {maker: {of: [support], editor_may_vote: false}}
-protect: {notified_per_1h: 1}
+attention: {per_person: 1}
 tools: {mail: {tier: approve, args_schema: {properties: {to: {type: string}}}}}
 """
 

@@ -65,9 +65,11 @@ async def test_shares_of_the_time_become_timers(harness: ServiceHarness) -> None
     assert float(text(score)) == approval.created_at_ms + HOUR // 2
 
 
-@pytest.mark.parametrize("limit", ["flood_per_10m", "notified_per_1h"])
+@pytest.mark.parametrize(
+    "limit", ["protect:\n  flood_per_10m: 1", "attention: {per_person: 1}\nprotect:"]
+)
 async def test_a_silent_call_has_a_reminder(store: Store, limit: str) -> None:
-    limited = PATIENT.replace("protect:\n", f"protect:\n  {limit}: 1\n")
+    limited = PATIENT.replace("protect:\n", f"{limit}\n")
     harness = ServiceHarness(store, load_policy(limited, "policy.yml"))
     _, second = await opened(harness), await opened(harness)
 

@@ -429,11 +429,11 @@ class ReviewService(DecisionService):
     async def _silence(
         self, approval: Approval
     ) -> tuple[Literal["", "flood"], set[str]]:
-        """Return the reason for no notifications, and the people at their hourly limit.
+        """Return the reason for no notifications, and the people at their limit.
 
         Both are empty after a reminder, and for calls that are not at ``approve``.
         """
-        limit, often = self._policy().protect.notified_per_1h, set[str]()
+        limit, often = self._policy().attention, set[str]()
         if (
             not _is_usual(approval)
             or approval.reminded_at_ms
@@ -447,8 +447,10 @@ class ReviewService(DecisionService):
                 # Not by the present time: a card names the same people when it is drawn
                 # again.
                 before_ms = approval.created_at_ms
-                count = await self._store.cards.notified(self._keys, whom, before_ms)
-                if count >= limit:
+                count = await self._store.cards.notified(
+                    self._keys, whom, before_ms, limit.within
+                )
+                if count >= limit.per_person:
                     often.add(whom)
         return "", often
 

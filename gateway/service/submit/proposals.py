@@ -349,7 +349,7 @@ def propose(evaluated: Sequence[EvaluatedCall], source: Source) -> Proposal:
     for (channel, *_), rows in waiting.items():
         for chosen in _by_card(rows):
             approval = _approval(channel, chosen, source)
-            waiting_now = _reminded(approval, nth, source.same.policy.protect)
+            waiting_now = _reminded(approval, nth, source.same.policy)
             approvals.append(approval.with_(recent_requests=nth, waiting=waiting_now))
             positions += chosen
             nth += len(chosen)
@@ -543,13 +543,13 @@ def _authorized(
     return opened, standing, events
 
 
-def _reminded(approval: Approval, nth: int, protect: Protection) -> Waiting:
+def _reminded(approval: Approval, nth: int, policy: Policy) -> Waiting:
     """Return when people are called, also for a card that may notify nobody at first.
 
     Otherwise it could expire without a notification.
     """
     waiting = approval.waiting
-    is_limited = nth > protect.flood_per_10m or protect.notified_per_1h is not None
+    is_limited = nth > policy.protect.flood_per_10m or policy.attention
     is_usual = approval.items[0].tier is Tier.APPROVE
     if not (is_limited and is_usual) or waiting.remind_at_ms or waiting.escalate_at_ms:
         return waiting

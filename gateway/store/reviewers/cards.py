@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import timedelta
 from typing import cast
 
 from pydantic import Field
@@ -36,7 +37,7 @@ ATTACH = Script("attach")
 
 # Fields of the hash of a card.
 MEMBERS, LISTED, GROUP, IN = "members", "listed", "group", "in"
-_HOUR_MS = 3_600_000
+_DAY_MS = 86_400_000
 ALONE = ""
 """Value of ``in`` for an approval that left: it is not collected again."""
 
@@ -593,13 +594,16 @@ class CardStore(AttachedStore):
             key = keys.notified(one)
             await self._conn.transaction(
                 ["ZADD", key, at_ms, approval],
-                ["ZREMRANGEBYSCORE", key, "-inf", at_ms - _HOUR_MS],
-                ["PEXPIRE", key, _HOUR_MS],
+                ["ZREMRANGEBYSCORE", key, "-inf", at_ms - _DAY_MS],
+                ["PEXPIRE", key, _DAY_MS],
             )
 
-    async def notified(self, keys: Keys, whom: str, before_ms: int) -> int:
-        """Return how many cards notified a person or group in the hour before."""
-        key, since_ms = keys.notified(whom), before_ms - _HOUR_MS
+    async def notified(
+        self, keys: Keys, whom: str, before_ms: int, within: timedelta
+    ) -> int:
+        """Return how many cards notified a person or group in this time before."""
+        key = keys.notified(whom)
+        since_ms = before_ms - int(within.total_seconds() * 1000)
         reply = await self._conn.command("ZCOUNT", key, since_ms, f"({before_ms}")
         return number(reply)
 

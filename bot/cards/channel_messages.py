@@ -138,7 +138,9 @@ def flood_message(
         team: the workspace.
     """
     agent, named = agent_ref(event.agent)
-    many: LiteralString = "🌊 *Many requests:* {agent} sent {n} in ten minutes."
+    many: LiteralString = (
+        "🌊 *Many requests:* {agent} sent at least {n} in ten minutes."
+    )
     rows = [
         f"{count} × {fit(on_one_line(tool), NAME)}"
         for tool, count in sorted(waiting.items(), key=lambda row: (-row[1], row[0]))

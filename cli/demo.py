@@ -12,19 +12,11 @@ from typing import Annotated
 
 import typer
 
-from keyturn.cli import console
+from keyturn.cli import console, demo_stack
 from keyturn.cli.command_context import CommandContext, command_context
 from keyturn.cli.demo_context import DemoContext
 from keyturn.cli.demo_mcp import mcp_on_page
 from keyturn.cli.demo_scripts import SCRIPTS, announce_digest, policy_for
-from keyturn.cli.demo_stack import (
-    CHANNEL,
-    FIRST_REQUEST,
-    KEPT,
-    REQUESTER,
-    REVIEWER,
-    open_demo_stack,
-)
 from keyturn.cli.samples import sample_settings
 from keyturn.cli.sandbox import only_user
 from keyturn.cli.stop_signals import serve, until_stopped
@@ -43,8 +35,7 @@ def demo(
     script: Annotated[
         str | None,
         typer.Option(
-            metavar="SCRIPT",
-            help=f"Play a script and end: {', '.join(SCRIPTS)}.",
+            metavar="SCRIPT", help=f"Play a script and end: {', '.join(SCRIPTS)}."
         ),
     ] = None,
     port: Annotated[
@@ -136,7 +127,7 @@ async def _show(
     if is_fresh and folder.exists():
         # Renamed, not deleted: an option must not destroy a user's input. Refused while
         # the demo runs: its store would continue under another name.
-        with only_user(folder / KEPT):
+        with only_user(folder / demo_stack.KEPT):
             folder.rename(folder.with_name(f"demo-{datetime.now(UTC):%Y%m%d-%H%M%S}"))
     # In this process's environment, because the tools of the sample agent read it
     # there. An existing value wins.
@@ -144,17 +135,19 @@ async def _show(
     typer.echo("Starting a Valkey, a sandbox Slack, the bot and the agent ...")
     env = command.env
     async with (
-        open_demo_stack(config, folder, port=port, mode=mode, env=env) as demo,
+        demo_stack.open_demo_stack(
+            config, folder, port=port, mode=mode, env=env
+        ) as demo,
         mcp_on_page(demo, folder),
     ):
         # Asked once: after a restart the earlier card still waits, and a second one
         # would concern the same order.
-        person = demo.sandbox.person(REQUESTER)
-        if not await person.messages(CHANNEL):
-            await person.say(CHANNEL, FIRST_REQUEST)
+        person = demo.sandbox.person(demo_stack.REQUESTER)
+        if not await person.messages(demo_stack.CHANNEL):
+            await person.say(demo_stack.CHANNEL, demo_stack.FIRST_REQUEST)
         if has_digest:
             await announce_digest(demo, Settings.load(config, env).tenant)
-        url = f"{demo.sandbox.url}/?user={REVIEWER}"
+        url = f"{demo.sandbox.url}/?user={demo_stack.REVIEWER}"
         typer.echo(f"\n  {typer.style(url, bold=True)}\n")
         typer.echo("You are Ana, a reviewer. A card waits in #agent-approvals:")
         typer.echo("press Edit, change the amount to 449.50, and submit.")
@@ -189,7 +182,7 @@ async def _play(
             env["KEYTURN_POLICY"] = str(policy)
         say("script.started", script=name)
         try:
-            async with open_demo_stack(
+            async with demo_stack.open_demo_stack(
                 config, folder, mode=mode, env=env, is_kept=False
             ) as demo:
                 await SCRIPTS[name](DemoContext(demo, say, ledger, outage))

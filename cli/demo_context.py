@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from keyturn.gateway.approvals.events import EventName
 from keyturn.gateway.approvals.record import Approval
 from keyturn.gateway.errors import KeyturnError
 from keyturn.gateway.protocol.records import ItemState
+from keyturn.gateway.store.http.api_keys import ApiKeyStore
 from keyturn.sandbox.client import Person
 from keyturn.sandbox.elements import placed_elements
 from keyturn.sandbox.json_types import JsonObject, as_object, as_objects
@@ -113,6 +115,16 @@ class DemoContext:
             raise StoryFailed(f"There is no approval {approval_id!r}.")
         return loaded.approval
 
+    async def api_key(self, agent: str) -> str:
+        """Make an API key for an agent of the demo."""
+        store, tenant = self.demo.stack.keyturn.store, self.demo.settings.tenant
+        keys, lives = ApiKeyStore(store, tenant=tenant), timedelta(hours=1)
+        return (await keys.create("demo", lives, name="demo", agents=[agent])).text
+
+    def _say_of(self, event: str, approval: Approval, n: int, **more: object) -> None:
+        """Print a step about one item."""
+        self.say(event, approval=approval.id, item=approval.items[n].id, **more)
+
     async def click(
         self, ts: str, action: Action, approval: Approval, n: int, by: str = REVIEWER
     ) -> None:
@@ -120,13 +132,7 @@ class DemoContext:
         block, value = await self._place_of(ts, action, approval, n)
         person, used = self.demo.sandbox.person(by), Action.MORE if value else action
         await person.click(CHANNEL, ts, used, block, chosen=value or None)
-        self.say(
-            "reviewer.clicked",
-            approval=approval.id,
-            item=approval.items[n].id,
-            by=by,
-            action=action.value,
-        )
+        self._say_of("reviewer.clicked", approval, n, by=by, action=action.value)
 
     async def decide(
         self,
@@ -162,8 +168,7 @@ class DemoContext:
     ) -> None:
         """Wait until the card shows the number of approvals of an item."""
         await self.shows(ts, f"{have} of {need} approvals")
-        item = approval.items[n].id
-        self.say("item.voted", approval=approval.id, item=item, have=have, need=need)
+        self._say_of("item.voted", approval, n, have=have, need=need)
 
     async def called(self, ts: str, approval: Approval, event: EventName) -> None:
         """Wait for the reminder or escalation in the thread of a card."""
@@ -232,13 +237,8 @@ class DemoContext:
         }
         named = {blocks.get(key, key): value for key, value in values.items()}
         errors = await self.ana.submit(named)
-        self.say(
-            "reviewer.submitted",
-            approval=approval.id,
-            item=approval.items[n].id,
-            by=REVIEWER,
-            errors=list(errors.values()),
-        )
+        found = list(errors.values())
+        self._say_of("reviewer.submitted", approval, n, by=REVIEWER, errors=found)
         return errors
 
     async def fill(
@@ -269,7 +269,7 @@ class DemoContext:
             stand = ", ".join(f"{one.id} is {one.state.value}" for one in now.items)
             raise StoryFailed(f"{error} Now {stand}.") from error
         for n, state in states.items():
-            self.say(f"item.{state}", approval=approval.id, item=approval.items[n].id)
+            self._say_of(f"item.{state}", approval, n)
         return await self.approval(approval.id)
 
     async def final_message(self) -> str:

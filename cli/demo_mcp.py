@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 from keyturn.bot.ids import Action, Input
 from keyturn.cli.demo_context import DemoContext, expect
-from keyturn.cli.demo_hook import demo_key
 from keyturn.cli.demo_stack import CHANNEL, HAS_MCP, MCP_REQUEST, REQUESTER, DemoStack
 from keyturn.cli.samples import sample_settings
 from keyturn.connect.gate import Gate, HttpGate
@@ -52,7 +51,7 @@ async def mcp(context: DemoContext) -> None:
         raise SettingsError(
             "The script 'mcp' needs the extra 'mcp': pip install 'keyturn[mcp]'"
         )
-    key = await demo_key(context, AGENT)
+    key = await context.api_key(AGENT)
     gate = HttpGate(context.demo.stack.api_url, key)
     folder = context.ledger.parent
     async with aclosing(gate), _client(context.demo, folder, gate, key) as client:

@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
 
+import aiohttp
 import yaml
+from pydantic import JsonValue
 
 from keyturn.bot.delivery.metrics_reports import MetricsReports
 from keyturn.bot.ids import Action, Input, View
@@ -20,7 +22,6 @@ from keyturn.cli.demo_context import (
     StoryFailed,
     expect,
 )
-from keyturn.cli.demo_hook import hook
 from keyturn.cli.demo_mcp import mcp
 from keyturn.cli.demo_stack import (
     CHANNEL,
@@ -28,20 +29,16 @@ from keyturn.cli.demo_stack import (
     REQUESTER,
     REVIEWER,
     SENIOR,
+    STOCK_REQUEST,
     DemoStack,
 )
-from keyturn.cli.demo_stock import stock
 from keyturn.cli.samples import quiet_policy
+from keyturn.connect.coding_agents import CLAUDE_CODE, REQUESTER_HEADER, WAIT_HEADER
 from keyturn.gateway.approvals.events import Event, EventName
 from keyturn.gateway.approvals.record import Approval
 from keyturn.gateway.metrics.fold import Selection
 from keyturn.gateway.protocol.records import ItemState, Tier
-from keyturn.gateway.service.report import audit_reading
-from keyturn.gateway.service.report.audit_writing import (
-    AuditWriter,
-    public_keys,
-    required,
-)
+from keyturn.gateway.service.report import audit_reading, audit_writing
 from keyturn.gateway.service_settings import MetricsSettings
 from keyturn.gateway.store.keys import Keys
 from keyturn.gateway.store.runs.jobs import Job
@@ -373,7 +370,7 @@ async def _noticed(context: DemoContext, approval: Approval) -> Event:
 
 async def _verify_log(context: DemoContext, store: Store, keys: Keys) -> None:
     """Verify the audit log like `keyturn audit verify`, once it is fully signed."""
-    writer = AuditWriter(store, keys)
+    writer = audit_writing.AuditWriter(store, keys)
 
     async def is_signed() -> bool:
         await writer.tick(is_last=True)
@@ -392,7 +389,9 @@ async def _verify_bundle(context: DemoContext, store: Store, tenant: str) -> Non
     lines = list[bytes]()
     await audit_reading.AuditBundler(store, tenant=tenant).export(lines.append)
     bundle = b"".join(lines).splitlines(keepends=True)
-    verified = partial(verify_bundle, keys=public_keys(required(store)[0]))
+    verified = partial(
+        verify_bundle, keys=audit_writing.public_keys(audit_writing.required(store)[0])
+    )
     report = verified(bundle)
     expect(report.is_verified, f"The export does not verify: {report.problem}")
     context.say("export.verified", lines=len(bundle))
@@ -472,6 +471,99 @@ async def question(context: DemoContext) -> None:
     expect(STREET in words and "Cambridge" in words, "The agent omits the address.")
 
 
+QUIET = "git log --oneline | head -20"
+COMMAND, CODE_EDITED = "make deploy", "make deploy ENV=staging"
+CODE_REASON = "Try it on staging first."
+
+
+async def hook(context: DemoContext) -> None:
+    """A coding agent reads freely, and its edited deployment is handed over once."""
+    headers = {
+        "Authorization": f"Bearer {await context.api_key('coder')}",
+        REQUESTER_HEADER: REQUESTER,
+        # Within this margin the gateway answers immediately.
+        WAIT_HEADER: "5",
+    }
+    async with aiohttp.ClientSession(headers=headers) as session:
+        answer = await _asked(context, session, "toolu_1", QUIET)
+        expect(not answer, "The gateway decided on a call that only reads.")
+
+        answer = await _asked(context, session, "toolu_2", COMMAND)
+        expect(answer.get("permissionDecision") == "deny", "A pending call may run.")
+        ts, approval = await context.card_after("0")
+        await context.click(ts, Action.EDIT, approval, 0)
+        await context.fill(
+            {"command": CODE_EDITED, Input.REASON: CODE_REASON}, approval, 0
+        )
+        await context.reached(approval, {0: ItemState.AUTHORIZED})
+
+        # The model makes the same call again, under another id.
+        answer = await _asked(context, session, "toolu_3", COMMAND)
+        expect(answer.get("permissionDecision") == "allow", "The edit may not run.")
+        expect(
+            answer.get("updatedInput") == {"command": CODE_EDITED}, "The edit is lost."
+        )
+        notice = str(answer.get("additionalContext"))
+        expect(CODE_REASON in notice, "The agent did not get the reviewer's reason.")
+        await context.reached(approval, {0: ItemState.HANDED_OVER})
+
+        await _asked(context, session, "toolu_3", CODE_EDITED, event="PostToolUse")
+        await context.shows(ts, "reports that it ran")
+        context.say("card.reported", approval=approval.id, by=CLAUDE_CODE.name)
+
+
+async def _asked(
+    context: DemoContext,
+    session: aiohttp.ClientSession,
+    call: str,
+    command: str,
+    *,
+    event: str = "PreToolUse",
+) -> dict[str, JsonValue]:
+    """Send the request of a hook; return the decision in the reply."""
+    body = {
+        "hook_event_name": event,
+        "session_id": "demo",
+        "tool_use_id": call,
+        "tool_name": "Bash",
+        "tool_input": {"command": command},
+        "cwd": "/home/dan/app",
+    }
+    url = f"{context.demo.stack.api_url}{CLAUDE_CODE.url_path}"
+    async with session.post(url, json=body) as response:
+        response.raise_for_status()
+        found: dict[str, dict[str, JsonValue]] = await response.json()
+    answer = found.get("hookSpecificOutput", {})
+    decision = answer.get("permissionDecision", "none")
+    context.say("hook.answered", call=call, hook=event, decision=decision)
+    return answer
+
+
+CAUSE, CAUSE_REASON = "Ordered twice", "That is what the customer wrote."
+
+
+async def stock(context: DemoContext) -> None:
+    """A reviewer edits one call of a stock agent, and rejects the next one."""
+    ts, approval = await context.ask(STOCK_REQUEST)
+    values = {"cause": CAUSE, Input.REASON: CAUSE_REASON}
+    handed = ItemState.HANDED_OVER
+    _, words = await context.decide(ts, approval, Action.EDIT, handed, values)
+    await context.shows(ts, "which runs it by itself")
+    context.say("card.handed_over", approval=approval.id)
+    # LangChain tells the model about the change by itself.
+    expect(CAUSE in words, "The agent's answer lacks the edited cause.")
+
+    ts, approval = await context.ask(STOCK_REQUEST)
+    values = {Input.REASON: TOO_LATE}
+    rejected = ItemState.REJECTED
+    _, words = await context.decide(ts, approval, Action.REJECT, rejected, values)
+    expect(TOO_LATE in words, "The agent's answer lacks the reviewer's reason.")
+
+    ran = [effect["args"] for effect in context.effects()]
+    wanted = [{"order_id": "78304", "cause": CAUSE}]
+    expect(ran == wanted, f"{wanted} was expected; {ran} ran.")
+
+
 SCRIPTS: dict[str, Callable[[DemoContext], Awaitable[None]]] = {
     script.__name__: script
     for script in (
@@ -532,9 +624,4 @@ def _code(policy: dict[str, Any]) -> None:
     policy["tools"] |= yaml.safe_load(quiet_policy())["tools"]
 
 
-_CHANGES = {
-    "expire": _expire,
-    "escalate": _escalate,
-    "hook": _code,
-    "shared": _share,
-}
+_CHANGES = {"expire": _expire, "escalate": _escalate, "hook": _code, "shared": _share}

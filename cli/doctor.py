@@ -16,15 +16,8 @@ import typer
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver, empty_checkpoint
 
+from keyturn.bot import web
 from keyturn.bot.manifest import DIRECT_MESSAGES, SCOPES
-from keyturn.bot.web import (
-    Slack,
-    SlackBody,
-    SlackError,
-    SlackRefused,
-    check_one_workspace,
-    text_at,
-)
 from keyturn.cli import console
 from keyturn.cli.command_context import CommandContext, command_context
 from keyturn.cli.keys import check_keys
@@ -39,17 +32,11 @@ from keyturn.cli.server_checks import check_servers
 from keyturn.cli.store_access import nothing_is_here, open_configured
 from keyturn.cli.workspaces import check_workspaces
 from keyturn.connect.claude_settings import problems
-from keyturn.gateway import failures
+from keyturn.gateway import errors, failures
 from keyturn.gateway.approvals.events import SecurityKind
 from keyturn.gateway.approvals.requirement import Notify
 from keyturn.gateway.client.outgoing import outgoing
 from keyturn.gateway.config import AgentSettings, Settings, SlackMode
-from keyturn.gateway.errors import (
-    AuditUnreadable,
-    BadJson,
-    KeyturnError,
-    SettingsError,
-)
 from keyturn.gateway.failures import any_failure
 from keyturn.gateway.policy.evaluate import listed_tier
 from keyturn.gateway.policy.rules import Policy
@@ -116,8 +103,8 @@ async def _of_claude(file: Path) -> AsyncGenerator[Check]:
     text = console.read_text(file, "the settings of Claude Code")
     try:
         found = problems(parse_object(text))
-    except BadJson as error:
-        raise SettingsError(f"{str(file)!r}: {error}") from error
+    except errors.BadJson as error:
+        raise errors.SettingsError(f"{str(file)!r}: {error}") from error
     good = "Claude Code asks about every call, and runs none while Keyturn is away."
     for one in found or [good]:
         yield Check("claude-settings", State.BAD if found else State.GOOD, one)
@@ -153,7 +140,7 @@ async def _audit(store: Store, setup: _Setup) -> str:
     running = (await store.processes.read(keys)).alive.values()
     is_served = any(one.role == "gateway" for one, _ in running)
     if is_served and await is_overdue(store.conn, keys):
-        raise AuditUnreadable(OVERDUE)
+        raise errors.AuditUnreadable(OVERDUE)
     log = store.audit(keys)
     left = number(await store.conn.command("XLEN", keys.audit))
     # Raises if entries have left the store for another folder.
@@ -197,12 +184,12 @@ async def _write_and_read(saver: BaseCheckpointSaver[Any]) -> None:
         found = await saver.aget_tuple(config)
         await saver.adelete_thread(config["configurable"]["thread_id"])
     except Exception as error:
-        raise SettingsError(
+        raise errors.SettingsError(
             f"the database opens, but a run cannot use it ({type(error).__name__}); "
             "check the rights of its user, and any pooler in front of it."
         ) from error
     if found is None or not found.pending_writes:
-        raise SettingsError("the database does not return the written data.")
+        raise errors.SettingsError("the database does not return the written data.")
 
 
 async def _webhooks(store: Store, setup: _Setup) -> str:
@@ -219,7 +206,7 @@ async def _webhooks(store: Store, setup: _Setup) -> str:
         if one.failing_ms is not None:
             failing.append(f"{name} (last with {one.error!r})")
     if failing:
-        raise SettingsError(
+        raise errors.SettingsError(
             f"messages do not arrive: {'; '.join(failing)}. 'keyturn webhooks test "
             "NAME' tries one."
         )
@@ -243,7 +230,7 @@ async def _security(store: Store, setup: _Setup) -> str:
     announced = {one.value for one in SecurityKind if one.is_announced} & found.keys()
     if announced:
         named = ", ".join(f"{kind} ({found[kind]})" for kind in sorted(announced))
-        raise SettingsError(
+        raise errors.SettingsError(
             f"events of the last week: {named}. 'keyturn security' lists them; "
             "'Security events' in docs/failures.md has the remedy of each kind."
         )
@@ -287,7 +274,7 @@ async def run_checks(command: CommandContext, *, post: bool) -> AsyncGenerator[C
     yield Check("python", State.GOOD, platform.python_version())
     try:
         settings = command.settings()
-    except KeyturnError as error:
+    except errors.KeyturnError as error:
         yield Check("settings", State.BAD, str(error))
         return
     yield Check("settings", State.GOOD, _summary(command, settings))
@@ -296,7 +283,7 @@ async def run_checks(command: CommandContext, *, post: bool) -> AsyncGenerator[C
     policy: Policy | None = None
     try:
         policy = command.policy()
-    except KeyturnError as error:
+    except errors.KeyturnError as error:
         # Of several workspaces, each has its own policy.
         if not settings.slack.workspaces:
             yield Check("policy", State.BAD, str(error))
@@ -332,7 +319,7 @@ async def _stored(setup: _Setup) -> AsyncGenerator[Check]:
                 one = await _run_check(name, check(store, setup))
                 if one.text:
                     yield one
-    except KeyturnError as error:
+    except errors.KeyturnError as error:
         yield Check("store", State.BAD, str(error))
     place = settings.checkpoint_place
     yield await _run_check("checkpoints", check_checkpoints(place))
@@ -357,7 +344,7 @@ async def _agents(setup: _Setup) -> AsyncGenerator[Check]:
 async def _run_check(name: str, work: Awaitable[str]) -> Check:
     try:
         return Check(name, State.GOOD, await work)
-    except KeyturnError as error:
+    except errors.KeyturnError as error:
         return Check(name, State.BAD, _error_text(error))
     except any_failure() as error:
         return _crashed(name, error)
@@ -410,7 +397,7 @@ async def _waiting(store: Store, setup: _Setup) -> str:
     if not found:
         return "every waiting call can be approved"
     named = ", ".join(item.id for item in found[:_MAX_NAMED])
-    raise SettingsError(
+    raise errors.SettingsError(
         f"{len(found)} waiting calls can no longer be approved, because the policy "
         f"changed, such as {named}. Reject them from their cards, or add the earlier "
         "reviewers to the policy again."
@@ -421,7 +408,7 @@ async def _processes(store: Store, setup: _Setup) -> str:
     keys = store.keys_of_tenant(setup.settings.tenant)
     problems = await process_problems(store, keys)
     if problems:
-        raise SettingsError(" ".join(problems))
+        raise errors.SettingsError(" ".join(problems))
     running = (await store.processes.read(keys)).alive.values()
     listed = ", ".join(sorted(f"{one.role} {one.where}" for one, _ in running))
     return listed or "none is running on this store"
@@ -430,7 +417,7 @@ async def _processes(store: Store, setup: _Setup) -> str:
 async def _outbox(store: Store, setup: _Setup) -> str:
     found = await backlog(store.conn, store.keys_of_tenant(setup.settings.tenant))
     if found.problem:
-        raise SettingsError(found.problem)
+        raise errors.SettingsError(found.problem)
     return f"{found.events:,} events are kept for its readers"
 
 
@@ -474,7 +461,7 @@ async def _triage(setup: _Setup) -> AsyncGenerator[Check]:
 
 async def _loaded(settings: Settings, *, is_asked: bool) -> str:
     if await load_triage(settings) is None:
-        raise SettingsError(
+        raise errors.SettingsError(
             "the policy uses triage but none is configured, so no opinion counts; set "
             "'triage' in the settings, or remove it from the policy."
         )
@@ -494,19 +481,21 @@ async def _slack(setup: _Setup) -> AsyncGenerator[Check]:
     if token is None:
         return
     async with outgoing() as session:
-        slack = Slack(
+        slack = web.Slack(
             token.get_secret_value(), api_url=settings.slack.api_url, session=session
         )
         try:
             # First and alone: with a bad token every other call would fail for the same
             # reason.
             who, granted = await slack.test()
-            check_one_workspace(who)
-        except (SlackError, SettingsError) as error:
+            web.check_one_workspace(who)
+        except (web.SlackError, errors.SettingsError) as error:
             yield Check("Slack bot token", State.BAD, _error_text(error))
             return
-        text = f"{text_at(who, 'user')} in {text_at(who, 'team')}"
-        yield Check("Slack bot token", State.GOOD, f"{text} ({text_at(who, 'url')})")
+        text = f"{web.text_at(who, 'user')} in {web.text_at(who, 'team')}"
+        yield Check(
+            "Slack bot token", State.GOOD, f"{text} ({web.text_at(who, 'url')})"
+        )
         yield _scopes(granted, policy)
         app_token = settings.app_token
         if settings.slack.mode is SlackMode.SOCKET and app_token is not None:
@@ -519,7 +508,7 @@ async def _slack(setup: _Setup) -> AsyncGenerator[Check]:
                 yield await _channel(slack, channel, post=setup.post)
 
 
-async def _channel(slack: Slack, channel: str, *, post: bool) -> Check:
+async def _channel(slack: web.Slack, channel: str, *, post: bool) -> Check:
     if not post:
         text = "not tried: 'keyturn doctor --post' posts a test message."
         return Check(f"channel {channel}", State.SKIPPED, text)
@@ -531,13 +520,13 @@ async def _channel(slack: Slack, channel: str, *, post: bool) -> Check:
 
 
 async def _people(
-    slack: Slack, policy: Policy, who: SlackBody
+    slack: web.Slack, policy: Policy, who: web.SlackBody
 ) -> AsyncGenerator[Check]:
-    team, enterprise = text_at(who, "team_id"), text_at(who, "enterprise_id")
+    team, enterprise = web.text_at(who, "team_id"), web.text_at(who, "enterprise_id")
     try:
         async for one in check_people(slack, policy, team=team, enterprise=enterprise):
             yield one
-    except SlackError as error:
+    except web.SlackError as error:
         yield Check("people", State.BAD, _error_text(error))
 
 
@@ -573,10 +562,10 @@ PARTS: dict[str, Callable[[_Setup], AsyncGenerator[Check]]] = {
 """The parts of the setup, in the order of their checks."""
 
 
-def _error_text(error: KeyturnError) -> str:
-    if not isinstance(error, SlackError):
+def _error_text(error: errors.KeyturnError) -> str:
+    if not isinstance(error, web.SlackError):
         return str(error)
-    if not isinstance(error, SlackRefused):
+    if not isinstance(error, web.SlackRefused):
         return (
             f"{error} Check the network, a proxy, 'slack.api_url', and the clock of "
             "this machine."

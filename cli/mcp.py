@@ -31,7 +31,7 @@ import shlex
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import replace
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import typer
 from pydantic import JsonValue
@@ -41,22 +41,11 @@ from keyturn.cli.command_context import CommandContext, command_context
 from keyturn.cli.console import AsJson
 from keyturn.cli.stop_signals import serve
 from keyturn.connect.gate import HttpGate
+from keyturn.connect.mcp import serving
 from keyturn.connect.mcp.passing import KINDS
 from keyturn.connect.mcp.server import GateOptions, GateServer
-from keyturn.connect.mcp.serving import (
-    Tokens,
-    http_app,
-    running,
-    serve_http,
-    serve_stdio,
-    signed_in,
-)
 from keyturn.connect.mcp.upstreams import UpstreamSpec
-from keyturn.gateway.client.http_gateway import (
-    KEY_VARIABLE,
-    address_of,
-    agent_name,
-)
+from keyturn.gateway.client.http_gateway import KEY_VARIABLE, address_of, agent_name
 from keyturn.gateway.errors import SettingsError
 from keyturn.gateway.logs import LogSettings, write_logs
 from keyturn.gateway.protocol.records import Person
@@ -140,21 +129,20 @@ def mcp(  # noqa: PLR0913 - one option for each keyword
     if ctx.invoked_subcommand is not None:
         return
     command = command_context(ctx)
-    specs = upstream_specs(command, upstream, header)
-    # Standard output is the protocol: everything else is written to standard error.
-    write_logs(LogSettings(), shows_errors=command.debug)
-    gate = HttpGate(*address_of(None, None, command.env))
-    options = GateOptions(
-        upstreams=specs,
-        agent=agent_name(agent),
-        api_key=command.env.get(KEY_VARIABLE, ""),
+    options = _options(
+        command,
+        upstream,
+        header,
+        agent,
         requester=_person(requester),
         passed=_kinds(passed),
         holds=_holds(hold or []),
-        env=command.env,
     )
+    # Standard output is the protocol: everything else is written to standard error.
+    write_logs(LogSettings(), shows_errors=command.debug)
+    gate = HttpGate(*address_of(None, None, command.env))
     if not listen:
-        serve(_serve_stdio(options, gate))
+        serve(_asked(options, gate, lambda server, _: serving.serve_stdio(server)))
         return
     people = command.settings().api.people
     serve(_serve_http(options, gate, people, _address(listen), url))
@@ -250,24 +238,34 @@ def _with_gate(
     if not command.debug:
         # The sentence of the error is enough; without a handler, Python prints all.
         logging.getLogger().addHandler(logging.NullHandler())
+    options = _options(command, upstreams, headers, agent)
     gate = HttpGate(*address_of(None, None, command.env))
-    options = GateOptions(
+    return asyncio.run(_asked(options, gate, ask))
+
+
+def _options(
+    command: CommandContext,
+    upstreams: list[str] | None,
+    headers: list[str] | None,
+    agent: str,
+    **more: Any,  # noqa: ANN401 - other options of the gate
+) -> GateOptions:
+    return GateOptions(
         upstreams=upstream_specs(command, upstreams, headers),
         agent=agent_name(agent),
         api_key=command.env.get(KEY_VARIABLE, ""),
         env=command.env,
+        **more,
     )
 
-    async def asked() -> T:
-        async with aclosing(gate), running(options, gate) as server:
-            return await ask(server, gate)
 
-    return asyncio.run(asked())
-
-
-async def _serve_stdio(options: GateOptions, gate: HttpGate) -> None:
-    async with aclosing(gate), running(options, gate) as server:
-        await serve_stdio(server)
+async def _asked(
+    options: GateOptions,
+    gate: HttpGate,
+    ask: Callable[[GateServer, HttpGate], Awaitable[T]],
+) -> T:
+    async with aclosing(gate), serving.running(options, gate) as server:
+        return await ask(server, gate)
 
 
 async def _serve_http(
@@ -277,10 +275,12 @@ async def _serve_http(
     address: Address,
     url: str,
 ) -> None:
-    tokens = Tokens(people, gate) if people else None
-    caller = signed_in if tokens else None
-    async with aclosing(gate), running(options, gate, caller=caller) as server:
-        await serve_http(http_app(server, address, url=url, tokens=tokens), address)
+    tokens = serving.Tokens(people, gate) if people else None
+    caller = serving.signed_in if tokens else None
+    async with aclosing(gate), serving.running(options, gate, caller=caller) as server:
+        await serving.serve_http(
+            serving.http_app(server, address, url=url, tokens=tokens), address
+        )
 
 
 def _address(text: str) -> Address:

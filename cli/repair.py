@@ -21,16 +21,11 @@ from keyturn.cli.store_access import (
     require_store,
     use_store,
 )
+from keyturn.gateway.resume import recovery
 from keyturn.gateway.resume.checkpoints import open_checkpoints
 from keyturn.gateway.resume.langgraph_local import Runners
 from keyturn.gateway.resume.ledger import ledger_of
-from keyturn.gateway.resume.recovery import (
-    Consistency,
-    Found,
-    Mismatch,
-    RepairReport,
-    repair_losses,
-)
+from keyturn.gateway.resume.recovery import Consistency, RepairReport
 from keyturn.gateway.running import gateway_process, load_runners
 from keyturn.gateway.service.report.audit_reading import forget_tree
 from keyturn.gateway.service.report.process_check import kept_by
@@ -125,7 +120,7 @@ async def repaired(
         open_checkpoints(place) as saver,
     ):
         runners = Runners(await load_runners(settings, saver, None), saver)
-        return await repair_losses(
+        return await recovery.repair_losses(
             store,
             runners,
             tenant=settings.tenant,
@@ -186,7 +181,7 @@ def print_repairs(done: RepairReport, *, is_dry: bool) -> None:
         )
 
 
-def _doubt_line(found: Found) -> str:
+def _doubt_line(found: recovery.Found) -> str:
     run_ref = found.approval.run_ref
     tool, agent, thread = map(
         console.printable, (found.item.tool, run_ref.agent, run_ref.thread)
@@ -197,7 +192,7 @@ def _doubt_line(found: Found) -> str:
     return f"{found.item.id} ({tool}, agent {agent}, thread {thread}): {becomes}"
 
 
-def _mismatch_line(mismatch: Mismatch) -> str:
+def _mismatch_line(mismatch: recovery.Mismatch) -> str:
     # Names of agents and threads come from outside: they must not control a terminal.
     agent, thread = map(console.printable, (mismatch.agent, mismatch.thread))
     end = "is ended" if mismatch.is_gone else "continues at the next start"

@@ -18,7 +18,6 @@ from keyturn.cli.command_context import CommandContext, command_context
 from keyturn.cli.verify import deciding, executions, forgeries, installation
 from keyturn.cli.verify.guarantee import GUARANTEES, Proof, prove_by
 from keyturn.cli.verify.scratch import scratch_tenant
-from keyturn.cli.verify.slack_card import card_in
 from keyturn.gateway.errors import NotVerified, SettingsError
 from keyturn.gateway.protocol.public_keys import parse_public_key
 from keyturn.gateway.protocol.receipts import parse_envelope, verified
@@ -107,7 +106,9 @@ async def _proven(command: CommandContext, file: Path | None, channel: str) -> R
     checks = [*GUARANTEES.values()]
     if channel:
         token = settings.bot_token
-        checks.append(card_in(channel, token.get_secret_value() if token else ""))
+        checks.append(
+            installation.card_in(channel, token.get_secret_value() if token else "")
+        )
     # Before the proof: a missing key should not cost a minute.
     key = Keyring.of(settings).signing(Role.AUDIT) if file else None
     # The attacks would fill the terminal with warnings.

@@ -1,14 +1,24 @@
-"""Guarantees about the user's own policy, keys and store; they change nothing."""
+"""Guarantees about the user's own policy, keys, store and Slack workspace.
+
+Those about Slack need a channel, so they are only proven on request. The others change
+nothing.
+"""
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterator
 from functools import partial
 
 from pydantic import JsonValue
 
-from keyturn.cli.verify.guarantee import expect, guarantee
-from keyturn.cli.verify.scratch import Scratch
+from keyturn.bot.cards.approval import card
+from keyturn.bot.cards.frame import Frame
+from keyturn.bot.web import Slack, text_at
+from keyturn.cli.verify.guarantee import Check, Proof, expect, guarantee
+from keyturn.cli.verify.scratch import Call, Scratch
+from keyturn.gateway.client.outgoing import outgoing
+from keyturn.gateway.errors import SettingsError
 from keyturn.gateway.policy.evaluate import evaluate
 from keyturn.gateway.policy.rules import ToolRule
 from keyturn.gateway.protocol.records import Tier
@@ -65,3 +75,42 @@ async def private_keys(scratch: Scratch) -> None:
 async def durable(scratch: Scratch) -> None:
     """The store's settings keep every decision that it has acknowledged."""
     await ensure_durable(scratch.side().store.conn)
+
+
+_NOTE = "A test by 'keyturn verify'. This card is deleted in a moment."
+
+
+def card_in(channel: str, token: str) -> tuple[Proof, Check]:
+    """Return the guarantee that a card in a channel can be posted, updated and deleted.
+
+    Raises:
+        SettingsError: the settings have no bot token.
+    """
+    if not token:
+        raise SettingsError("--slack needs the bot's token: set SLACK_BOT_TOKEN.")
+    sentence = f"A card in {channel} can be posted, updated and deleted."
+    proof = Proof(name="slack_card", group="Slack", sentence=sentence)
+    return proof, partial(_posted, channel=channel, token=token)
+
+
+async def _posted(scratch: Scratch, *, channel: str, token: str) -> None:
+    call = await scratch.ask(note=_NOTE)
+    async with outgoing() as session:
+        url = scratch.settings.slack.api_url
+        slack = Slack(token, api_url=url, session=session)
+        posted = await slack.call(
+            "chat.postMessage", channel=channel, **await _card(call)
+        )
+        place = {"channel": text_at(posted, "channel"), "ts": text_at(posted, "ts")}
+        try:
+            await call.decide()
+            await slack.call("chat.update", **place, **await _card(call))
+        finally:
+            await slack.call("chat.delete", **place)
+
+
+async def _card(call: Call) -> dict[str, object]:
+    # A random key: no bot accepts a click on this card.
+    key, now_ms = secrets.token_bytes(32), await call.scratch.now_ms()
+    shown = card(Frame(await call.approval(), key, "T0VERIFY", now_ms))
+    return {"text": shown.text, "blocks": [*shown.blocks], "metadata": shown.metadata}

@@ -16,11 +16,9 @@ _interrupted = signal.getsignal(signal.SIGINT)
 if _interrupted is signal.default_int_handler:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
-from keyturn.cli.hang_ups import end_only_with_terminal  # noqa: E402 - the signal first
+from keyturn.cli import process_end  # noqa: E402 - the signal first
 
-end_only_with_terminal()
-
-from keyturn.cli.hanging_threads import end_soon  # noqa: E402 - as well
+process_end.end_only_with_terminal()
 
 
 def main() -> None:
@@ -35,7 +33,7 @@ def main() -> None:
         # Codex starts it for each call, so the command line is not imported.
         sys.exit(import_module("keyturn.connect.codex_hook").run(os.environ))
     code = _run()
-    end_soon(code)
+    process_end.end_soon(code)
     sys.exit(code)
 
 

@@ -21,8 +21,7 @@ WAITING = """
 import asyncio, fcntl, signal, sys, termios, time
 from pathlib import Path
 from types import SimpleNamespace
-from keyturn.cli.hang_ups import end_only_with_terminal
-from keyturn.cli.hanging_threads import end_soon
+from keyturn.cli.process_end import end_only_with_terminal, end_soon
 from keyturn.cli.stop_signals import serve, until_stopped
 
 def note(name):

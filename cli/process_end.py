@@ -1,13 +1,21 @@
-"""Early SIGHUP handling: only a closed terminal ends the process.
+"""The end of a process: by a closed terminal, and despite a thread that hangs.
 
 A supervisor sends SIGHUP to make a service reload its files, possibly right after the
-process has started. A changed policy is read anyway.
+process has started. A changed policy is read anyway, so only a closed terminal ends the
+process.
+
+A tool or a model client may hang in a thread. Threads cannot be stopped from outside,
+and both asyncio and the interpreter wait for all threads when they end.
 """
 
 from __future__ import annotations
 
 import os
 import signal
+import sys
+import threading
+import time
+from contextlib import suppress
 
 _CONTROLLING_TERMINAL = "/dev/tty"
 
@@ -38,3 +46,23 @@ def has_terminal() -> bool:
     except OSError:
         return False
     return True
+
+
+THREADS_END_S = 2.0
+"""How long threads may take to end after everything is closed."""
+
+
+def end_soon(code: int) -> None:
+    """End this process with an exit code, even if a thread does not end.
+
+    Everything is closed: later work of a thread would not be recorded anyway.
+    """
+    threading.Thread(target=_end, args=(code,), daemon=True).start()
+
+
+def _end(code: int) -> None:
+    time.sleep(THREADS_END_S)
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code)

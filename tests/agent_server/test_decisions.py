@@ -32,44 +32,6 @@ async def tool_texts(on: Bench, thread: str) -> list[str]:
     return [one["content"] for one in messages if one["type"] == "tool"]
 
 
-@pytest.mark.parametrize("graph", ["stock", "per_call"])
-async def test_an_approved_call_runs_once(on: Bench, graph: str) -> None:
-    thread = await on.asked(graph, [[REFUND]])
-    assert on.server.done(thread) == []
-    await on.decide(thread, Approve())
-
-    await on.tick(3)
-
-    assert on.server.done(thread) == [paid(7.0)]
-    assert await on.states(thread) == [HANDED]
-    assert len(await on.server.runs(thread)) == 2
-
-
-@pytest.mark.parametrize("graph", ["stock", "per_call"])
-async def test_the_model_is_told_of_an_edited_call(on: Bench, graph: str) -> None:
-    thread = await on.asked(graph, [[REFUND]])
-    await on.decide(thread, Edit(args={"order": "A1", "amount": 5.0}))
-
-    await on.tick(2)
-
-    assert on.server.done(thread) == [paid(5.0)]
-    [told] = await tool_texts(on, thread)
-    assert "a human reviewer replaced this tool call" in told
-
-
-@pytest.mark.parametrize("graph", ["stock", "per_call"])
-async def test_a_rejected_call_does_not_run(on: Bench, graph: str) -> None:
-    thread = await on.asked(graph, [[REFUND]])
-    await on.decide(thread, Reject(reason="paid before"))
-
-    await on.tick(2)
-
-    assert on.server.done(thread) == []
-    [told] = await tool_texts(on, thread)
-    assert "paid before" in told
-    assert await on.server.questions(thread) == []
-
-
 async def test_a_batch_is_answered_when_all_of_it_is_decided(on: Bench) -> None:
     other = ["refund", {"order": "B2", "amount": 8.0}]
     last = ["refund", {"order": "C3", "amount": 9.0}]

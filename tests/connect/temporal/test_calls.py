@@ -14,13 +14,12 @@ from keyturn.connect.temporal import Call, Outcome
 from keyturn.gateway.approvals.decisions import (
     Approve,
     Decision,
-    Edit,
     Reject,
     Respond,
 )
 from keyturn.gateway.protocol.records import ItemState, Person
 from tests.connect.temporal.conftest import World
-from tests.connect.temporal.flows import TOOL, Refund, Refunds, SameKey
+from tests.connect.temporal.flows import TOOL, Refund, SameKey
 from tests.service.harness import DAN
 
 
@@ -47,12 +46,13 @@ async def test_an_agent_that_floods_people_is_told_to_wait(world: World) -> None
     assert second.text.endswith("or combine several calls into one.")
 
 
-async def test_a_person_answers_in_place_of_the_tool(world: World) -> None:
-    outcome = await ended_by(world, Respond(message="use the voucher"))
-
-    assert world.paid == []
-    assert outcome.kind == "respond"
-    assert "use the voucher" in outcome.text
+@pytest.mark.parametrize(
+    ("decision", "kind"), [(Reject(), "reject"), (Respond(message="no"), "respond")]
+)
+async def test_an_outcome_names_its_end(
+    world: World, decision: Decision, kind: str
+) -> None:
+    assert (await ended_by(world, decision)).kind == kind
 
 
 async def test_a_call_expires(world: World) -> None:
@@ -80,21 +80,6 @@ async def test_the_policy_denies_or_lets_run_without_people(world: World) -> Non
         "ran", '{"order": "o1", "total": 7.5}', {"order": "o1", "total": 7.5}
     )
     assert refused.kind == "refused"
-
-
-async def test_three_calls_at_once_are_decided_in_any_order(world: World) -> None:
-    async with world.worker():
-        handle = await world.start(Refunds.run, [1, 2, 3])
-        held = await world.waiting(handle, 3)
-        by_amount = {one.call.args["amount"]: one.item_id for one in held}
-        await world.people.decide(by_amount[3], Approve())
-        await world.reaches(by_amount[3], ItemState.EXECUTED)
-        await world.people.decide(by_amount[1], Reject())
-        await world.people.decide(by_amount[2], Edit(args={"amount": 20}))
-        outcomes = await handle.result()
-
-    assert world.paid == [3, 20]
-    assert [one.kind for one in outcomes] == ["reject", "ran", "ran"]
 
 
 async def test_a_failed_tool_is_an_outcome_and_runs_once(world: World) -> None:

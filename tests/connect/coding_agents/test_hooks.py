@@ -13,7 +13,7 @@ import pytest
 from keyturn.connect import hooks as answering
 from keyturn.gateway.api.rate_limits import RateLimits
 from keyturn.gateway.api.refusals import Refusal
-from keyturn.gateway.approvals.decisions import Approve, Decision, Edit, Reject, Respond
+from keyturn.gateway.approvals.decisions import Approve, Edit, Reject
 from keyturn.gateway.approvals.events import EventName
 from keyturn.gateway.errors import StoreUnavailable
 from keyturn.gateway.protocol.http_api import Scope
@@ -73,25 +73,6 @@ async def test_an_edit_runs_the_whole_changed_input_and_is_told(hooks: Hooks) ->
     assert "make -n" in answer["additionalContext"]
 
 
-@pytest.mark.parametrize(
-    ("decision", "words"),
-    [
-        (Reject(reason="not on Friday"), "rejected this call, so it did not run"),
-        (Respond(message="use ninja"), 'answered it instead: \\"use ninja\\"'),
-    ],
-    ids=["reject", "respond"],
-)
-async def test_what_people_say_instead_is_a_denial_with_their_words(
-    hooks: Hooks, decision: Decision, words: str
-) -> None:
-    asked = await hooks.asking()
-    await hooks.decide(decision)
-
-    answer = await asked
-    assert answer["permissionDecision"] == "deny"
-    assert words.replace("\\", "") in answer["permissionDecisionReason"]
-
-
 async def test_an_agent_that_floods_people_is_told_to_wait(hooks: Hooks) -> None:
     flood = ("protect: {", "protect: {flood_per_10m: 1, ")
     hooks.people.put_policy(flood, of=POLICY)
@@ -100,16 +81,6 @@ async def test_an_agent_that_floods_people_is_told_to_wait(hooks: Hooks) -> None
     await hooks.decide(Reject(reason="no"))
 
     assert "or combine several calls" in (await asked)["permissionDecisionReason"]
-
-
-async def test_an_expired_call_is_denied(hooks: Hooks) -> None:
-    asked = await hooks.asking()
-    await hooks.people.overdue((await hooks.approval()).id)
-    await hooks.people.sweeper.sweep()
-
-    answer = await asked
-    assert answer["permissionDecision"] == "deny"
-    assert "in time" in answer["permissionDecisionReason"]
 
 
 # Calls that outlast their request.
@@ -609,12 +580,3 @@ async def test_codex_is_offered_no_edit_and_no_permission(hooks: Hooks) -> None:
     assert await asked == {}
     assert "edit" not in {verb.value for verb in item.allow}
     assert (await hooks.approval()).items[0].handed_to == "Codex"
-
-
-async def test_codex_is_denied_with_a_reason(hooks: Hooks) -> None:
-    asked = await hooks.asking(of="codex")
-    await hooks.decide(Reject())
-
-    answer = await asked
-    assert answer["permissionDecision"] == "deny"
-    assert answer["permissionDecisionReason"].strip()

@@ -104,8 +104,7 @@ def submission_payload(
 
 async def rejection_form(stack: Stack, verdict: Verdict) -> Payload:
     """Open the form to reject a call as Ana; return the submission that counts."""
-    card, ana = await stack.card(verdict), stack.actor("U0ANA")
-    await ana.click(CHANNEL, str(card["ts"]), Action.REJECT)
+    ana = await stack.click(verdict, Action.REJECT)
     view = await ana.wait_for_view(lambda top: top["callback_id"] == View.REJECT)
     reason = {Input.REASON.value: {Input.REASON.value: {"value": "because"}}}
     return submission_payload(view, reason)

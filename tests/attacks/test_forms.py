@@ -190,11 +190,11 @@ async def test_a_form_whose_binding_somebody_wrote_records_nothing(
             for _ in range(2):
                 answer = await told(stack, changed(good, "trigger_id", next(ids)))
                 assert "This window is not known any more" in answer, forge
-            assert (await stack.approval(verdict)).items[0].is_pending
+            assert (await stack.item(verdict)).is_pending
         await command("SET", key, ours, "KEEPTTL")
         await told(stack, good)
 
-        assert not (await stack.approval(verdict)).items[0].is_pending
+        assert not (await stack.item(verdict)).is_pending
         events = security_events(stack.store, "default")
         found = [(one.reason, one.data["about"]) async for one in events]
         assert found == [("seal_wrong", "view")] * len(FORGED), "each once"
@@ -224,7 +224,7 @@ async def test_a_page_is_not_decided_with_an_older_choice_of_its_form(
 
         assert not older
         assert "This window is not known any more" in answer
-        assert (await stack.approval(verdict)).items[0].is_pending
+        assert (await stack.item(verdict)).is_pending
 
 
 @pytest.mark.slow
@@ -243,12 +243,12 @@ async def test_a_late_form_does_nothing(stack: Stack, view: View, moment: str) -
                 change if moment == "edited" else Reject(reason="no"),
                 member("U0BEN"),
             )
-        decided = (await stack.approval(verdict)).items[0].decision
+        decided = (await stack.item(verdict)).decision
 
         answer = await told(stack, good)
 
         assert any(words in answer for words in CALM), answer
-        item = (await stack.approval(verdict)).items[0]
+        item = await stack.item(verdict)
         assert item.decision == decided
         assert not item.is_pending
 

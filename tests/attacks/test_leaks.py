@@ -83,7 +83,7 @@ async def whole_life(stack: Stack) -> None:
     await ana.click(CHANNEL, str(second["ts"]), Action.REJECT)
     await ana.wait_for_view()
     await ana.submit({Input.REASON.value: "no"})
-    assert (await stack.approval(other)).items[0].state is ItemState.REJECTED
+    assert (await stack.item(other)).state is ItemState.REJECTED
     await nothing_is_left(stack)
 
 

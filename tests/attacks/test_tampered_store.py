@@ -93,7 +93,7 @@ async def test_other_records_expire_beside_an_unreadable_one(
     for _ in range(3):
         await asyncio.gather(stack.sweeper.sweep(), return_exceptions=True)
 
-    assert (await stack.approval(sound)).items[0].state is ItemState.EXPIRED
+    assert (await stack.item(sound)).state is ItemState.EXPIRED
     events = await audit_entries(stack.store.conn, stack.keys)
     quarantined = [one for one in events if one.name is EventName.RECORD_QUARANTINED]
     assert [one.approval for one in quarantined] == [first]

@@ -15,7 +15,7 @@ from keyturn.bot.ids import Action, chosen
 from keyturn.bot.web import Identity
 from keyturn.gateway.approvals.decisions import AccountKind, Decision
 from keyturn.gateway.approvals.decisions import Reviewer as ClickingPerson
-from keyturn.gateway.approvals.record import Approval, Origin, approval_of
+from keyturn.gateway.approvals.record import Approval, Item, Origin, approval_of
 from keyturn.gateway.config import SlackMode
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.policy.rules import Policy
@@ -176,6 +176,18 @@ class Stack:
         assert loaded
         return loaded.approval
 
+    async def item(self, verdict: Verdict) -> Item:
+        approval = await self.approval(verdict)
+        return approval.items[approval_of(verdict.item_id)[1]]
+
+    async def click(
+        self, verdict: Verdict, action: Action, user: str = "U0ANA"
+    ) -> Reviewer:
+        """Click on the card of a call once it is there; return the person."""
+        card, person = await self.card(verdict), self.actor(user)
+        await person.click(CHANNEL, str(card["ts"]), action)
+        return person
+
     async def decide(
         self, verdict: Verdict, decision: Decision, user: str = "U0ANA"
     ) -> str:
@@ -253,7 +265,7 @@ class Stack:
 
     async def begin(self, verdict: Verdict) -> tuple[str, int]:
         """Claim an authorized call as an agent; return the function that ends it."""
-        item = (await self.approval(verdict)).items[approval_of(verdict.item_id)[1]]
+        item = await self.item(verdict)
         ctx = item.ctx
         claim = await self.agents.claim(
             ClaimRequest(

@@ -150,7 +150,7 @@ async def test_a_lost_socket_is_replaced_while_another_serves(stack: Stack) -> N
 
         await stack.actor("U0ANA").click(CHANNEL, ts, Action.APPROVE)
 
-        assert (await stack.approval(verdict)).items[0].state is ItemState.AUTHORIZED
+        assert (await stack.item(verdict)).state is ItemState.AUTHORIZED
 
 
 @pytest.mark.parametrize("mode", [SlackMode.HTTP, SlackMode.SOCKET])
@@ -357,4 +357,4 @@ async def test_what_happens_without_a_token_is_told_when_it_works_again(
         assert (await stack.card(later))["ts"]
         assert (await readiness(stack))[0] == 200
         await stack.told("U0ANA", "Slack did not say who you are")
-        assert (await stack.approval(verdict)).items[0].state is ItemState.PENDING
+        assert (await stack.item(verdict)).state is ItemState.PENDING

@@ -134,7 +134,7 @@ async def test_a_choice_approves_edits_and_rejects_at_once(live: Stack) -> None:
     await ana.submit({str(boxes[0]["block_id"]): ["0", "1"], "others": "reject"})
     await ana.submit({"reason": "This one was refunded."})
 
-    found = [(await live.approval(one)).items[0] for one in verdicts]
+    found = [(await live.item(one)) for one in verdicts]
     assert [one.state for one in found] == ["authorized", "authorized", "rejected"]
     assert found[1].args["amount"] == 9
 
@@ -194,7 +194,7 @@ async def are_together(stack: Stack, *verdicts: Verdict) -> bool:
 
 async def states(stack: Stack, verdicts: list[Verdict]) -> list[str]:
     """Return the state of each call."""
-    return [(await stack.approval(one)).items[0].state.value for one in verdicts]
+    return [(await stack.item(one)).state.value for one in verdicts]
 
 
 async def notes(stack: Stack, ts: str, words: str) -> list[JsonObject]:

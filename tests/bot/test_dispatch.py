@@ -38,9 +38,7 @@ async def test_clicks_count_over_http_and_socket(stack: Stack, mode: SlackMode) 
         await ana.wait_for_view()
         await ana.submit({"reason": "no receipt"})
 
-        states = [
-            (await stack.approval(v)).items[0].state for v in (approved, rejected)
-        ]
+        states = [(await stack.item(v)).state for v in (approved, rejected)]
         assert states == [ItemState.AUTHORIZED, ItemState.REJECTED]
 
 

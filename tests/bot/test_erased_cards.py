@@ -19,7 +19,7 @@ async def test_a_card_is_replaced_by_one_sentence(live: Stack) -> None:
     await ana.wait_for_view()
     await ana.submit({Input.REASON.value: "too much"})
     await live.card(verdict, says("Rejected"))
-    found = (await live.approval(verdict)).items[0]
+    found = await live.item(verdict)
     assert found.state is ItemState.REJECTED
 
     approval = approval_of(verdict.item_id)[0]

@@ -95,7 +95,7 @@ async def passing(stack: Stack) -> None:
 async def decide(stack: Stack, storm: Storm, verdict: Verdict) -> None:
     """Click on every visible card, until a click counts."""
     approval = (await stack.approval(verdict)).id
-    while (await stack.approval(verdict)).items[0].is_pending:
+    while (await stack.item(verdict)).is_pending:
         user = storm.luck.choice([*PLACES])
         channel = storm.luck.choice([CHANNEL, PLACES[user]])
         shown = [m for m in await stack.actor(user).messages(channel) if m["blocks"]]
@@ -168,7 +168,7 @@ async def test_in_a_storm_each_person_has_one_usable_card_and_it_is_true(
         clock.cancel()
 
     for one in verdicts:
-        item = (await stack.approval(one)).items[0]
+        item = await stack.item(one)
         assert (item.state, len(item.votes)) == (ItemState.EXECUTED, 1)
         counted = await usable(stack, one)
         assert counted[f"U0ANA {CHANNEL}"] == counted[f"U0BEN {CHANNEL}"] == 1

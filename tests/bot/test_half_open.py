@@ -66,7 +66,7 @@ async def test_a_store_that_is_cut_off_fills_no_log_and_a_click_afterwards_count
 
         async def is_approved() -> bool:
             await click()
-            item = (await stack.approval(verdict)).items[0]
+            item = await stack.item(verdict)
             return item.state is ItemState.AUTHORIZED
 
         wire.lead_to("redis://127.0.0.1:1/0")
@@ -116,7 +116,7 @@ async def test_a_click_is_answered_while_the_store_answers_nothing(
     await live.told("U0ANA", "nothing was recorded")
     wire.open()
     await ana.click(*place)
-    assert (await live.approval(verdict)).items[0].state is ItemState.AUTHORIZED
+    assert (await live.item(verdict)).state is ItemState.AUTHORIZED
 
 
 async def test_a_late_envelope_is_handled_at_last(store: Store, wire: Proxy) -> None:

@@ -42,7 +42,7 @@ async def test_an_open_tab_shows_what_comes_and_what_goes(live: Stack) -> None:
 
     (verdict,) = await waiting(live, 1)
     await shown(live, "U0ANA", "Waiting for you: 1")
-    item = (await live.approval(verdict)).items[0]
+    item = await live.item(verdict)
     await live.agents.withdraw_items(frozenset({item.id}))
 
     await shown(live, "U0ANA", "Waiting for you: 0")

@@ -46,7 +46,7 @@ async def test_another_key_is_refused_and_shown_by_readyz(stack: Stack) -> None:
 
 
 async def is_authorized(stack: Stack, verdict: Verdict) -> bool:
-    return (await stack.approval(verdict)).items[0].state is ItemState.AUTHORIZED
+    return (await stack.item(verdict)).state is ItemState.AUTHORIZED
 
 
 @pytest.mark.parametrize("key", [ONE, THREE], ids=["the old key", "a foreign key"])

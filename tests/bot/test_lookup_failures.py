@@ -13,7 +13,6 @@ from keyturn.bot import reviewers
 from keyturn.bot.ids import Action
 from keyturn.bot.reviewers import FRESH_S, Reviewers
 from keyturn.gateway.approvals.decisions import Reviewer
-from keyturn.gateway.approvals.record import Item
 from keyturn.gateway.config import SlackMode
 from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.protocol.wire import Verdict
@@ -46,10 +45,6 @@ async def wire(stack: Stack, number: int) -> Verdict:
     """Request a call that two people decide."""
     (verdict,) = await stack.submit(("wire_money", {"n": number}), thread=f"t{number}")
     return verdict
-
-
-async def item_of(stack: Stack, verdict: Verdict) -> Item:
-    return (await stack.approval(verdict)).items[0]
 
 
 async def click(stack: Stack, user: str, ts: str) -> list[str]:
@@ -109,7 +104,7 @@ async def test_after_one_failed_lookup_a_second_click_ends_where_no_failure_ends
                 stack.sandbox.control.advance(2 * FRESH_S + 1)
                 second = await approve(stack, "U0CHLOE", ts, verdict)
 
-                item = await item_of(stack, verdict)
+                item = await stack.item(verdict)
                 assert {
                     vote.by.user: vote.roles for vote in item.votes
                 } == ROLES_AT_VOTE
@@ -145,5 +140,5 @@ async def test_a_failed_lookup_that_no_vote_needs_costs_no_second_click(
         assert await approve(stack, "U0CHLOE", ts, verdict) == 1
 
         assert not stack.sandbox.faults.next_fault(GROUPS)
-        item = await item_of(stack, verdict)
+        item = await stack.item(verdict)
     assert {vote.by.user: vote.roles for vote in item.votes} == ROLES_AT_VOTE

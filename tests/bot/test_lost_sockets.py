@@ -11,7 +11,7 @@ from keyturn.bot.ids import Action
 from keyturn.gateway.config import SlackMode
 from keyturn.gateway.protocol.records import ItemState
 from keyturn.sandbox.socket_mode import TICKET_LIFE_S
-from tests.bot.bot_stack import CHANNEL, Stack
+from tests.bot.bot_stack import Stack
 from tests.conftest import eventually
 
 OPEN = "apps.connections.open"
@@ -24,9 +24,8 @@ def _brisk(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def click_counts(stack: Stack) -> None:
     verdict = await stack.refund()
-    ts = str((await stack.card(verdict))["ts"])
-    await stack.actor("U0ANA").click(CHANNEL, ts, Action.APPROVE)
-    assert (await stack.approval(verdict)).items[0].state is ItemState.AUTHORIZED
+    await stack.click(verdict, Action.APPROVE)
+    assert (await stack.item(verdict)).state is ItemState.AUTHORIZED
 
 
 def opened(stack: Stack) -> int:

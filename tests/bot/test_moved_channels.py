@@ -60,7 +60,7 @@ async def test_words_under_a_card_of_a_moved_channel_count(stack: Stack) -> None
 
         await reject_by_words(stack, other_ts, NEWEST)
 
-        assert (await stack.approval(other)).items[0].state is ItemState.REJECTED
+        assert (await stack.item(other)).state is ItemState.REJECTED
         await stack.card(other, says("Rejected"), channel=NEWEST)
 
 

@@ -130,7 +130,7 @@ async def test_a_retracted_approval_notifies_again(live: Stack) -> None:
     assert await live.decide(verdict, Approve()) == "decided"
     raising(live)
 
-    item = (await live.approval(verdict)).items[0]
+    item = await live.item(verdict)
     ctx = item.ctx
     claim = await live.agents.claim(
         ClaimRequest(

@@ -39,9 +39,9 @@ async def test_an_abandoned_copy_counts_no_more(stack: Stack) -> None:
 
         await stack.actor("U0ANA").click(CHANNEL, str(lost["ts"]), Action.APPROVE)
         await stack.told("U0ANA", "not the newest copy")
-        assert (await stack.approval(verdict)).items[0].is_pending
+        assert (await stack.item(verdict)).is_pending
         await stack.actor("U0ANA").click(GENERAL, str(card["ts"]), Action.APPROVE)
-        assert (await stack.approval(verdict)).items[0].state is ItemState.AUTHORIZED
+        assert (await stack.item(verdict)).state is ItemState.AUTHORIZED
 
 
 @pytest.mark.slow
@@ -97,7 +97,7 @@ async def test_a_card_that_is_posted_by_two_at_once_has_one_copy_in_the_end(
 
         await eventually(is_one)
         await stack.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.APPROVE)
-        assert not (await stack.approval(verdict)).items[0].is_pending
+        assert not (await stack.item(verdict)).is_pending
 
 
 async def test_a_card_works_in_a_channel_that_has_another_id_now(live: Stack) -> None:
@@ -108,7 +108,7 @@ async def test_a_card_works_in_a_channel_that_has_another_id_now(live: Stack) ->
 
     await live.actor("U0ANA").click("C0SHARED", str(card["ts"]), Action.APPROVE)
 
-    assert (await live.approval(verdict)).items[0].state is ItemState.AUTHORIZED
+    assert (await live.item(verdict)).state is ItemState.AUTHORIZED
     await live.card(verdict, says("Waiting to run"), channel="C0SHARED")
     await nothing_is_left(live)
     assert len(await live.cards(verdict, "C0SHARED")) == 1
@@ -124,10 +124,10 @@ async def test_a_moved_cards_click_counts_once_slack_confirms(live: Stack) -> No
     live.sandbox.control.fault("http_500", "chat.getPermalink")
 
     await ana.click(*place)
-    assert (await live.approval(verdict)).items[0].state is ItemState.PENDING
+    assert (await live.item(verdict)).state is ItemState.PENDING
 
     await ana.click(*place)
-    assert (await live.approval(verdict)).items[0].state is ItemState.AUTHORIZED
+    assert (await live.item(verdict)).state is ItemState.AUTHORIZED
 
 
 async def test_a_decision_names_the_card_from_before_slack_was_asked(

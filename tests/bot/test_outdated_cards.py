@@ -59,10 +59,6 @@ async def approve(stack: Stack, user: str, card: JsonObject) -> None:
     await stack.actor(user).click(CHANNEL, str(card["ts"]), Action.APPROVE)
 
 
-async def state(stack: Stack, verdict: Verdict) -> ItemState:
-    return (await stack.approval(verdict)).items[0].state
-
-
 async def rejected(stack: Stack, verdict: Verdict) -> None:
     approval = await stack.approval(verdict)
     click = click_on(approval)
@@ -89,7 +85,7 @@ async def test_a_later_call_raises_an_earlier_card(live: Stack) -> None:
     await live.card(first, says("1 of 2 approvals"))
     await approve(live, "U0CHLOE", card)
     await live.card(first, lambda m: not has_button(m, Action.APPROVE))
-    assert await state(live, first) is ItemState.AUTHORIZED
+    assert (await live.item(first)).state is ItemState.AUTHORIZED
 
 
 @pytest.mark.slow

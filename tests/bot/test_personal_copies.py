@@ -76,8 +76,7 @@ async def test_a_decision_on_one_copy_is_shown_on_all(direct: Stack) -> None:
         assert has_button(anas, Action.APPROVE)
         await direct.actor("U0BEN").click(DM["U0BEN"], str(bens["ts"]), Action.APPROVE)
 
-        item = (await direct.approval(verdict)).items[0]
-        assert item.state is ItemState.AUTHORIZED
+        assert (await direct.item(verdict)).state is ItemState.AUTHORIZED
         await direct.card(verdict, says("Approved"))
         for user in ("U0ANA", "U0BEN"):
             shown = await copy_of(direct, verdict, user, "Approved")
@@ -213,7 +212,7 @@ async def test_a_stuck_copy_says_so_and_takes_no_click(direct: Stack) -> None:
         assert "edit_window_closed" in str(note["blocks"])
         await direct.actor("U0BEN").click(DM["U0BEN"], str(bens["ts"]), Action.APPROVE)
         await direct.told("U0BEN", "nothing was recorded", DM["U0BEN"])
-        assert len((await direct.approval(verdict)).items[0].votes) == 1
+        assert len((await direct.item(verdict)).votes) == 1
 
 
 async def test_a_clicked_copy_never_becomes_the_card(direct: Stack) -> None:

@@ -66,7 +66,7 @@ async def test_a_button_works_after_a_restart(each_stack: Stack) -> None:
         await stack.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.APPROVE)
 
         await stack.card(verdict, lambda m: not has_button(m, Action.APPROVE))
-        assert (await stack.approval(verdict)).items[0].state is ItemState.AUTHORIZED
+        assert (await stack.item(verdict)).state is ItemState.AUTHORIZED
         assert len(await stack.cards(verdict)) == 1
 
 
@@ -86,13 +86,12 @@ async def test_a_click_on_an_unanswered_card_registers_it(stack: Stack) -> None:
     stack.sandbox.faults.plan("lost_response", POST)
     async with stack.running():
         verdict = await stack.refund()
-        card = await stack.card(verdict)
-        await stack.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.APPROVE)
+        await stack.click(verdict, Action.APPROVE)
 
         await stack.card(verdict, lambda m: not has_button(m, Action.APPROVE))
         await nothing_is_left(stack)
 
-        assert not (await stack.approval(verdict)).items[0].is_pending
+        assert not (await stack.item(verdict)).is_pending
         assert len(await stack.cards(verdict)) == 1
 
 
@@ -148,7 +147,7 @@ async def test_a_card_that_we_cannot_show_can_be_rejected_and_nothing_else(
         await ana.wait_for_view()
         await ana.submit({"reason": "unreadable"})
 
-        assert (await stack.approval(verdict)).items[0].state is ItemState.REJECTED
+        assert (await stack.item(verdict)).state is ItemState.REJECTED
 
 
 async def test_a_card_that_breaks_us_is_quarantined_and_tried_again_later(

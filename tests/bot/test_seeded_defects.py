@@ -330,7 +330,7 @@ async def test_reviewing_it_with_others_counts(stack: Stack) -> None:
         await submitted(ana)
 
         await ana.wait_for_view(lambda view: "you approved it" in json.dumps(view))
-        assert not (await stack.approval(real)).items[0].is_pending
+        assert not (await stack.item(real)).is_pending
         await ana.wait_for(lambda state: seeded.id not in home_of(state) or None)
     assert await names(stack) == ANSWERED
 

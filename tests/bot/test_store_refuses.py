@@ -46,4 +46,4 @@ async def test_clicks_and_readyz_report_a_full_store(stack: Stack) -> None:
 
         await eventually(is_ready)
         await stack.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.APPROVE)
-        assert not (await stack.approval(verdict)).items[0].is_pending
+        assert not (await stack.item(verdict)).is_pending

@@ -29,7 +29,7 @@ async def test_who_left_the_group_meanwhile_approves_nothing(
         return real(clock) + moved
 
     async def state_of(verdict: Verdict) -> ItemState:
-        return (await stack.approval(verdict)).items[0].state
+        return (await stack.item(verdict)).state
 
     monkeypatch.setattr(time, "clock_gettime", clock_gettime)
     async with SlackBot(stack.config, stack.reviews) as bot:

@@ -79,10 +79,9 @@ async def test_an_invited_bot_posts_the_card(stack: Stack) -> None:
 
         stack.sandbox.control.join(CHANNEL, BOT)
         stack.sandbox.control.advance(60)
-        card = await stack.card(verdict)
-        await stack.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.APPROVE)
+        await stack.click(verdict, Action.APPROVE)
 
-        assert (await stack.approval(verdict)).items[0].state is ItemState.AUTHORIZED
+        assert (await stack.item(verdict)).state is ItemState.AUTHORIZED
         assert len(await told_of(stack, "cannot be posted")) == 1
         assert not await is_missed(stack, verdict)
         approval = await stack.approval(verdict)
@@ -156,7 +155,7 @@ async def test_a_card_whose_channel_is_closed_moves_to_the_fallback(
         await stack.told("U0CHLOE", "not the newest copy")
         await chloe.click(GENERAL, str(card["ts"]), Action.APPROVE)
         await stack.card(verdict, says("pproved"), channel=GENERAL)
-        assert (await stack.approval(verdict)).items[0].state is ItemState.AUTHORIZED
+        assert (await stack.item(verdict)).state is ItemState.AUTHORIZED
 
 
 async def test_an_unarchived_channels_card_is_updated(stack: Stack) -> None:

@@ -76,5 +76,4 @@ async def test_people_are_asked_when_the_night_ends_and_when_their_turn_begins(
                     f"D{user[1:]}", lambda m: has_button(m, Action.APPROVE)
                 )
             await stack.actor("U0BEN").click("D0BEN", str(copy["ts"]), Action.APPROVE)
-            item = (await stack.approval(verdict)).items[0]
-            assert item.state is ItemState.AUTHORIZED
+            assert (await stack.item(verdict)).state is ItemState.AUTHORIZED

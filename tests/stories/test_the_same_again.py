@@ -64,10 +64,10 @@ async def test_a_click_on_an_older_card_approves_nothing(stack: Stack) -> None:
         told = await stack.told("U0BEN", "Not approved: the same call ran")
         assert "To run both, approve again." in told
         card = await stack.card(mine, says(RAN))
-        assert (await stack.approval(mine)).items[0].state is ItemState.PENDING
+        assert (await stack.item(mine)).state is ItemState.PENDING
         await ben.click(CHANNEL, str(card["ts"]), Action.APPROVE)
         await stack.card(mine, is_decided)
-        assert (await stack.approval(mine)).items[0].args == REFUND
+        assert (await stack.item(mine)).args == REFUND
 
 
 async def test_the_card_says_that_the_same_was_rejected_and_why(stack: Stack) -> None:

@@ -24,8 +24,7 @@ async def ask(
     stack: Stack, verdict: Verdict, text: str = WHY, *, user: str = "U0ANA"
 ) -> JsonObject:
     """Ask about the card of a call; return the card with the question."""
-    card, person = await stack.card(verdict), stack.actor(user)
-    await person.click(CHANNEL, str(card["ts"]), Action.ASK_REQUESTER)
+    person = await stack.click(verdict, Action.ASK_REQUESTER, user)
     await person.wait_for_view()
     await person.submit({Input.QUESTION: text})
     return await stack.card(verdict, says(text.partition(" <")[0]))
@@ -88,7 +87,7 @@ async def test_a_reply_after_the_decision_is_told_so(live: Stack) -> None:
 
     assert "Already approved by <@U0BEN>" in told
     assert await said(live, verdict) == [("U0ANA", WHY)]
-    assert (await live.approval(verdict)).items[0].state is ItemState.AUTHORIZED
+    assert (await live.item(verdict)).state is ItemState.AUTHORIZED
 
 
 @pytest.mark.parametrize(

@@ -86,7 +86,7 @@ async def test_an_agent_that_refused_the_answer_asks_again(stack: Stack) -> None
         await stack.told("U0ANA", "on a new card")
         after = await stack.card(verdict, says("<@U0ANA> wants the agent to ask again"))
         assert not has_button(after, Action.ASK_AGAIN)
-        item = (await stack.approval(verdict)).items[0]
+        item = await stack.item(verdict)
         assert item.is_to_be_asked_again
         report = AskedAgain(item_id=item.id, ok=False, detail="no such thread")
         assert await stack.agents.report_asked_again(report)

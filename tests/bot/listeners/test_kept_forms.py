@@ -16,7 +16,7 @@ from keyturn.gateway.service.decide.reviews import ReviewService
 from keyturn.gateway.store.limits.freezes import FreezeScope, ScopeKind
 from keyturn.sandbox.client import Person as Actor
 from keyturn.sandbox.json_types import JsonObject, as_object
-from tests.bot.bot_stack import CHANNEL, POLICY, Stack, says
+from tests.bot.bot_stack import POLICY, Stack, says
 from tests.bot.listeners.test_large_batches import choose, opened, without
 
 REFUNDS = FreezeScope(kind=ScopeKind.TOOL, name="process_refund")
@@ -25,9 +25,7 @@ WRITTEN: dict[str, object] = {Input.REASON: REASON}
 
 
 async def kept_form(stack: Stack, verdict: Verdict, action: Action) -> Actor:
-    card = await stack.card(verdict)
-    ana = stack.actor("U0ANA")
-    await ana.click(CHANNEL, str(card["ts"]), action)
+    ana = await stack.click(verdict, action)
     await ana.wait_for_view()
     return ana
 
@@ -37,10 +35,6 @@ async def words_in(person: Actor) -> str:
     view = as_object(await person.view())
     values = as_object(as_object(view["state"])["values"])
     return str(as_object(as_object(values[Input.REASON])[Input.REASON])["value"])
-
-
-async def state_of(stack: Stack, verdict: Verdict) -> ItemState:
-    return (await stack.approval(verdict)).items[0].state
 
 
 async def test_an_edit_can_be_sent_once_the_freeze_ends(live: Stack) -> None:
@@ -56,7 +50,7 @@ async def test_an_edit_can_be_sent_once_the_freeze_ends(live: Stack) -> None:
     await live.reviews.freezes.unfreeze(REFUNDS, "T0/U0BEN")
     await ana.submit(WRITTEN | amount)
 
-    assert await state_of(live, verdict) is ItemState.AUTHORIZED
+    assert (await live.item(verdict)).state is ItemState.AUTHORIZED
 
 
 async def test_a_reason_is_not_lost_where_the_store_does_not_answer(
@@ -76,12 +70,12 @@ async def test_a_reason_is_not_lost_where_the_store_does_not_answer(
 
         await ana.submit(WRITTEN)
         await ana.wait_for_view(lambda view: view["callback_id"] == View.NOTICE)
-        assert await state_of(stack, verdict) is ItemState.PENDING
+        assert (await stack.item(verdict)).state is ItemState.PENDING
         await ana.close_view()
         assert await words_in(ana) == REASON
         await ana.submit(WRITTEN)
 
-        assert await state_of(stack, verdict) is ItemState.REJECTED
+        assert (await stack.item(verdict)).state is ItemState.REJECTED
 
 
 # Forms that can approve a call show a freeze and the current requirement.
@@ -98,9 +92,7 @@ async def frozen(stack: Stack) -> None:
 
 
 async def full_details(stack: Stack, call: Verdict) -> tuple[Actor, JsonObject]:
-    card = await stack.card(call)
-    ana = stack.actor("U0ANA")
-    await ana.click(CHANNEL, str(card["ts"]), Action.VIEW_ALL)
+    ana = await stack.click(call, Action.VIEW_ALL)
     return ana, await ana.wait_for_view()
 
 

@@ -215,9 +215,8 @@ async def test_an_escalated_call_has_a_card_of_its_own(live: Stack) -> None:
         ("wire_money", {"n": 2}),
         ("process_refund", REFUND),
     )
-    shared = await live.card(mail)
 
-    await live.actor("U0ANA").click(CHANNEL, str(shared["ts"]), Action.APPROVE_ALL)
+    await live.click(mail, Action.APPROVE_ALL)
 
     states = [item.state for item in (await live.approval(refund)).items]
     assert states == [ItemState.AUTHORIZED] * 2
@@ -250,7 +249,7 @@ async def test_a_call_found_not_to_have_run_runs_again(stack: Stack) -> None:
 
         await stack.actor("U0ANA").click(CHANNEL, ts, action)
 
-        assert (await stack.approval(verdict)).items[0].state is ItemState.AUTHORIZED
+        assert (await stack.item(verdict)).state is ItemState.AUTHORIZED
         await stack.card(verdict, lambda m: not has_button(m, action))
 
 

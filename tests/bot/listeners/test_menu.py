@@ -39,7 +39,7 @@ async def test_a_cards_menu_acts_as_its_buttons_did(live: Stack) -> None:
     await ana.submit({Input.MESSAGE: "Ask for a photo."})
 
     await live.card(verdict, says("Answered"))
-    item = (await live.approval(verdict)).items[0]
+    item = await live.item(verdict)
     assert len(rows) == 1
     assert [chosen(value)[0] for value in offered] == [
         Action.RESPOND,

@@ -25,8 +25,7 @@ async def opened(
     stack: Stack, verdict: Verdict, action: Action, user: str = "U0ANA"
 ) -> Actor:
     """Open a form from the card of a call."""
-    card, person = await stack.card(verdict), stack.actor(user)
-    await person.click(CHANNEL, str(card["ts"]), action)
+    person = await stack.click(verdict, action, user)
     await person.wait_for_view()
     return person
 
@@ -52,7 +51,7 @@ async def test_a_corrected_edit_counts(each_stack: Stack) -> None:
         assert (await stack.approval(verdict)).rev == 1
         assert await ana.submit({amount: "449.50", Input.REASON: "half"}) == {}
 
-        item = (await stack.approval(verdict)).items[0]
+        item = await stack.item(verdict)
         assert item.state is ItemState.AUTHORIZED
         assert item.args == {"amount": 449.5, "order_id": "78291"}
         assert item.edit is not None
@@ -65,13 +64,12 @@ async def test_a_corrected_edit_counts(each_stack: Stack) -> None:
 async def test_a_form_that_is_too_late_says_so_inside(live: Stack) -> None:
     verdict = await live.refund()
     ana = await opened(live, verdict, Action.EDIT)
-    card = await live.card(verdict)
-    await live.actor("U0BEN").click(CHANNEL, str(card["ts"]), Action.APPROVE)
+    await live.click(verdict, Action.APPROVE, "U0BEN")
 
     await ana.submit()
 
     await ana.wait_for_view(says("approved by <@U0BEN>"))
-    assert len((await live.approval(verdict)).items[0].votes) == 1
+    assert len((await live.item(verdict)).votes) == 1
 
 
 @pytest.mark.slow
@@ -92,8 +90,7 @@ async def test_a_long_call_is_approved_after_every_page(stack: Stack) -> None:
         assert "THE END" in "".join(await texts(ana))
         await ana.submit()
 
-        item = (await stack.approval(verdict)).items[0]
-        assert item.state is ItemState.AUTHORIZED
+        assert (await stack.item(verdict)).state is ItemState.AUTHORIZED
     assert stack.sandbox.problems == []
 
 
@@ -127,7 +124,7 @@ async def test_edit_of_a_long_call_opens_its_pages_first(stack: Stack) -> None:
 
         await ana.wait_for_view(lambda view: view["callback_id"] == View.EDIT)
         assert await ana.submit() == {}
-        item = (await stack.approval(verdict)).items[0]
+        item = await stack.item(verdict)
         assert (item.state, item.edit) == (ItemState.AUTHORIZED, None)
     assert stack.sandbox.problems == []
 
@@ -224,7 +221,7 @@ async def test_a_note_is_kept_with_what_was_found_and_shown_as_plain_text(
 
         assert await ana.submit({Input.FINDING: finding.value, Input.NOTE: NOTE}) == {}
 
-        item = (await stack.approval(verdict)).items[0]
+        item = await stack.item(verdict)
         assert item.state is state
         assert [(one.finding, one.note) for one in item.observations] == [
             (finding, NOTE)
@@ -246,7 +243,7 @@ async def test_a_note_may_be_left_out_and_a_choice_may_not(live: Stack) -> None:
     rev = (await live.approval(verdict)).rev
 
     assert list(errors) == [Input.FINDING]
-    before = (await live.approval(verdict)).items[0]
+    before = await live.item(verdict)
     assert (before.state, before.observations) == (ItemState.IN_DOUBT, ())
     assert await ana.submit({Input.FINDING: "skip", Input.NOTE: None}) == {}
     after = await live.approval(verdict)
@@ -264,7 +261,7 @@ async def test_an_overtaken_form_changes_nothing(live: Stack) -> None:
 
     view = await ana.wait_for_view()
     assert "Nothing changed" in str(view["blocks"])
-    item = (await live.approval(verdict)).items[0]
+    item = await live.item(verdict)
     assert (item.finding, len(item.observations)) == (Finding.SKIP, 1)
 
 

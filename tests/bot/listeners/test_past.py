@@ -20,8 +20,7 @@ async def approved(stack: Stack, count: int) -> list[Verdict]:
     """Approve this many refunds as Ana, one after the other."""
     verdicts = await waiting(stack, count)
     for verdict in verdicts:
-        card = await stack.card(verdict)
-        await stack.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.APPROVE)
+        await stack.click(verdict, Action.APPROVE)
     return verdicts
 
 
@@ -91,8 +90,7 @@ async def test_a_search_finds_nothing_that_the_policy_hides(stack: Stack) -> Non
     hiding = POLICY.replace(described, f"    redact: [args.note]\n{described}", 1)
     stack.policy = load_policy(hiding, "policy.yml")
     async with stack.running():
-        card = await stack.card(await stack.refund(note="for Hannelore"))
-        await stack.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.APPROVE)
+        await stack.click(await stack.refund(note="for Hannelore"), Action.APPROVE)
 
         hidden = await answered(stack, "U0ANA", "history Hannelore")
         shown = await answered(stack, "U0ANA", "history 78291")

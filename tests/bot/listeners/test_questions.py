@@ -37,14 +37,13 @@ async def asked(
 
 async def opened(stack: Stack, verdict: Verdict, user: str) -> Actor:
     """Open the form of a card's questions."""
-    card, person = await stack.card(verdict), stack.actor(user)
-    await person.click(CHANNEL, str(card["ts"]), Action.ANSWER)
+    person = await stack.click(verdict, Action.ANSWER, user)
     await person.wait_for_view()
     return person
 
 
 async def decision(stack: Stack, verdict: Verdict) -> DecisionRecord:
-    found = (await stack.approval(verdict)).items[0].decision
+    found = (await stack.item(verdict)).decision
     assert found
     return found
 
@@ -114,7 +113,7 @@ async def test_a_reply_cannot_answer_several_questions(live: Stack) -> None:
 
     assert "several questions" in await replied(live, verdict, "U0DAN", "Ada")
 
-    assert (await live.approval(verdict)).items[0].is_pending
+    assert (await live.item(verdict)).is_pending
 
 
 @pytest.mark.parametrize("user", ["U0EVE", "U0GUEST"])
@@ -128,7 +127,7 @@ async def test_others_are_told_why_they_cannot_answer(live: Stack, user: str) ->
     told = [str(m["text"]) for m in await person.ephemerals(CHANNEL)]
     assert len(told) == 2
     assert all("answer" in one or "decide" in one for one in told), told
-    assert (await live.approval(verdict)).items[0].is_pending
+    assert (await live.item(verdict)).is_pending
 
 
 async def test_who_answers_second_is_told_that_it_is_answered(live: Stack) -> None:
@@ -160,8 +159,7 @@ async def test_after_its_time_a_question_takes_no_answer(live: Stack) -> None:
 
     view = await dan.wait_for_view()
     assert "Expired" in str(view["blocks"])
-    item = (await live.approval(verdict)).items[0]
-    assert item.state is ItemState.EXPIRED
+    assert (await live.item(verdict)).state is ItemState.EXPIRED
     await live.card(verdict, says("*Expired*"))
     told = await replied(live, verdict, "U0DAN", "logs")
     assert "Expired" in told
@@ -193,7 +191,7 @@ async def test_an_answer_that_does_not_fit_is_explained_under_its_input(
     errors = await dan.submit({"question.2": "Ada", **values})
 
     assert why in errors[block]
-    assert (await live.approval(verdict)).items[0].is_pending
+    assert (await live.item(verdict)).is_pending
 
 
 async def answered(stack: Stack, verdict: Verdict) -> DecisionRecord:
@@ -201,7 +199,7 @@ async def answered(stack: Stack, verdict: Verdict) -> DecisionRecord:
     found: list[DecisionRecord] = []
 
     async def is_there() -> bool:
-        decision = (await stack.approval(verdict)).items[0].decision
+        decision = (await stack.item(verdict)).decision
         found.extend([decision] if decision else [])
         return bool(found)
 

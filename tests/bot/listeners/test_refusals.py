@@ -35,7 +35,7 @@ async def test_who_comes_second_reads_who_was_first(live: Stack) -> None:
         return_exceptions=True,
     )
 
-    item = (await live.approval(verdict)).items[0]
+    item = await live.item(verdict)
     assert item.decision is not None
     winner = item.decision.by.user
     loser = "U0BEN" if winner == "U0ANA" else "U0ANA"
@@ -55,8 +55,7 @@ async def test_a_late_click_is_told_that_nothing_ran(live: Stack) -> None:
     await live.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.APPROVE)
 
     await live.told("U0ANA", "nothing was recorded")
-    item = (await live.approval(verdict)).items[0]
-    assert item.state is ItemState.EXPIRED
+    assert (await live.item(verdict)).state is ItemState.EXPIRED
     await live.card(verdict, lambda m: not has_button(m, Action.APPROVE))
 
 
@@ -147,7 +146,7 @@ async def test_a_vote_before_the_confirmation_voids_nothing(live: Stack) -> None
     await live.actor("U0CHLOE").click(CHANNEL, ts, Action.APPROVE, seen)
 
     await live.card(verdict, says("Waiting to run"))
-    item = (await live.approval(verdict)).items[0]
+    item = await live.item(verdict)
     assert [vote.by.user for vote in item.votes] == ["U0ANA", "U0CHLOE"]
 
 
@@ -162,7 +161,7 @@ async def test_an_edit_before_the_confirmation_voids_it(live: Stack) -> None:
     )
 
     await live.told("U0ANA", "edited and approved by")
-    item = (await live.approval(verdict)).items[0]
+    item = await live.item(verdict)
     assert item.state is ItemState.AUTHORIZED
     assert item.args["amount"] == 449.5
 
@@ -197,6 +196,5 @@ async def test_the_card_is_closed_and_a_late_click_reads_why(stack: Stack) -> No
         await stack.told("U0ANA", "Already cancelled")
         assert closed["ts"] == card["ts"]
         assert not has_button(closed, Action.APPROVE)
-        item = (await stack.approval(verdict)).items[0]
-        assert item.state is ItemState.SUPERSEDED
+        assert (await stack.item(verdict)).state is ItemState.SUPERSEDED
     assert stack.sandbox.problems == []

@@ -45,19 +45,14 @@ def shop(stack: Stack) -> Stack:
 
 
 async def click(stack: Stack, verdict: Verdict, user: str, action: Action) -> None:
-    card = await stack.card(verdict)
-    await stack.actor(user).click(CHANNEL, str(card["ts"]), action)
-
-
-async def state(stack: Stack, verdict: Verdict) -> ItemState:
-    return (await stack.approval(verdict)).items[0].state
+    await stack.click(verdict, action, user)
 
 
 async def test_a_first_vote_shows_what_is_missing(shop: Stack) -> None:
     async with shop.running():
         (verdict,) = await shop.submit(("pay", {"amount": 1}))
 
-        await click(shop, verdict, "U0BEN", Action.APPROVE)
+        await shop.click(verdict, Action.APPROVE, "U0BEN")
 
         await shop.told("U0BEN", "*1 of 2 approvals*; still needs 1 from `finance`.")
         await shop.card(verdict, says("still needs 1 from `finance`"))
@@ -66,14 +61,13 @@ async def test_a_first_vote_shows_what_is_missing(shop: Stack) -> None:
 async def test_a_requester_withdraws_by_the_form_to_reject(shop: Stack) -> None:
     async with shop.running():
         (verdict,) = await shop.submit(("pay", {"amount": 1}))
-        dan = shop.actor("U0DAN")
 
-        await click(shop, verdict, "U0DAN", Action.REJECT)
+        dan = await shop.click(verdict, Action.REJECT, "U0DAN")
         await dan.wait_for_view()
         await dan.submit({Input.REASON: "No longer wanted."})
 
         await shop.card(verdict, says("*Withdrawn* by <@U0DAN>"))
-        item = (await shop.approval(verdict)).items[0]
+        item = await shop.item(verdict)
         answer = answer_for(item)
         assert item.state is ItemState.WITHDRAWN
         assert answer
@@ -84,14 +78,13 @@ async def test_a_requester_withdraws_by_the_form_to_reject(shop: Stack) -> None:
 async def test_an_approval_asks_for_its_reason_and_keeps_it(shop: Stack) -> None:
     async with shop.running():
         (verdict,) = await shop.submit(("explained", {"n": 1}))
-        ana = shop.actor("U0ANA")
 
-        await click(shop, verdict, "U0ANA", Action.APPROVE)
+        ana = await shop.click(verdict, Action.APPROVE)
         await ana.wait_for_view()
-        assert await state(shop, verdict) is ItemState.PENDING
+        assert (await shop.item(verdict)).state is ItemState.PENDING
         await ana.submit({Input.REASON: "Checked with the customer."})
 
-        item = (await shop.approval(verdict)).items[0]
+        item = await shop.item(verdict)
         answer = answer_for(item)
         assert item.state is ItemState.AUTHORIZED
         assert item.votes[0].reason == "Checked with the customer."
@@ -112,20 +105,19 @@ async def test_an_edit_that_adds_people_is_warned_of_before_it_counts(
 ) -> None:
     async with shop.running():
         (verdict,) = await shop.submit((tool, {"amount": 40}))
-        ana = shop.actor("U0ANA")
-        await click(shop, verdict, "U0ANA", Action.EDIT)
+        ana = await shop.click(verdict, Action.EDIT)
         await ana.wait_for_view()
 
         await ana.submit({"field:0": "60"})
 
         view = await ana.wait_for_view(lambda one: "This change needs" in str(one))
         assert f"another person of {others} to approve it" in str(view)
-        assert await state(shop, verdict) is ItemState.PENDING
-        assert (await shop.approval(verdict)).items[0].edit is None
+        assert (await shop.item(verdict)).state is ItemState.PENDING
+        assert (await shop.item(verdict)).edit is None
         await ana.submit({"field:0": "60"})
         await shop.card(verdict, says(", by "))
-        await click(shop, verdict, "U0CHLOE", Action.APPROVE)
-        assert await state(shop, verdict) is after_senior
+        await shop.click(verdict, Action.APPROVE, "U0CHLOE")
+        assert (await shop.item(verdict)).state is after_senior
 
 
 # Ben is in the group of the others' policy; here only Ana may decide.
@@ -153,7 +145,7 @@ async def test_a_colleague_decides_and_the_card_says_for_whom(stack: Stack) -> N
 
         card = await stack.card(verdict, says("Approved"))
         assert "<@U0BEN> for <@U0ANA>" in str(card["blocks"])
-        vote = (await stack.approval(verdict)).items[0].votes[0]
+        vote = (await stack.item(verdict)).votes[0]
         assert (vote.by.user, vote.on_behalf_of[0].user) == ("U0BEN", "U0ANA")
 
 

@@ -96,7 +96,7 @@ def without(*numbers: int) -> dict[str, object]:
 
 
 async def states(stack: Stack, verdicts: list[Verdict]) -> list[ItemState]:
-    return [(await stack.approval(one)).items[0].state for one in verdicts]
+    return [(await stack.item(one)).state for one in verdicts]
 
 
 async def test_20_threads_are_reviewed_in_one_modal(live: Stack) -> None:
@@ -239,7 +239,7 @@ async def test_a_call_is_edited_in_the_form(live: Stack) -> None:
 
 async def test_only_who_may_decide_a_call_is_offered_it(live: Stack) -> None:
     verdicts = await waiting(live, 3)
-    ids = [(await live.approval(one)).items[0].id for one in verdicts]
+    ids = [(await live.item(one)).id for one in verdicts]
     ana = await home(live, shows="Review 3 together")
     # As an attacker who forges the requests of their client.
     dan = await home(live, "U0DAN", shows="Waiting for others: 3")

@@ -151,7 +151,7 @@ async def test_more_than_the_policy_lets_people_is_refused_in_the_form(
         errors = await stack.actor("U0ANA").submit(values)
 
     assert [*errors] == [block.value]
-    assert (await stack.approval(verdict)).items[0].is_pending
+    assert (await stack.item(verdict)).is_pending
     assert await stack.store.standing.listed(stack.keys) == []
 
 
@@ -252,5 +252,5 @@ async def test_an_approved_call_is_not_told_as_not_recorded(
         await ana.submit({})
         shown = await ana.wait_for_view(lambda one: one["callback_id"] == View.NOTICE)
 
-    assert (await stack.approval(verdict)).items[0].state is ItemState.AUTHORIZED
+    assert (await stack.item(verdict)).state is ItemState.AUTHORIZED
     assert "nothing was recorded" not in json.dumps(shown)

@@ -137,7 +137,7 @@ async def test_a_button_opens_its_own_words(live: Stack, forged: str) -> None:
     said = "does not belong to this card" if forged == "purpose" else "not kept any"
     await live.told(user, said)
     assert await live.actor(user).view() is None
-    assert (await live.approval(verdict)).items[0].is_pending
+    assert (await live.item(verdict)).is_pending
 
 
 def _words_ts(offer: JsonObject) -> str:

@@ -106,7 +106,7 @@ async def test_a_snooze_reminds_its_person_when_it_is_over(stack: Stack) -> None
         ana = stack.actor("U0ANA")
         await ana.click(CHANNEL, str(card["ts"]), Action.SNOOZE)
         await stack.card(verdict, says("snoozed this card until"))
-        item = (await stack.approval(verdict)).items[0]
+        item = await stack.item(verdict)
 
         await ring(stack, (await stack.approval(verdict)).id, TimerKind.RELEASE)
 
@@ -146,10 +146,7 @@ async def test_a_card_is_snoozed_until_the_persons_next_morning(stack: Stack) ->
         verdict, _ = await stack.submit(
             call, ("process_refund", {**REFUND, "amount": 9})
         )
-        card = await stack.card(verdict)
-        await stack.actor("U0BEN").click(
-            CHANNEL, str(card["ts"]), Action.SNOOZE_OVERNIGHT
-        )
+        await stack.click(verdict, Action.SNOOZE_OVERNIGHT, "U0BEN")
         await stack.card(verdict, says("snoozed this card until"))
         approval = await stack.approval(verdict)
 

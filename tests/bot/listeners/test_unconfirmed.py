@@ -13,7 +13,7 @@ from keyturn.gateway.errors import NotConfirmed
 from keyturn.gateway.store.connection.connection import Connection, Reply
 from keyturn.gateway.store.records import atomic_write
 from keyturn.gateway.store.records.atomic_write import CHANGE
-from tests.bot.bot_stack import CHANNEL, Stack
+from tests.bot.bot_stack import Stack
 
 
 @pytest.fixture(autouse=True)
@@ -49,13 +49,12 @@ async def test_an_unconfirmed_click_is_repeated_and_its_end_is_told(
     tries = unconfirmed(monkeypatch, times=3, is_kept=is_kept)
     async with stack.running():
         verdict = await stack.refund()
-        card = await stack.card(verdict)
 
-        await stack.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.APPROVE)
+        await stack.click(verdict, Action.APPROVE)
 
         await stack.told("U0ANA", "Trying again; you will be told.")
         await stack.told("U0ANA", last)
-        item = (await stack.approval(verdict)).items[0]
+        item = await stack.item(verdict)
         assert item.decision is not None
         # The first repetition finds the stored decision, and does not write it again.
         assert (len(tries), len(item.votes)) == (1 if is_kept else 4, 1)
@@ -68,8 +67,7 @@ async def test_a_click_that_is_never_confirmed_is_never_called_so(
     unconfirmed(monkeypatch, times=99, is_kept=False)
     async with stack.running():
         verdict = await stack.refund()
-        card = await stack.card(verdict)
 
-        await stack.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.APPROVE)
+        await stack.click(verdict, Action.APPROVE)
 
         await stack.told("U0ANA", "so it may yet be lost")

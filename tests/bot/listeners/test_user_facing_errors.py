@@ -80,9 +80,7 @@ async def test_a_failed_window_says_why(live: Stack, fault: str, error: str) -> 
 
 async def test_a_late_window_says_how_the_call_ended(live: Stack) -> None:
     verdict = await live.refund(note=LONG)
-    card = await live.card(verdict)
-    ana = live.actor("U0ANA")
-    await ana.click(CHANNEL, str(card["ts"]), Action.VIEW_ALL)
+    ana = await live.click(verdict, Action.VIEW_ALL)
     await ana.wait_for_view()
     key = live.keys.view(str((await ana.view() or {})["id"]))
     await live.store.conn.command("DEL", key)
@@ -94,8 +92,7 @@ async def test_a_late_window_says_how_the_call_ended(live: Stack) -> None:
 
 async def test_an_escalated_call_wants_a_tick_at_the_end(live: Stack) -> None:
     (verdict,) = await live.submit(("wire_money", {"n": 1}))
-    card, ana = await live.card(verdict), live.actor("U0ANA")
-    await ana.click(CHANNEL, str(card["ts"]), Action.VIEW_ALL)
+    ana = await live.click(verdict, Action.VIEW_ALL)
     view = await ana.wait_for_view()
     answer = await deliver(live, submission(view, View.DETAILS))
     assert "tick this box" in answer
@@ -107,7 +104,7 @@ async def test_an_escalated_call_wants_a_tick_at_the_end(live: Stack) -> None:
     await ana.submit({Input.READ_ALL: ["yes"]})
 
     await ana.wait_for_view(says("1 of 2"))
-    assert len((await live.approval(verdict)).items[0].votes) == 1
+    assert len((await live.item(verdict)).votes) == 1
 
 
 def submission(view: JsonObject, purpose: str) -> dict[str, Any]:
@@ -170,8 +167,7 @@ async def test_a_batch_that_is_not_shown_whole_is_not_approved_whole(
         first, _ = await stack.submit(
             ("process_refund", REFUND), ("send_email", {"to": "x"})
         )
-        card = await stack.card(first)
 
-        await stack.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.APPROVE_ALL)
+        await stack.click(first, Action.APPROVE_ALL)
 
         await stack.told("U0ANA", "need their own review")

@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
+from threading import Lock
 from typing import Any, cast
 
 from langchain.agents.middleware import ContextEditingMiddleware
@@ -63,12 +64,17 @@ class VerdictCache:
 
     def __init__(self) -> None:
         self._turns: dict[str, tuple[float, dict[str, wire.Verdict]]] = {}
+        self._lock = Lock()
 
     def put(self, ref: wire.TurnRef, verdicts: Mapping[str, wire.Verdict]) -> None:
         """Cache the verdicts on a turn and drop expired ones."""
-        # A new dict: other threads may still read the old one.
-        fresh = {one: row for one, row in self._turns.items() if _is_fresh(row[0])}
-        self._turns = {**fresh, ref.model_dump_json(): (now_s(), dict(verdicts))}
+        key, turns = ref.model_dump_json(), self._turns
+        with self._lock:
+            turns.pop(key, None)
+            turns[key] = now_s(), dict(verdicts)
+            # The oldest come first, so only expired ones are read.
+            while turns and not _is_fresh(turns[oldest := next(iter(turns))][0]):
+                del turns[oldest]
 
     def get(self, ref: wire.TurnRef) -> dict[str, wire.Verdict] | None:
         """Return the verdicts on a turn; None when they are missing or expired."""

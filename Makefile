@@ -174,8 +174,8 @@ docs: $(VENV)/.run requirements/docs.txt
 	@echo "The site is at build/site/index.html."
 
 typescript: $(VENV)/.run
-	@$(BIN)/python -c 'from keyturn.gateway.api import openapi; import pathlib; \
-		pathlib.Path("clients/typescript/openapi.json").write_bytes(openapi.document())'
+	@$(BIN)/python -c 'from keyturn.gateway.api import operations; import pathlib; \
+		pathlib.Path("clients/typescript/openapi.json").write_bytes(operations.document())'
 	@cd clients/typescript && npm ci --no-audit --no-fund
 
 clean:

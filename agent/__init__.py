@@ -15,7 +15,7 @@ from keyturn.agent.require_approval import (
     ask_questions,
     require_approval,
 )
-from keyturn.gateway.protocol.port import Gateway, connected
+from keyturn.gateway.protocol.http_api import Gateway, connected
 
 __all__ = [
     "Answers",

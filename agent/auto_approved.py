@@ -33,7 +33,7 @@ from keyturn.gateway.client.claiming import CutOff, HeldCall, Ran, RanBefore
 from keyturn.gateway.errors import KeyturnError
 from keyturn.gateway.failures import any_failure
 from keyturn.gateway.protocol import digest, texts, wire
-from keyturn.gateway.protocol.port import Gateway
+from keyturn.gateway.protocol.http_api import Gateway
 from keyturn.gateway.protocol.records import Result
 from keyturn.gateway.protocol.run_context import inside
 

@@ -46,7 +46,7 @@ from keyturn.gateway.clock import now_s
 from keyturn.gateway.gates.reachable import middleware_behind
 from keyturn.gateway.protocol import edits, run_context, strict_json, texts, wire
 from keyturn.gateway.protocol.digest import BusinessState
-from keyturn.gateway.protocol.port import Gateway
+from keyturn.gateway.protocol.http_api import Gateway
 from keyturn.gateway.protocol.records import EditRecord, Reading
 from keyturn.gateway.protocol.schema_validation import checkable
 from keyturn.gateway.protocol.strict_json import JsonObject

@@ -25,7 +25,7 @@ from keyturn.gateway.arguments import is_a, require
 from keyturn.gateway.client.http_gateway import given_gateway
 from keyturn.gateway.errors import GraphError
 from keyturn.gateway.gates.reachable import reachable
-from keyturn.gateway.protocol.port import Gateway
+from keyturn.gateway.protocol.http_api import Gateway
 
 InterruptMode = Literal["batched", "per_call"]
 _GENERAL_PURPOSE = "general-purpose"

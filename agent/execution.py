@@ -28,7 +28,7 @@ from keyturn.gateway.errors import (
 )
 from keyturn.gateway.protocol import wire
 from keyturn.gateway.protocol.digest import BusinessState
-from keyturn.gateway.protocol.port import Gateway
+from keyturn.gateway.protocol.http_api import Gateway
 from keyturn.gateway.protocol.records import EditRecord, Result
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.protocol.wire import Answer, Claimed, ReconcileAnswer, Verdict

@@ -34,7 +34,7 @@ from keyturn.gateway import errors
 from keyturn.gateway.client.bridge import ask_with_retries
 from keyturn.gateway.failures import log_failure
 from keyturn.gateway.protocol import edits, run_context, texts, wire
-from keyturn.gateway.protocol.port import Gateway
+from keyturn.gateway.protocol.http_api import Gateway
 from keyturn.gateway.protocol.records import EditRecord, ItemState
 
 logger = logging.getLogger(__name__)

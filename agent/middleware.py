@@ -64,7 +64,7 @@ from keyturn.gateway.client.http_gateway import (
 )
 from keyturn.gateway.errors import GraphError, KeyturnError
 from keyturn.gateway.gates.gate import Gate
-from keyturn.gateway.protocol.port import Gateway
+from keyturn.gateway.protocol.http_api import Gateway
 from keyturn.gateway.protocol.questions import ASK_USER
 from keyturn.gateway.protocol.wire import AgentNote, CallHint
 

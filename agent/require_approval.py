@@ -37,8 +37,8 @@ from keyturn.gateway.client.http_gateway import (
     given_gateway,
 )
 from keyturn.gateway.protocol import digest, run_context, strict_json, texts, wire
+from keyturn.gateway.protocol.http_api import Gateway
 from keyturn.gateway.protocol.parameters import signature_of
-from keyturn.gateway.protocol.port import Gateway
 from keyturn.gateway.protocol.questions import ASK_USER, QuestionSet
 from keyturn.gateway.protocol.records import (
     MAX_PROBLEM,

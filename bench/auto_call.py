@@ -29,7 +29,7 @@ from bench.world import durable_store, in_turns
 from keyturn.agent import ApprovalMiddleware
 from keyturn.agent.scripted_model import ScriptedModel, calling
 from keyturn.gateway.policy.load import load_policy
-from keyturn.gateway.protocol.port import connected
+from keyturn.gateway.protocol.http_api import connected
 from keyturn.gateway.resume.checkpoints import open_checkpoints
 from keyturn.gateway.resume.graphs import attached
 from keyturn.gateway.service.run.agents import AgentService

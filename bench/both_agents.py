@@ -21,7 +21,7 @@ from keyturn.gateway.protocol.records import RunRef
 from keyturn.gateway.resume.checkpoints import open_checkpoints
 from keyturn.gateway.resume.graphs import attached
 from keyturn.gateway.resume.langgraph_local import Runner, Runners
-from keyturn.gateway.resume.thread_state import ThreadChange
+from keyturn.gateway.resume.threads import ThreadChange
 from keyturn.gateway.running import running
 from keyturn.gateway.store.store import Store
 

@@ -29,7 +29,7 @@ from bench.stats import P95, Figure, Measured, result
 from bench.world import AGENT, DAN, POLICY, approve, asked_in, in_turns
 from keyturn.gateway.garbage_collection import spare_what_is_there
 from keyturn.gateway.resume.graphs import attached
-from keyturn.gateway.resume.thread_state import ThreadChange
+from keyturn.gateway.resume.threads import ThreadChange
 from keyturn.gateway.service.decide.reviews import ReviewService
 from keyturn.gateway.store.store import Store
 

@@ -36,7 +36,7 @@ from keyturn.gateway.approvals.decisions import (
 )
 from keyturn.gateway.approvals.record import Approval
 from keyturn.gateway.garbage_collection import spare_what_is_there
-from keyturn.gateway.resume.thread_state import ThreadChange
+from keyturn.gateway.resume.threads import ThreadChange
 from keyturn.gateway.service.decide.reviews import ReviewService
 from keyturn.gateway.store.store import Store
 from tests.approvals.builders import click_on

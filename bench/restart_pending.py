@@ -20,7 +20,7 @@ from bench.pending import Command, commands_of, earlier_commands, multiply
 from bench.stats import Figure, NotMeasured, result
 from bench.world import durable_store, in_turns, open_one
 from keyturn.gateway.store.connection.connection import Connection, number, text
-from keyturn.gateway.store.open_store import open_store
+from keyturn.gateway.store.store import open_store
 
 
 async def measure(*, is_quick: bool = False) -> Figure:

@@ -25,9 +25,8 @@ from keyturn.gateway.protocol.records import Person, RunRef
 from keyturn.gateway.protocol.wire import ProposedCall, Turn, TurnRef
 from keyturn.gateway.service.decide.reviews import ReviewService
 from keyturn.gateway.service.run.agents import AgentService
-from keyturn.gateway.store.open_store import open_store
 from keyturn.gateway.store.runs.threads import ThreadFacts
-from keyturn.gateway.store.store import Store
+from keyturn.gateway.store.store import Store, open_store
 from keyturn.sandbox.json_types import JsonObject
 from tests.approvals.builders import click_on
 

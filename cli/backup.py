@@ -37,8 +37,7 @@ from keyturn.gateway.setting_forms import is_postgres
 from keyturn.gateway.store.audit.files import TreeFiles
 from keyturn.gateway.store.copying import StoredKey, copied, put_back
 from keyturn.gateway.store.keys import Keys
-from keyturn.gateway.store.open_store import AUDIT_FOLDER
-from keyturn.gateway.store.store import Store
+from keyturn.gateway.store.store import AUDIT_FOLDER, Store
 from keyturn.gateway.trust.key_folder import FOLDER as KEY_FOLDER
 from keyturn.gateway.trust.seals import Purpose, key_id_of
 

@@ -19,7 +19,7 @@ from keyturn.gateway.approvals.decisions import Gesture
 from keyturn.gateway.errors import SettingsError
 from keyturn.gateway.policy.rules import Policy
 from keyturn.gateway.service.people.freezing import RunService
-from keyturn.gateway.store.runs.stalled import RunState, StalledRun
+from keyturn.gateway.store.runs.jobs import RunState, StalledRun
 
 group = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 

@@ -21,16 +21,14 @@ from keyturn.gateway.approvals.requirement import Notify, Requirement, Role
 from keyturn.gateway.audit_export import read_export
 from keyturn.gateway.errors import BadJson, SettingsError
 from keyturn.gateway.policy import on_call
-from keyturn.gateway.policy.crosscheck import rule_problem
 from keyturn.gateway.policy.effective_rules import EffectiveRules
 from keyturn.gateway.policy.eligibility import reachable_requirements, unused
-from keyturn.gateway.policy.evaluate import Evaluation, evaluate
+from keyturn.gateway.policy.evaluate import Evaluation, Facts, FiredRule, evaluate
 from keyturn.gateway.policy.expressions import BadExpression, compiled
 from keyturn.gateway.policy.hours import zone
-from keyturn.gateway.policy.load import BadPolicy
+from keyturn.gateway.policy.load import BadPolicy, rule_problem
 from keyturn.gateway.policy.on_call import asked_from
 from keyturn.gateway.policy.proving import Claim, Proof
-from keyturn.gateway.policy.raise_rules import Facts, FiredRule
 from keyturn.gateway.policy.replay import Replayed, Row, replay
 from keyturn.gateway.policy.rules import Policy, TriageRule
 from keyturn.gateway.policy.suggesting import LEAST, Suggestion, suggest

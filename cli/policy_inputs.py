@@ -11,8 +11,8 @@ from pydantic import Field
 
 from keyturn.cli.command_context import CommandContext
 from keyturn.gateway.errors import KeyturnError, SettingsError
-from keyturn.gateway.policy.name_check import RECENT
-from keyturn.gateway.policy.raise_rules import Facts
+from keyturn.gateway.policy.evaluate import Facts
+from keyturn.gateway.policy.expressions import RECENT
 from keyturn.gateway.policy.rules import Policy
 from keyturn.gateway.policy.windows import micro, window_uses
 from keyturn.gateway.protocol.records import Record

@@ -10,7 +10,7 @@ from keyturn.connect.agent_server import AgentServer, Info
 from keyturn.gateway.client.outgoing import outgoing
 from keyturn.gateway.config import Settings
 from keyturn.gateway.errors import KeyturnError
-from keyturn.gateway.resume.thread_state import is_known, question_of
+from keyturn.gateway.resume.threads import is_known, question_of
 from keyturn.gateway.service_settings import ServerSettings
 
 OLDEST = (0, 6)

@@ -13,8 +13,7 @@ import typer
 from keyturn.cli.command_context import CommandContext, command_context
 from keyturn.gateway.config import Settings
 from keyturn.gateway.errors import SettingsError
-from keyturn.gateway.store.open_store import ENGINE_FOLDER, open_store
-from keyturn.gateway.store.store import Store
+from keyturn.gateway.store.store import ENGINE_FOLDER, Store, open_store
 from keyturn.gateway.trust.key_folder import Keyring
 
 S = TypeVar("S")

@@ -12,31 +12,23 @@ from functools import partial
 from typing import TypeVar
 
 from keyturn.connect.gate import Gate, HttpGate
-from keyturn.connect.once import (
-    POLL_S,
-    Backoff,
-    CallReport,
-    NotDecided,
-    Work,
-    once,
-)
+from keyturn.connect.once import POLL_S, Backoff, CallReport, NotDecided, Work, once
 from keyturn.gateway.arguments import check_tool_names, is_a, require
 from keyturn.gateway.client.bridge import AWAITING, ask_with_retries
 from keyturn.gateway.client.claiming import HeldCall
 from keyturn.gateway.client.http_gateway import address_of, agent_name
 from keyturn.gateway.errors import FINAL_ERRORS, BadJson, KeyRefused
 from keyturn.gateway.protocol import strict_json, texts, wire
-from keyturn.gateway.protocol.http_api import AnswersQuestion, OpenQuestion, RunFacts
-from keyturn.gateway.protocol.port import check_gateway
+from keyturn.gateway.protocol.http_api import (
+    AnswersQuestion,
+    OpenQuestion,
+    RunFacts,
+    check_gateway,
+)
 from keyturn.gateway.protocol.records import Person, RunRef, Tier
 from keyturn.gateway.protocol.schema_validation import checkable
 from keyturn.gateway.protocol.strict_json import JsonObject
-from keyturn.gateway.protocol.wire import (
-    ProposedCall,
-    Turn,
-    Verdict,
-    VerdictKind,
-)
+from keyturn.gateway.protocol.wire import ProposedCall, Turn, Verdict, VerdictKind
 
 R = TypeVar("R")
 

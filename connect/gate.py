@@ -20,7 +20,7 @@ from keyturn.gateway.protocol.approval_views import (
     ApprovalView,
     EventPage,
 )
-from keyturn.gateway.protocol.port import HandingGateway
+from keyturn.gateway.protocol.http_api import HandingGateway
 from keyturn.gateway.protocol.records import RunRef
 
 Queue = Literal[

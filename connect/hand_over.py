@@ -36,14 +36,8 @@ from keyturn.gateway.protocol.approval_views import ApprovalView
 from keyturn.gateway.protocol.records import ItemState, RunRef
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.protocol.wire import TurnRef, Verdict, VerdictKind
-from keyturn.gateway.resume.hand_over import (
-    Claim,
-    Delivery,
-    Ending,
-    HandOver,
-    Shown,
-)
-from keyturn.gateway.resume.thread_state import question_of
+from keyturn.gateway.resume.hand_over import Claim, Delivery, Ending, HandOver, Shown
+from keyturn.gateway.resume.threads import question_of
 from keyturn.gateway.store.runs.leases import beating
 
 logger = logging.getLogger(__name__)

@@ -8,7 +8,7 @@ from typing import Self
 from typing_extensions import override
 
 from keyturn.connect.gate import Following, Listing
-from keyturn.gateway.api.reading_routes import QUEUES
+from keyturn.gateway.api.operations import QUEUES
 from keyturn.gateway.policy.rules import Policy
 from keyturn.gateway.protocol import http_api, wire
 from keyturn.gateway.protocol.approval_views import ApprovalPage, EventPage

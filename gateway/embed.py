@@ -51,11 +51,7 @@ from keyturn.gateway.resume.program_runs import (
 )
 from keyturn.gateway.resume.retries import Retries
 from keyturn.gateway.resume.store_threads import StoreThreads
-from keyturn.gateway.resume.thread_state import (
-    Answers,
-    ThreadChange,
-    ThreadState,
-)
+from keyturn.gateway.resume.threads import Answers, ThreadChange, ThreadState
 from keyturn.gateway.resume.transient_retry import InputNotGiven, retry_transient
 from keyturn.gateway.running import (
     check_own_gates,
@@ -70,10 +66,8 @@ from keyturn.gateway.service.report.event_feed import EventFeed
 from keyturn.gateway.service.report.process_check import registered
 from keyturn.gateway.service.run.agents import AgentService
 from keyturn.gateway.setting_forms import RetrySettings
-from keyturn.gateway.store.open_store import open_store
-from keyturn.gateway.store.runs.jobs import Job
-from keyturn.gateway.store.runs.stalled import RunState
-from keyturn.gateway.store.store import Store
+from keyturn.gateway.store.runs.jobs import Job, RunState
+from keyturn.gateway.store.store import Store, open_store
 from keyturn.gateway.triage.asking import Triage, require_triage
 from keyturn.gateway.trust.key_folder import Keyring, Role
 from keyturn.gateway.validation_errors import sentence

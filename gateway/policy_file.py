@@ -218,9 +218,5 @@ def _logged(change: Change, policy: Policy, tenant: str) -> Event:
         }
         data[ROLES] = json.dumps(holders)
     return Event(
-        name=name,
-        tenant=tenant,
-        policy_digest=change.now,
-        reason=change.why,
-        data=data,
+        name=name, tenant=tenant, policy_digest=change.now, reason=change.why, data=data
     )

@@ -35,7 +35,7 @@ from keyturn.gateway.resume.graphs import (
 from keyturn.gateway.resume.langgraph_local import Runner, Runners
 from keyturn.gateway.resume.recovery import TICK_S, RecoveryLoop
 from keyturn.gateway.resume.retries import Retries
-from keyturn.gateway.resume.thread_state import ThreadChange
+from keyturn.gateway.resume.threads import ThreadChange
 from keyturn.gateway.resume.transient_retry import (
     AUDIT_S,
     FORGET_S,
@@ -49,7 +49,7 @@ from keyturn.gateway.service.report.audit_writing import AuditWriter, end_audit
 from keyturn.gateway.service.report.process_check import process_name
 from keyturn.gateway.service.run.agents import AgentService
 from keyturn.gateway.service.run.sweep import Sweeper
-from keyturn.gateway.store.connection.ledger import Ledger
+from keyturn.gateway.store.connection.connection import Ledger
 from keyturn.gateway.store.connection.usable import until_usable
 from keyturn.gateway.store.runs.processes import ProcessInfo
 from keyturn.gateway.store.store import Store

@@ -24,13 +24,7 @@ import json
 import logging
 import random
 import socket
-from collections.abc import (
-    AsyncGenerator,
-    Collection,
-    Iterable,
-    Mapping,
-    Sequence,
-)
+from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from http import HTTPStatus

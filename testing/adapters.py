@@ -40,8 +40,7 @@ from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.service.decide.reviews import ReviewService
 from keyturn.gateway.service.report.event_feed import EventFeed, Follower
 from keyturn.gateway.service.run.sweep import Sweeper
-from keyturn.gateway.store.open_store import open_store
-from keyturn.gateway.store.store import Store
+from keyturn.gateway.store.store import Store, open_store
 
 AGENT = "adapter"
 """The name of the driver's agent."""

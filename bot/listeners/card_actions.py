@@ -34,7 +34,7 @@ from keyturn.gateway.errors import NotConfirmed
 from keyturn.gateway.protocol.records import Person
 from keyturn.gateway.store.limits.freezes import FreezeScope, ScopeKind
 from keyturn.gateway.store.records.atomic_write import Loaded
-from keyturn.gateway.store.runs.stalled import RunState, StalledRun
+from keyturn.gateway.store.runs.jobs import RunState, StalledRun
 
 logger = logging.getLogger(__name__)
 

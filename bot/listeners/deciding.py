@@ -29,7 +29,7 @@ from keyturn.bot.modals.details import page_count
 from keyturn.bot.modals.form import InvalidInputs, State, errors_by_block
 from keyturn.bot.payload import Clicked, Submitted
 from keyturn.bot.text import Plain, label
-from keyturn.gateway.approvals import decision_context, decisions
+from keyturn.gateway.approvals import changes, decisions
 from keyturn.gateway.approvals.events import EventName, approval_event
 from keyturn.gateway.approvals.quorum import denial_reason
 from keyturn.gateway.approvals.record import Item
@@ -197,9 +197,9 @@ async def check_edit(
     for schema in (item.args_schema, policy_now.args_schema):
         if errors := await aside(partial(edit_errors, schema, item.args, args)):
             return errors, None
-    first = decision_context.first_of(item, policy_now)
-    raised = decision_context.raised_item(first, policy_now)
-    if not decision_context.edit_asks_more(first, raised, policy_now):
+    first = changes.first_of(item, policy_now)
+    raised = changes.raised_item(first, policy_now)
+    if not changes.edit_asks_more(first, raised, policy_now):
         return {}, None
     return {}, item.with_(
         tier=raised.tier,
@@ -324,7 +324,7 @@ async def page_of(
     now = item
     if item.is_pending:
         policy_now = await ctx.service.preview(approval, item.index, item.args)
-        now = decision_context.shown_item(item, policy_now)
+        now = changes.shown_item(item, policy_now)
     frame = ctx.frame(approval, target.now_ms)
     return details.view(frame, item.index, number, now=now, note=note)
 

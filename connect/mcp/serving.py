@@ -29,12 +29,7 @@ from keyturn.connect.mcp.calls import Caller, Calls, gate_secret
 from keyturn.connect.mcp.definitions import Definitions
 from keyturn.connect.mcp.passage import Passage
 from keyturn.connect.mcp.passing import Passing
-from keyturn.connect.mcp.server import (
-    INSTRUCTIONS,
-    Context,
-    GateOptions,
-    GateServer,
-)
+from keyturn.connect.mcp.server import INSTRUCTIONS, Context, GateOptions, GateServer
 from keyturn.connect.mcp.upstreams import Upstream
 from keyturn.gateway.api.person_tokens import Fetch, PersonTokens, fetch
 from keyturn.gateway.api.refusals import Refusal

@@ -24,7 +24,7 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 from keyturn.cli.main import COMMANDS, commands
-from keyturn.gateway.api import openapi
+from keyturn.gateway.api import operations
 
 ROOT = Path(__file__).parents[2]
 COLLECTED, SITE = ROOT / "build" / "docs", ROOT / "build" / "site"
@@ -105,7 +105,7 @@ def routes_page() -> str:
         "| Method | Path | Meaning |",
         "|---|---|---|",
     ]
-    for path, methods in json.loads(openapi.document())["paths"].items():
+    for path, methods in json.loads(operations.document())["paths"].items():
         for method, about in methods.items():
             rows.append(f"| {method.upper()} | `{path}` | {about['summary']} |")
     return "\n".join([*rows, ""])

@@ -1,22 +1,45 @@
-"""Call a tenant's services for a request, after checking its permissions."""
+"""Operations of the HTTP API, after the permissions of a request were checked.
+
+The OpenAPI document is made from the models that the server uses.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from functools import cache
+from inspect import getdoc
+from typing import Any, Literal, NamedTuple, TypeVar
 
-from pydantic import TypeAdapter, ValidationError
+from aiohttp import web
+from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
+from keyturn.gateway.api.rate_limits import RateLimits
 from keyturn.gateway.api.refusals import Refusal
-from keyturn.gateway.errors import BadJson
+from keyturn.gateway.approvals.executing import CLAIMED
+from keyturn.gateway.errors import BadJson, StoreUnavailable
 from keyturn.gateway.policy.schemas import parts_of
+from keyturn.gateway.protocol import BASE
+from keyturn.gateway.protocol.approval_views import (
+    MOST_OF_A_PAGE,
+    PAGE,
+    ApprovalPage,
+    ApprovalView,
+    EventPage,
+    EventView,
+)
 from keyturn.gateway.protocol.http_api import (
     LEASE_HEADER,
+    LONGEST_WAIT_S,
     OPERATIONS,
     Attendance,
     ClaimedCall,
+    DecideQuestion,
+    DecideReply,
+    Gateway,
     Operation,
     Scope,
     SettleQuestion,
@@ -24,11 +47,14 @@ from keyturn.gateway.protocol.http_api import (
 )
 from keyturn.gateway.protocol.http_problems import (
     FORBIDDEN,
+    KINDS,
     LEASE_LOST,
     MALFORMED,
     NOT_FOUND,
+    PROBLEM_TYPE,
+    Problem,
 )
-from keyturn.gateway.protocol.records import Record, RunRef
+from keyturn.gateway.protocol.records import ItemState, Record, RunRef
 from keyturn.gateway.protocol.strict_json import parse
 from keyturn.gateway.protocol.wire import (
     AskedAgain,
@@ -40,11 +66,12 @@ from keyturn.gateway.protocol.wire import (
     Turn,
     TurnRef,
 )
-from keyturn.gateway.service.report.event_feed import EventFeed
+from keyturn.gateway.service.report.event_feed import BadPlace, EventFeed
 from keyturn.gateway.service.run.agents import AgentService, RemoteRunService
 from keyturn.gateway.service.run.approval_readings import ApprovalReadings
 from keyturn.gateway.store.scripts.fences import holding, while_unheld
 from keyturn.gateway.trust.api_keys import ApiKey
+from keyturn.gateway.validation_errors import sentence
 
 Q = TypeVar("Q")
 
@@ -307,3 +334,362 @@ def _tools(question: Record) -> Iterable[str]:
             return (question.tool,)
         case _:
             return ()
+
+
+EVENT_STREAM = "text/event-stream"
+LAST_EVENT_ID = "Last-Event-ID"
+KEEPALIVE_S = 15.0
+"""Pause between comments in an idle stream: proxies close idle connections."""
+
+NextPage = Callable[[float], Awaitable[EventPage]]
+
+# Such a call is listed only while a person wants its agent to ask again.
+_AGAIN = frozenset({ItemState.NOT_TAKEN})
+QUEUES = {
+    "pending": frozenset({ItemState.PENDING}),
+    "authorized": frozenset({ItemState.AUTHORIZED}),
+    "executing": frozenset({ItemState.EXECUTING}),
+    "handing_over": frozenset({ItemState.HANDING_OVER}),
+    "ask_again": _AGAIN,
+    "open": frozenset({ItemState.PENDING, ItemState.AUTHORIZED, *CLAIMED, *_AGAIN}),
+}
+"""The states of the calls in each queue."""
+
+
+class QueueQuery(Record):
+    """Query of the queue of approvals."""
+
+    agent: str = Field("", description="Only of this agent.")
+    state: Literal[
+        "pending", "authorized", "executing", "handing_over", "ask_again", "open"
+    ] = Field("pending", description="State of one of its calls.")
+    cursor: str = Field("", description="`next` of the page before.")
+    limit: int = Field(
+        PAGE, ge=1, le=MOST_OF_A_PAGE, description="Approvals of a page."
+    )
+
+
+class EventsQuery(Record):
+    """Query of events."""
+
+    agent: str = Field("", description="Only events of this agent.")
+    after: str = Field(
+        "", description="`next` of the page before, or the id of an event."
+    )
+    wait: int = Field(
+        0,
+        ge=0,
+        le=int(LONGEST_WAIT_S),
+        description="Seconds to wait for the first event.",
+    )
+
+
+Query = TypeVar("Query", QueueQuery, EventsQuery)
+
+
+async def approval(key: ApiKey, tenant: Tenant, approval_id: str) -> ApprovalView:
+    """Return one approval.
+
+    Raises:
+        Refusal: when there is none for this key.
+    """
+    found = await tenant.readings.one(approval_id, key.may_be)
+    if found is None:
+        raise Refusal(NOT_FOUND, "There is no such approval for this key.")
+    return found
+
+
+async def queue(key: ApiKey, tenant: Tenant, query: Mapping[str, str]) -> ApprovalPage:
+    """Return a page of open approvals.
+
+    Raises:
+        Refusal: when the query is invalid.
+    """
+    asked = _read(QueueQuery, query, key)
+    try:
+        return await tenant.readings.page(
+            key.may_be,
+            states=QUEUES[asked.state],
+            agent=asked.agent,
+            cursor=asked.cursor,
+            limit=asked.limit,
+        )
+    except BadJson as error:
+        raise Refusal(MALFORMED, f"'cursor': {error.problem}.") from error
+
+
+async def events(
+    key: ApiKey,
+    tenant: Tenant,
+    request: web.BaseRequest,
+    limits: RateLimits,
+    *,
+    find_key: Callable[[], Awaitable[ApiKey | None]],
+) -> web.StreamResponse:
+    """Return events since a cursor, as a page or as a stream.
+
+    A stream ends when ``find_key`` returns None: its key is not valid any more.
+
+    Raises:
+        Refusal: when the query is invalid, or too many requests of this key wait.
+    """
+    asked = _read(EventsQuery, request.query, key)
+    after = request.headers.get(LAST_EVENT_ID) or asked.after
+    is_stream = EVENT_STREAM in request.headers.get("Accept", "")
+    try:
+        with limits.waiting(key.id):
+            async with tenant.events.following_calls(
+                key.may_be, agent=asked.agent, after=after
+            ) as following:
+                if is_stream:
+                    return await _stream(request, tenant, following.next, find_key)
+                page = await following.next(float(asked.wait))
+    except BadPlace as error:
+        raise Refusal(
+            MALFORMED,
+            "'Last-Event-ID' or 'after' is not an id of an event of this gateway; omit "
+            "it to begin with new events.",
+        ) from error
+    return web.Response(text=page.model_dump_json(), content_type="application/json")
+
+
+async def _stream(
+    request: web.BaseRequest,
+    tenant: Tenant,
+    next_page: NextPage,
+    find_key: Callable[[], Awaitable[ApiKey | None]],
+) -> web.StreamResponse:
+    response = web.StreamResponse(
+        headers={
+            "Content-Type": EVENT_STREAM,
+            "Cache-Control": "no-store",
+            # nginx would buffer events until its buffer is full.
+            "X-Accel-Buffering": "no",
+        }
+    )
+    await response.prepare(request)
+    # The cursor goes first: a client that is cut off early continues from there.
+    first = True
+    while not tenant.events.is_closing:
+        page = await next_page(0.0 if first else KEEPALIVE_S)
+        try:
+            if await find_key() is None:
+                break
+            async with asyncio.timeout(KEEPALIVE_S):
+                await response.write(_lines(page, is_first=first))
+        except (TimeoutError, ConnectionError, StoreUnavailable):
+            # Cut off clients that do not read, and all clients while keys cannot be
+            # checked. They continue from their last event.
+            request.protocol.force_close()
+            break
+        first = False
+    return response
+
+
+def _lines(page: EventPage, *, is_first: bool) -> bytes:
+    """Return a page as server-sent events; a comment if it is empty."""
+    lines: list[str] = []
+    if page.missed:
+        lines.append("event: missed\ndata: {}\n\n")
+    lines += [
+        f"id: {event.id}\nevent: {event.name}\n"
+        f"data: {event.model_dump_json(exclude={'id'})}\n\n"
+        for event in page.events
+    ]
+    if is_first and not page.events:
+        place = json.dumps({"next": page.next})
+        lines.append(f"id: {page.next}\nevent: begun\ndata: {place}\n\n")
+    return "".join(lines or [": nothing new\n\n"]).encode()
+
+
+def _read(model: type[Query], query: Mapping[str, str], key: ApiKey) -> Query:
+    """Parse a query, and check that the key covers its agent."""
+    try:
+        asked = model.model_validate(dict(query))
+    except ValidationError as error:
+        raise Refusal(MALFORMED, sentence(error.errors()[0], model)) from error
+    if asked.agent:
+        check_agents(key, [asked.agent])
+    return asked
+
+
+Readiness = Callable[[], Awaitable[list[str]]]
+"""Returns the problems that stop the gateway from working."""
+
+
+class ReadinessView(BaseModel):
+    """The answer of `/readyz`: whether the gateway works, and its problems."""
+
+    ready: bool
+    problems: list[str] = []
+
+
+Json = dict[str, Any]
+
+_JSON = "application/json"
+_REF = "#/components/schemas/{model}"
+_ABOUT = "docs/http-api.md describes the API: keys, limits, and what to ask again."
+_DECIDED = "The decision is processed like a click in Slack."
+_STREAMED = "`event` is the name and `data` an EventView without `id`."
+_ID = {
+    "name": "id",
+    "in": "path",
+    "required": True,
+    "schema": {"type": "string", "pattern": "^[A-Za-z0-9_]{1,80}$"},
+}
+
+
+class _Route(NamedTuple):
+    """One operation of the API: its description without bodies, and its bodies."""
+
+    method: str
+    path: str
+    about: Json
+    answer: TypeAdapter[Any]
+    body: TypeAdapter[Any] | None = None
+
+
+@cache
+def document() -> bytes:
+    """Return the document (OpenAPI 3.1), as JSON."""
+    return json.dumps(_document(), sort_keys=True).encode()
+
+
+def _document() -> Json:
+    routes = [*map(_of_operation, OPERATIONS), *_readings()]
+    inputs: list[tuple[str, Any, TypeAdapter[Any]]] = [
+        ("problem", "serialization", TypeAdapter(Problem)),
+        ("event", "serialization", TypeAdapter(EventView)),
+    ]
+    for one in routes:
+        inputs.append((one.about["operationId"], "serialization", one.answer))
+        if one.body is not None:
+            inputs.append((one.about["operationId"], "validation", one.body))
+    schemas, shared = TypeAdapter.json_schemas(inputs, ref_template=_REF)
+    paths: Json = {}
+    for one in routes:
+        name = one.about["operationId"]
+        answer = {_JSON: {"schema": schemas[name, "serialization"]}}
+        responses = {
+            "200": {"description": "The answer.", "content": answer},
+            "default": {"$ref": "#/components/responses/Problem"},
+        }
+        found = paths.setdefault(one.path, {})
+        found[one.method] = {**one.about, "responses": responses}
+        if one.body is not None:
+            content = {_JSON: {"schema": schemas[name, "validation"]}}
+            found[one.method]["requestBody"] = {"required": True, "content": content}
+    stream = {"schema": {"type": "string", "description": _STREAMED}}
+    events = paths[f"{BASE}/events"]["get"]["responses"]
+    events["200"]["content"][EVENT_STREAM] = stream
+    ready = paths["/readyz"]["get"]["responses"]
+    ready["503"] = {**ready["200"], "description": "`problems` lists the problems."}
+    health = paths["/healthz"]["get"]["responses"]["200"]
+    health["content"] = {"text/plain": health["content"][_JSON]}
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Keyturn",
+            "version": "1",
+            "summary": "Approvals by people for the tool calls of AI agents.",
+            "description": _ABOUT,
+            "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
+        },
+        "servers": [{"url": "/"}],
+        "security": [{"api_key": []}],
+        "paths": paths,
+        "components": {
+            "schemas": shared["$defs"],
+            "responses": {"Problem": _problem()},
+            "securitySchemes": {
+                "api_key": {
+                    "type": "http",
+                    "scheme": "bearer",
+                    "description": "tk_…, printed by `keyturn api-keys create`.",
+                },
+                "person": {
+                    "type": "http",
+                    "scheme": "bearer",
+                    "bearerFormat": "JWT",
+                    "description": "From the OpenID Connect issuer in `api.people`.",
+                },
+            },
+        },
+    }
+
+
+def _of_operation(one: Operation[Any, Any]) -> _Route:
+    headers = [_header(LEASE_HEADER, "The lease on a thread; see `thread_lease`.")]
+    places = (Gateway, RemoteRunService, AgentService)
+    method = next(getattr(it, one.name) for it in places if hasattr(it, one.name))
+    summary, _, _ = (getdoc(method) or "").partition("\n")
+    about = _about(one.name, summary, one.scope, parameters=headers)
+    return _Route("post", one.path, about, one.answer, one.question)
+
+
+def _readings() -> list[_Route]:
+    last_id = _header(LAST_EVENT_ID, "The same as `after`, as browsers send it.")
+    listed = "Return open approvals of your agents, the soonest due first, by pages."
+    one = "Return one approval with the state of its calls."
+    decided = "Decide on a call as a person, with a personal token, not an API key."
+    followed = "Return events of your calls since a cursor, or follow them."
+    person: Json = {
+        "tags": ["people"],
+        "description": _DECIDED,
+        "security": [{"person": []}],
+    }
+    read, approvals = Scope.READ, f"{BASE}/approvals"
+    queue = _about("list_approvals", listed, read, parameters=_query(QueueQuery))
+    approval = _about("get_approval", one, read, parameters=[_ID])
+    decide = _about("decide", decided, read, parameters=[_ID], **person)
+    parameters = [*_query(EventsQuery), last_id]
+    events = _about("events", followed, read, parameters=parameters)
+    document = _about("openapi", "Return this document.", None)
+    health = _about("healthz", "The process answers.", None)
+    ready = _about("readyz", "Return whether the gateway works.", None)
+    to_decide, decision = TypeAdapter(DecideQuestion), TypeAdapter(DecideReply)
+    return [
+        _Route("get", approvals, queue, TypeAdapter(ApprovalPage)),
+        _Route("get", f"{approvals}/{{id}}", approval, TypeAdapter(ApprovalView)),
+        _Route("post", f"{approvals}/{{id}}/decide", decide, decision, to_decide),
+        _Route("get", f"{BASE}/events", events, TypeAdapter(EventPage)),
+        _Route("get", f"{BASE}/openapi.json", document, TypeAdapter(Json)),
+        _Route("get", "/healthz", health, TypeAdapter(str)),
+        _Route("get", "/readyz", ready, TypeAdapter(ReadinessView)),
+    ]
+
+
+def _about(name: str, summary: str, scope: Scope | None, **more: object) -> Json:
+    """Return an operation without its bodies; without a scope it needs no key."""
+    found: Json = {"operationId": name, "summary": summary}
+    if scope is None:
+        return found | {"security": []}
+    about = f"Needs the scope `{scope.value}`."
+    return found | {"tags": [scope.value], "description": about} | more
+
+
+def _query(model: type[BaseModel]) -> list[Json]:
+    found = model.model_json_schema()["properties"]
+    return [{"name": name, "in": "query", "schema": found[name]} for name in found]
+
+
+def _header(name: str, description: str) -> Json:
+    schema = {"type": "string"}
+    return {"name": name, "in": "header", "description": description, "schema": schema}
+
+
+def _problem() -> Json:
+    """Return the answer to a refused request, with all kinds of problems."""
+    rows = [
+        f"- {kind.status} `{kind.name}`: {kind.title}"
+        + " *(ask again)*" * kind.can_pass
+        for kind in KINDS.values()
+    ]
+    form = {
+        "allOf": [
+            {"$ref": _REF.format(model="Problem")},
+            {"properties": {"type": {"enum": [*KINDS]}}},
+        ]
+    }
+    about = "\n".join(["The request was refused.", "", *rows])
+    return {"description": about, "content": {PROBLEM_TYPE: {"schema": form}}}

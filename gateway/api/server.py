@@ -23,13 +23,11 @@ from aiohttp import web
 from pydantic import BaseModel, TypeAdapter
 
 from keyturn.gateway import tracing
-from keyturn.gateway.api import operations, reading_routes
+from keyturn.gateway.api import operations
 from keyturn.gateway.api.api_keys import ApiKeys, bearer
 from keyturn.gateway.api.decide import Decisions, people_decide
-from keyturn.gateway.api.openapi import document
-from keyturn.gateway.api.operations import Tenant
+from keyturn.gateway.api.operations import Readiness, ReadinessView, Tenant, document
 from keyturn.gateway.api.rate_limits import FailedKeys, RateLimits
-from keyturn.gateway.api.reading_routes import Readiness, ReadinessView
 from keyturn.gateway.api.refusals import Refusal, refused, unreadable
 from keyturn.gateway.approvals.decisions import Reviewer
 from keyturn.gateway.approvals.events import SecurityKind
@@ -251,15 +249,15 @@ class Api:
 
     async def _approval(self, id_: str, request: web.BaseRequest) -> web.Response:
         key = await self._key(request, {Scope.READ})
-        return _json(await reading_routes.approval(key, self.tenant, id_))
+        return _json(await operations.approval(key, self.tenant, id_))
 
     async def _queue(self, request: web.BaseRequest) -> web.Response:
         key = await self._key(request, {Scope.READ})
-        return _json(await reading_routes.queue(key, self.tenant, request.query))
+        return _json(await operations.queue(key, self.tenant, request.query))
 
     async def _events(self, request: web.BaseRequest) -> web.StreamResponse:
         key = await self._key(request, {Scope.READ})
-        return await reading_routes.events(
+        return await operations.events(
             key,
             self.tenant,
             request,

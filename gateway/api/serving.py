@@ -10,9 +10,8 @@ from importlib import import_module
 
 from keyturn.gateway.api.api_keys import ApiKeys
 from keyturn.gateway.api.decide import Decisions
-from keyturn.gateway.api.operations import Tenant
+from keyturn.gateway.api.operations import Readiness, Tenant
 from keyturn.gateway.api.rate_limits import RateLimits
-from keyturn.gateway.api.reading_routes import Readiness
 from keyturn.gateway.api.server import Api, KeyedRoute
 from keyturn.gateway.approvals.events import SecurityEvent, SecurityKind
 from keyturn.gateway.config import Settings

@@ -71,13 +71,7 @@ class Leaf:
 
 
 def leaf_of(
-    *,
-    seq: str,
-    at: str,
-    event: str,
-    seal: str,
-    state: SealState,
-    nonce: bytes,
+    *, seq: str, at: str, event: str, seal: str, state: SealState, nonce: bytes
 ) -> Leaf:
     """Return the leaf of an entry; equal entries have equal leaves.
 

@@ -13,11 +13,12 @@ from dataclasses import replace
 from typing import assert_never
 
 from keyturn.gateway.approvals import editing, quorum, timing
-from keyturn.gateway.approvals.changes import Change, following
-from keyturn.gateway.approvals.decision_context import (
+from keyturn.gateway.approvals.changes import (
+    Change,
     DecisionContext,
     edit_asks_more,
     first_of,
+    following,
     keeping_floor,
     listed,
     raised_item,

@@ -9,11 +9,7 @@ import jsonpatch
 from keyturn.gateway.approvals.evidence import original_text
 from keyturn.gateway.approvals.record import Item
 from keyturn.gateway.protocol import digest
-from keyturn.gateway.protocol.digest import (
-    is_same_but_state,
-    state_in,
-    with_state,
-)
+from keyturn.gateway.protocol.digest import is_same_but_state, state_in, with_state
 from keyturn.gateway.protocol.records import EditRecord, Person, Reading
 from keyturn.gateway.protocol.strict_json import JsonObject, parse_object
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from keyturn.gateway.approvals import timing
-from keyturn.gateway.approvals.changes import Change
+from keyturn.gateway.approvals.changes import Change, first_of, raised_item
 from keyturn.gateway.approvals.deciding import (
     ALREADY_APPROVED,
     NEEDS_OWN_DECISION,
@@ -23,7 +23,6 @@ from keyturn.gateway.approvals.deciding import (
     no_such_item,
     not_as_seen,
 )
-from keyturn.gateway.approvals.decision_context import first_of, raised_item
 from keyturn.gateway.approvals.decisions import (
     Approve,
     CallNow,

@@ -9,10 +9,7 @@ shows the earlier call. The next click on that card counts.
 
 from __future__ import annotations
 
-from keyturn.gateway.approvals.changes import Change
-from keyturn.gateway.approvals.decision_context import (
-    DecisionContext,
-)
+from keyturn.gateway.approvals.changes import Change, DecisionContext
 from keyturn.gateway.approvals.decisions import Repeated
 from keyturn.gateway.approvals.events import EventName
 from keyturn.gateway.approvals.precedents import (

@@ -9,8 +9,7 @@ approval.
 from __future__ import annotations
 
 from keyturn.gateway.approvals import quorum
-from keyturn.gateway.approvals.changes import Change, by_gateway, ended
-from keyturn.gateway.approvals.decision_context import raised_item
+from keyturn.gateway.approvals.changes import Change, by_gateway, ended, raised_item
 from keyturn.gateway.approvals.editing import edited_document
 from keyturn.gateway.approvals.lifecycle import Transition
 from keyturn.gateway.approvals.policy_decision import PolicyDecision

@@ -43,7 +43,7 @@ from keyturn.gateway.errors import (
 from keyturn.gateway.failures import any_failure, log_failure
 from keyturn.gateway.protocol import digest, texts
 from keyturn.gateway.protocol.digest import BusinessState, is_same_but_state, state_in
-from keyturn.gateway.protocol.port import Gateway
+from keyturn.gateway.protocol.http_api import Gateway
 from keyturn.gateway.protocol.records import (
     EditOutcome,
     EditRecord,

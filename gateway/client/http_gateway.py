@@ -26,8 +26,8 @@ from keyturn.gateway.errors import (
     NotVerified,
     SettingsError,
 )
-from keyturn.gateway.protocol import http_api, port, strict_json, wire
-from keyturn.gateway.protocol.port import Gateway
+from keyturn.gateway.protocol import http_api, strict_json, wire
+from keyturn.gateway.protocol.http_api import Gateway
 from keyturn.gateway.protocol.public_keys import parse_public_key
 from keyturn.gateway.protocol.receipts import SKEW_S, Receipt, check_time, read_receipt
 from keyturn.gateway.protocol.records import EditRecord, Result, RunRef
@@ -355,7 +355,7 @@ def given_gateway(
     """
     known = key_lines(receipt_keys)
     if not isinstance(gateway, str):
-        port.check_gateway(gateway)
+        http_api.check_gateway(gateway)
         if not known and api_key is None:
             return gateway
         if gateway is not None:
@@ -373,7 +373,7 @@ def current_gateway() -> Gateway:
         NotAllowed: when there is none; gated tools then do not run.
         SettingsError: when the environment names one that cannot be used.
     """
-    found = port.connected_gateway()
+    found = http_api.connected_gateway()
     if found is not None:
         return found
     if os.environ.get(URL_VARIABLE):

@@ -15,14 +15,8 @@ from typing import NamedTuple, cast
 
 from pydantic import JsonValue
 
-from keyturn.gateway.dialects import agent_inbox, langchain, questions
-from keyturn.gateway.dialects.asked import (
-    Asked,
-    Ended,
-    NotOfThisForm,
-    NoWord,
-    Question,
-)
+from keyturn.gateway.dialects import langchain, questions
+from keyturn.gateway.dialects.asked import Asked, Ended, NotOfThisForm, NoWord, Question
 from keyturn.gateway.errors import BadJson
 from keyturn.gateway.protocol.questions import ASK_USER
 from keyturn.gateway.protocol.records import Untold
@@ -48,7 +42,7 @@ class _Dialect(NamedTuple):
 _DIALECTS = {
     "batched": _Dialect(langchain.read_batched, langchain.answer_batched),
     "per_call": _Dialect(langchain.read_call, langchain.answer_call),
-    "inbox": _Dialect(agent_inbox.read, agent_inbox.answer),
+    "inbox": _Dialect(langchain.read_inbox, langchain.answer_inbox),
     "ask_user": _Dialect(questions.read_ask_user, questions.answer_ask_user),
     "plain": _Dialect(questions.read_plain, questions.answer_plain),
 }
@@ -152,7 +146,7 @@ def _format(value: JsonValue) -> str:
     marks = {
         "batched": not names.isdisjoint(langchain.MARKS),
         "per_call": langchain.PER_CALL in kinds,
-        "inbox": agent_inbox.MARK in names,
+        "inbox": langchain.INBOX in names,
         "ask_user": ASK_USER in kinds,
     }
     found = [name for name, is_marked in marks.items() if is_marked]

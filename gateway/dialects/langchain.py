@@ -4,6 +4,10 @@ Batched, in the spelling of Python or JavaScript: one question for all calls of 
 message. Its answer has one decision for each call, in order; any other list leaves the
 thread unable to continue. Per call: one question for each call; its ``response_schema``
 has the decisions it takes.
+
+Also questions in the format of LangChain's Agent Inbox. The value is one request or a
+list of them; the answer is always a list. A rejection is ``ignore``, which has no place
+for a reason, and an approval repeats the request.
 """
 
 from __future__ import annotations
@@ -221,3 +225,61 @@ def records(given: JsonValue) -> list[JsonObject]:
     if not 0 < len(found) <= MAX_CALLS or not all(isinstance(o, dict) for o in found):
         raise NotOfThisForm
     return cast("list[JsonObject]", found)
+
+
+INBOX = "action_request"
+
+_ALLOWS = {
+    Verb.APPROVE: "allow_accept",
+    Verb.EDIT: "allow_edit",
+    Verb.REJECT: "allow_ignore",
+    Verb.RESPOND: "allow_respond",
+}
+
+
+def read_inbox(question: Question, value: JsonValue) -> Asked:
+    """Return the calls of a question.
+
+    Raises:
+        NotOfThisForm: it is incomplete.
+    """
+    requests = _requests(value)
+    calls = tuple(_of_inbox(question, *row) for row in enumerate(requests))
+    loses = any(Verb.REJECT in _words(one) for one in requests)
+    return Asked(calls, keeps_reason=not loses)
+
+
+def answer_inbox(
+    question: Question, value: JsonValue, ends: Sequence[Ended]
+) -> JsonValue:
+    """Return the responses to all requests."""
+    rows = zip(read_inbox(question, value).calls, _requests(value), ends, strict=True)
+    return [_reply(one, decision(call, _words(one), end)) for call, one, end in rows]
+
+
+def _of_inbox(question: Question, place: int, request: JsonObject) -> ProposedCall:
+    action, words = record(request, INBOX), _words(request)
+    tool, args = text(action, "action"), record(action, "args")
+    return proposed(question, place, tool, args, words, described(request))
+
+
+def _requests(value: JsonValue) -> list[JsonObject]:
+    return records(value if isinstance(value, list) else [value])
+
+
+def _words(request: JsonObject) -> list[Verb]:
+    config = record(request, "config")
+    return [verb for verb, name in _ALLOWS.items() if config.get(name) is True]
+
+
+def _reply(request: JsonObject, found: Decision) -> JsonObject:
+    action = record(request, INBOX)
+    match found.verb:
+        case Verb.APPROVE:
+            return {"type": "accept", "args": action}
+        case Verb.EDIT:
+            return {"type": "edit", "args": {**action, "args": found.args}}
+        case Verb.REJECT:
+            return {"type": "ignore", "args": None}
+        case Verb.RESPOND:
+            return {"type": "response", "args": found.text}

@@ -13,13 +13,7 @@ from typing import cast
 
 from pydantic import JsonValue, ValidationError
 
-from keyturn.gateway.dialects.asked import (
-    Asked,
-    Ended,
-    NotOfThisForm,
-    NoWord,
-    Question,
-)
+from keyturn.gateway.dialects.asked import Asked, Ended, NotOfThisForm, NoWord, Question
 from keyturn.gateway.dialects.langchain import records, text
 from keyturn.gateway.protocol import questions
 from keyturn.gateway.protocol.questions import ASK_USER, MAX_QUESTION, QuestionType

@@ -23,9 +23,8 @@ from keyturn.gateway.approvals.quorum import tally
 from keyturn.gateway.approvals.requirement import Requirement
 from keyturn.gateway.policy.cel_tokens import Kind, Row, literal, tokens
 from keyturn.gateway.policy.effective_rules import EffectiveRules
-from keyturn.gateway.policy.evaluate import evaluate
+from keyturn.gateway.policy.evaluate import Facts, evaluate, fired
 from keyturn.gateway.policy.expressions import Expression, ask, scope
-from keyturn.gateway.policy.raise_rules import Facts, fired
 from keyturn.gateway.policy.rules import Policy
 from keyturn.gateway.protocol.edits import argument_errors
 from keyturn.gateway.protocol.records import Record, Tier, join

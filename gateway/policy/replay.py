@@ -25,8 +25,7 @@ from keyturn.gateway.approvals.events import (
 from keyturn.gateway.approvals.precedents import DAY_MS, KINDS, MOST_KEPT, PrecedentKind
 from keyturn.gateway.approvals.quorum import tally
 from keyturn.gateway.approvals.requirement import Requirement, Vote
-from keyturn.gateway.policy.evaluate import effect_of, evaluate, listed_tier
-from keyturn.gateway.policy.raise_rules import Facts
+from keyturn.gateway.policy.evaluate import Facts, effect_of, evaluate, listed_tier
 from keyturn.gateway.policy.rules import Policy
 from keyturn.gateway.policy.windows import WindowUse, WindowUses, window_uses
 from keyturn.gateway.protocol.records import ItemState, Person, Record, Tier

@@ -14,8 +14,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from keyturn.gateway.approvals.evidence import PrivateData
 from keyturn.gateway.approvals.policy_decision import Preview
-from keyturn.gateway.approvals.private_text import PrivateData
 from keyturn.gateway.approvals.requirement import Notify, Role
 from keyturn.gateway.approvals.similar import MOST_USES, exact_micro
 from keyturn.gateway.policy.fields import (

@@ -45,19 +45,19 @@ from keyturn.gateway.errors import (
     SettingsError,
 )
 from keyturn.gateway.protocol import http_api, run_context
-from keyturn.gateway.protocol.port import Gateway, HandingGateway
+from keyturn.gateway.protocol.http_api import Gateway, HandingGateway
 from keyturn.gateway.protocol.records import RunRef
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.resume import program_runs
 from keyturn.gateway.resume.program import Program
 from keyturn.gateway.resume.program_runs import BUSY_S, ProgramRuns, ThreadChanges
-from keyturn.gateway.resume.thread_state import (
+from keyturn.gateway.resume.threads import (
     Answers,
     ThreadChange,
+    Threads,
     ThreadState,
     questions_of,
 )
-from keyturn.gateway.resume.threads import Threads
 from keyturn.gateway.resume.transient_retry import retry_transient
 from keyturn.gateway.secret_variables import secret
 from keyturn.gateway.setting_forms import RetrySettings

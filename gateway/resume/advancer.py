@@ -46,11 +46,7 @@ from keyturn.gateway.resume.diagnosis import (
 from keyturn.gateway.resume.hand_over import Delivery, Ending
 from keyturn.gateway.resume.langgraph_local import Runner
 from keyturn.gateway.resume.own_gates import OwnGates
-from keyturn.gateway.resume.thread_state import (
-    AnswerRefused,
-    ThreadState,
-)
-from keyturn.gateway.resume.threads import Threads
+from keyturn.gateway.resume.threads import AnswerRefused, Threads, ThreadState
 
 logger = logging.getLogger(__name__)
 
@@ -216,12 +212,7 @@ class Advancer:
                 await self._halt_at_breakpoint(run, state)
 
     async def _nudge(
-        self,
-        run: RunRef,
-        runner: Runner,
-        state: ThreadState,
-        *,
-        past_limits: bool,
+        self, run: RunRef, runner: Runner, state: ThreadState, *, past_limits: bool
     ) -> None:
         halted = await self._halted(run, state)
         if isinstance(halted, AtBreakpoint) or (halted and not past_limits):

@@ -53,10 +53,7 @@ IsFree = Callable[[str], bool]
 
 
 async def load_graph(
-    ref: str,
-    base: Path,
-    ungated: Collection[str] = (),
-    own_gate: IsFree | None = None,
+    ref: str, base: Path, ungated: Collection[str] = (), own_gate: IsFree | None = None
 ) -> Graph:
     """Import the graph at ``path/to/file.py:name`` or ``package.module:name``.
 
@@ -247,10 +244,7 @@ def _reachable(folder: Path) -> None:
 
 
 def check_gates(
-    graph: object,
-    ref: str,
-    ungated: Collection[str],
-    own_gate: IsFree | None = None,
+    graph: object, ref: str, ungated: Collection[str], own_gate: IsFree | None = None
 ) -> None:
     """Check that a gate clears every tool that a graph is found to start.
 

@@ -20,12 +20,11 @@ from pydantic import JsonValue
 from keyturn.gateway.dialects import dialects
 from keyturn.gateway.dialects.asked import Ended, NoWord, Question, is_as_decided
 from keyturn.gateway.protocol import wire
-from keyturn.gateway.protocol.http_api import OpenQuestion
-from keyturn.gateway.protocol.port import HandingGateway
+from keyturn.gateway.protocol.http_api import HandingGateway, OpenQuestion
 from keyturn.gateway.protocol.records import ItemState, NotTaken, RunRef
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.protocol.wire import AnswerKind, TurnRef, Verdict, VerdictKind
-from keyturn.gateway.resume.thread_state import fits
+from keyturn.gateway.resume.threads import fits
 
 logger = logging.getLogger(__name__)
 

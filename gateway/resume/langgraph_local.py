@@ -30,17 +30,8 @@ from keyturn.gateway.gates.reachable import holds_tools
 from keyturn.gateway.protocol.run_context import excepting
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.resume.fence_tables import fenced_graph
-from keyturn.gateway.resume.graphs import (
-    Graph,
-    IsFree,
-    as_graph,
-    attached,
-    check_gates,
-)
-from keyturn.gateway.resume.thread_state import (
-    AnswerRefused,
-    ThreadState,
-)
+from keyturn.gateway.resume.graphs import Graph, IsFree, as_graph, attached, check_gates
+from keyturn.gateway.resume.threads import AnswerRefused, ThreadState
 from keyturn.gateway.resume.tool_schemas import schemas_of
 
 logger = logging.getLogger(__name__)

@@ -16,23 +16,13 @@ from collections.abc import Iterable, Sequence
 
 from keyturn.gateway.dialects import dialects
 from keyturn.gateway.dialects.asked import Question
-from keyturn.gateway.errors import (
-    GraphError,
-    ThreadUnavailable,
-)
+from keyturn.gateway.errors import GraphError, ThreadUnavailable
 from keyturn.gateway.protocol import wire
 from keyturn.gateway.protocol.http_api import OpenQuestion
 from keyturn.gateway.protocol.records import ItemState, RunRef
-from keyturn.gateway.resume.hand_over import (
-    Claim,
-    Delivery,
-    Ending,
-    HandOver,
-    Shown,
-)
+from keyturn.gateway.resume.hand_over import Claim, Delivery, Ending, HandOver, Shown
 from keyturn.gateway.resume.langgraph_local import Runner
-from keyturn.gateway.resume.thread_state import ThreadState, question_of
-from keyturn.gateway.resume.threads import Threads
+from keyturn.gateway.resume.threads import Threads, ThreadState, question_of
 
 
 class StoppedInside(GraphError):
@@ -111,11 +101,7 @@ class OwnGates(HandOver):
         return left
 
     async def stopped(
-        self,
-        run: RunRef,
-        runner: Runner,
-        ready: Sequence[Delivery],
-        error: Exception,
+        self, run: RunRef, runner: Runner, ready: Sequence[Delivery], error: Exception
     ) -> None:
         """Record what became of decisions when the step that got them failed.
 

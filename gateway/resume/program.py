@@ -9,12 +9,7 @@ are not executed again.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import (
-    AsyncGenerator,
-    Collection,
-    Mapping,
-    Sequence,
-)
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager
 from typing import Any
 
@@ -24,12 +19,8 @@ from langgraph.types import Interrupt, StreamMode
 
 from keyturn.gateway.approvals.record import Origin
 from keyturn.gateway.arguments import check_item_ids, check_timeout
-from keyturn.gateway.errors import (
-    GraphError,
-    SettingsError,
-)
-from keyturn.gateway.protocol.http_api import PendingCall
-from keyturn.gateway.protocol.port import connected
+from keyturn.gateway.errors import GraphError, SettingsError
+from keyturn.gateway.protocol.http_api import PendingCall, connected
 from keyturn.gateway.protocol.records import Person, RunRef
 from keyturn.gateway.resume.graphs import IsFree
 from keyturn.gateway.resume.langgraph_local import (

@@ -13,11 +13,7 @@ import hashlib
 import logging
 from abc import abstractmethod
 from collections import defaultdict
-from collections.abc import (
-    AsyncGenerator,
-    Coroutine,
-    Sequence,
-)
+from collections.abc import AsyncGenerator, Coroutine, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any, TypeVar, cast
 
@@ -34,23 +30,19 @@ from keyturn.gateway.errors import (
     ThreadUnavailable,
 )
 from keyturn.gateway.failures import log_failure
-from keyturn.gateway.protocol.http_api import RunFacts
-from keyturn.gateway.protocol.port import Gateway, connected
+from keyturn.gateway.protocol.http_api import Gateway, RunFacts, connected
 from keyturn.gateway.protocol.records import NO_SLACK_ID, Person, RunRef
 from keyturn.gateway.resume.advancer import Advancer
 from keyturn.gateway.resume.diagnosis import ThreadHalted, diagnose
 from keyturn.gateway.resume.graphs import strict_serializer
-from keyturn.gateway.resume.langgraph_local import (
-    Runner,
-    pending_of,
-)
-from keyturn.gateway.resume.thread_state import (
+from keyturn.gateway.resume.langgraph_local import Runner, pending_of
+from keyturn.gateway.resume.threads import (
     Answers,
     ThreadChange,
+    Threads,
     ThreadState,
     asked_items,
 )
-from keyturn.gateway.resume.threads import Threads
 from keyturn.gateway.resume.transient_retry import (
     InputNotGiven,
     backoff_s,
@@ -202,11 +194,7 @@ class ProgramRuns:
     """Errors of a step that the drive itself tries again."""
 
     def __init__(
-        self,
-        gateway: Gateway,
-        threads: Threads,
-        retries: RetrySettings,
-        url: str = "",
+        self, gateway: Gateway, threads: Threads, retries: RetrySettings, url: str = ""
     ) -> None:
         self.gateway = gateway
         self.threads = threads

@@ -53,7 +53,7 @@ from keyturn.gateway.protocol.records import ItemState, RunRef
 from keyturn.gateway.resume.langgraph_local import AGENT_KEY, Runners
 from keyturn.gateway.resume.own_gates import names_of
 from keyturn.gateway.resume.store_threads import under_lease
-from keyturn.gateway.resume.thread_state import (
+from keyturn.gateway.resume.threads import (
     Answers,
     ThreadState,
     asked_items,

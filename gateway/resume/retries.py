@@ -29,8 +29,7 @@ from keyturn.gateway.service.people.freezing import stalled_event
 from keyturn.gateway.service.tenant_service import TenantService
 from keyturn.gateway.setting_forms import RetrySettings
 from keyturn.gateway.store.keys import KEEP_MS, Keys
-from keyturn.gateway.store.runs.jobs import Delivery, Job, JobKind
-from keyturn.gateway.store.runs.stalled import RunState, StalledRun
+from keyturn.gateway.store.runs.jobs import Delivery, Job, JobKind, RunState, StalledRun
 from keyturn.gateway.store.store import Store
 
 logger = logging.getLogger(__name__)
@@ -138,10 +137,7 @@ class Retries(TenantService):
         raise _too_many_changes(run)
 
     async def record_resumed(
-        self,
-        run: RunRef,
-        delivery: Delivery | None,
-        runner: Runner | None = None,
+        self, run: RunRef, delivery: Delivery | None, runner: Runner | None = None
     ) -> None:
         """Record that a run has resumed, and acknowledge the job that resumed it.
 

@@ -21,24 +21,23 @@ from keyturn.gateway.approvals.events import EventName
 from keyturn.gateway.approvals.record import Item
 from keyturn.gateway.dialects.asked import Question
 from keyturn.gateway.errors import ThreadUnknown
-from keyturn.gateway.protocol.http_api import OpenQuestion
-from keyturn.gateway.protocol.port import HandingGateway
+from keyturn.gateway.protocol.http_api import HandingGateway, OpenQuestion
 from keyturn.gateway.protocol.records import ItemState, RunRef
 from keyturn.gateway.protocol.strict_json import JsonObject
-from keyturn.gateway.resume.thread_state import (
+from keyturn.gateway.resume.threads import (
     Answers,
+    Threads,
     ThreadState,
     asked_items,
     questions_of,
 )
-from keyturn.gateway.resume.threads import Threads
 from keyturn.gateway.service.people.freezing import run_event
 from keyturn.gateway.service.run.agents import RunCalls
 from keyturn.gateway.service.run.claiming import Found, find_answers
 from keyturn.gateway.store.connection.connection import text
 from keyturn.gateway.store.keys import Keys
+from keyturn.gateway.store.runs.jobs import HALTED
 from keyturn.gateway.store.runs.leases import while_held
-from keyturn.gateway.store.runs.stalled import HALTED
 from keyturn.gateway.store.scripts.fences import Lease
 from keyturn.gateway.store.store import Store
 

@@ -1,25 +1,203 @@
-"""A gateway's records of the threads that this process runs."""
+"""The state of a thread, its open questions and their answers, and its records."""
 
 from __future__ import annotations
 
+import json
 from abc import abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from jsonschema import Draft202012Validator
+from pydantic import JsonValue
+from referencing import Registry
 
 from keyturn.gateway.approvals.record import Item
+from keyturn.gateway.dialects import dialects
 from keyturn.gateway.dialects.asked import Question
-from keyturn.gateway.protocol.http_api import OpenQuestion, PendingCall, RunFacts
-from keyturn.gateway.protocol.port import HandingGateway
+from keyturn.gateway.errors import KeyturnError
+from keyturn.gateway.protocol.http_api import (
+    HandingGateway,
+    OpenQuestion,
+    PendingCall,
+    RunFacts,
+)
 from keyturn.gateway.protocol.records import RunRef
 from keyturn.gateway.protocol.strict_json import JsonObject
-from keyturn.gateway.resume.thread_state import (
-    Answers,
-    ThreadState,
-    asked_items,
-    question_of,
-    questions_of,
-)
+from keyturn.gateway.protocol.wire import APPROVAL_INTERRUPT, RECONCILE_INTERRUPT
 from keyturn.gateway.store.scripts.fences import Lease
+
+
+class AnswerRefused(KeyturnError):
+    """The runtime refused an answer and did not save it.
+
+    Attributes:
+        is_stale: True if the question is no longer open: read the thread again. False
+            if the answer does not fit its question.
+    """
+
+    def __init__(self, problem: str, *, is_stale: bool) -> None:
+        self.is_stale = is_stale
+        super().__init__(problem)
+
+
+@dataclass(frozen=True)
+class ThreadState:
+    """State of a thread, read from its checkpoint.
+
+    Attributes:
+        exists: False for a thread without any checkpoint; never resume such a thread.
+        pending: its open questions.
+        has_tasks: work is left, with or without a question.
+        is_cut_off: some of that work waits for no answer: its process died, it raised,
+            or it stopped at a breakpoint. Other tasks may have open questions.
+        checkpoint: id of the checkpoint that was read.
+        taken: key of the last input that started the thread.
+        final_message: text of the agent's last message in this turn.
+        schemas: JSON Schemas of the tools whose questions in other libraries' formats
+            are put to people; None: such questions are not put to people.
+        handed: of these, the questions to the gateway that people have not decided.
+    """
+
+    exists: bool
+    pending: tuple[Question, ...] = ()
+    has_tasks: bool = False
+    is_cut_off: bool = False
+    checkpoint: str = ""
+    taken: str = ""
+    final_message: str = ""
+    schemas: Mapping[str, JsonObject] | None = None
+    handed: tuple[OpenQuestion, ...] = ()
+
+    @property
+    def is_finished(self) -> bool:
+        """Return True if no work and no question is left; ``next`` is unreliable."""
+        return self.exists and not self.has_tasks and not self.pending
+
+    @property
+    def hands_over(self) -> bool:
+        """Return True if questions of other libraries are put to people."""
+        return self.schemas is not None
+
+    @property
+    def asks_people(self) -> bool:
+        """Return True if a decision of people can answer one of its questions."""
+        return any(
+            question_of(one) or (self.hands_over and is_known(one))
+            for one in self.pending
+        )
+
+
+@dataclass(frozen=True)
+class ThreadChange:
+    """A thread may have advanced; ``error`` is set if its run was given up."""
+
+    agent: str
+    thread: str
+    error: BaseException | None = None
+
+
+@dataclass
+class Answers:
+    """Answers that can be sent now, by interrupt id.
+
+    ``fingerprint`` depends on the answer and its item, not on the interrupt's id: a
+    repeated question with the same fingerprint means that its answer was refused.
+    ``unfit`` are items whose answer the agent's own schema would refuse. One bad answer
+    in a map raises after the good ones have run, so it is never sent. ``trace`` is the
+    ``traceparent`` that the thread continues, or "".
+    """
+
+    ready: dict[str, JsonObject] = field(default_factory=dict[str, JsonObject])
+    fingerprint: dict[str, str] = field(default_factory=dict[str, str])
+    unfit: list[str] = field(default_factory=list[str])
+    trace: str = ""
+
+    @classmethod
+    def to(
+        cls,
+        pending: Iterable[Question],
+        found: Mapping[OpenQuestion, tuple[JsonObject, int]],
+    ) -> Answers:
+        """Return the available answers to a thread's open questions.
+
+        ``found`` has each answer, and how often the call's authorization was revoked.
+        """
+        answers = cls()
+        for one in pending:
+            question = question_of(one)
+            if question is None or question not in found:
+                continue
+            answer, times = found[question]
+            if not fits(answer, one.schema):
+                answers.unfit.append(question.item_id)
+                continue
+            # After a revocation an equal answer is new, not refused.
+            about = [question.kind, question.item_id, times]
+            answers.ready[one.id] = answer
+            answers.fingerprint[one.id] = json.dumps([*about, answer], sort_keys=True)
+        return answers
+
+    def without(self, sent: set[str]) -> Answers:
+        """Return the answers that were not sent yet."""
+        fresh = [one for one in self.ready if self.fingerprint[one] not in sent]
+        return Answers(
+            ready={one: self.ready[one] for one in fresh},
+            fingerprint={one: self.fingerprint[one] for one in fresh},
+            unfit=self.unfit,
+            trace=self.trace,
+        )
+
+
+def question_of(pending: Question) -> OpenQuestion | None:
+    """Read an open question; None for a question of another library."""
+    given = pending.value
+    if not isinstance(given, Mapping):
+        return None
+    value = cast("Mapping[str, object]", given)
+    kind, item_id = value.get("type"), value.get("item_id")
+    if kind not in {APPROVAL_INTERRUPT, RECONCILE_INTERRUPT}:
+        return None
+    if not isinstance(item_id, str):
+        return None
+    return OpenQuestion(
+        kind="keyturn.approval" if kind == APPROVAL_INTERRUPT else "keyturn.reconcile",
+        item_id=item_id,
+        action_hash=str(value.get("action_hash", "")),
+    )
+
+
+def is_known(pending: Question) -> bool:
+    """Return True if a dialect knows this question of another library."""
+    return dialects.read(pending) is not None
+
+
+def questions_of(pending: Iterable[Question]) -> tuple[OpenQuestion, ...]:
+    """Return Keyturn's questions of a thread, each once."""
+    questions = (question_of(one) for one in pending)
+    return tuple(dict.fromkeys(one for one in questions if one is not None))
+
+
+def asked_items(pending: Sequence[Question]) -> frozenset[str]:
+    """Return the ids of the items that a thread still asks about."""
+    return frozenset(one.item_id for one in questions_of(pending))
+
+
+def fits(answer: JsonValue, schema: JsonObject | None) -> bool:
+    """Return True if the agent's schema accepts an answer.
+
+    The schema itself is not checked first, because that is the most expensive step. An
+    invalid schema leaves the check to the agent. An empty registry prevents a schema
+    from fetching anything.
+    """
+    if schema is None:
+        return True
+    validator: Any = Draft202012Validator(schema, registry=Registry())
+    try:
+        return bool(validator.is_valid(answer))
+    except Exception:  # noqa: BLE001 - a foreign value may be no schema at all
+        return True
 
 
 class Threads:

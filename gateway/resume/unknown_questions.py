@@ -20,11 +20,7 @@ from keyturn.gateway.errors import GraphError
 from keyturn.gateway.policy.rules import Policy
 from keyturn.gateway.protocol.records import RunRef
 from keyturn.gateway.resume.advancer import Advancer
-from keyturn.gateway.resume.thread_state import (
-    ThreadState,
-    is_known,
-    question_of,
-)
+from keyturn.gateway.resume.threads import ThreadState, is_known, question_of
 from keyturn.gateway.service.people.freezing import run_event
 from keyturn.gateway.service.run.agents import AgentService
 from keyturn.gateway.service.tenant_service import TenantService
@@ -109,11 +105,7 @@ class UnknownQuestions(TenantService):
         policy = self._policy()
         until_ms = now_ms + int(policy.defaults.expires_in.total_seconds() * 1000)
         event = await run_event(
-            self._store,
-            self._keys,
-            run,
-            EventName.RUN_ASKED,
-            until_ms=str(until_ms),
+            self._store, self._keys, run, EventName.RUN_ASKED, until_ms=str(until_ms)
         )
         logger.info("question.unknown agent=%s thread=%s", run.agent, run.thread)
         words = question_text(one, is_hidden=_redacts(policy))

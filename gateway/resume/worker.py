@@ -8,28 +8,21 @@ from collections.abc import Callable
 from functools import partial
 
 from keyturn.gateway.background import GRACE_S
-from keyturn.gateway.errors import (
-    StoreUnavailable,
-    ThreadUnavailable,
-    ThreadUnknown,
-)
+from keyturn.gateway.errors import StoreUnavailable, ThreadUnavailable, ThreadUnknown
 from keyturn.gateway.failures import any_failure, log_failure
 from keyturn.gateway.policy.rules import Policy
-from keyturn.gateway.protocol.port import connected
+from keyturn.gateway.protocol.http_api import connected
 from keyturn.gateway.protocol.records import RunRef
 from keyturn.gateway.resume.advancer import Advancer
 from keyturn.gateway.resume.langgraph_local import Runner, Runners
 from keyturn.gateway.resume.retries import Retries, jittered
 from keyturn.gateway.resume.store_threads import StoreThreads
-from keyturn.gateway.resume.thread_state import (
-    ThreadChange,
-)
+from keyturn.gateway.resume.threads import ThreadChange
 from keyturn.gateway.resume.transient_retry import drain_tasks, wait_or_timeout
 from keyturn.gateway.resume.unknown_questions import UnknownQuestions
 from keyturn.gateway.service.run.agents import AgentService
-from keyturn.gateway.store.runs.jobs import Delivery, Job, JobKind, input_of
+from keyturn.gateway.store.runs.jobs import Delivery, Job, JobKind, RunState, input_of
 from keyturn.gateway.store.runs.leases import while_held
-from keyturn.gateway.store.runs.stalled import RunState
 from keyturn.gateway.store.scripts.fences import current
 from keyturn.gateway.store.store import Store
 
@@ -213,11 +206,7 @@ class Worker:
         self._on_change(ThreadChange(run.agent, run.thread))
 
     async def _failed(
-        self,
-        run: RunRef,
-        runner: Runner,
-        delivery: Delivery,
-        error: BaseException,
+        self, run: RunRef, runner: Runner, delivery: Delivery, error: BaseException
     ) -> None:
         left = await self._left(run, runner, delivery)
         kept = await self._retries.failed(run, error, left=left, delivery=delivery)

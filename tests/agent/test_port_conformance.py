@@ -22,7 +22,7 @@ from keyturn.gateway.client.http_gateway import HttpGateway
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol import digest, wire
 from keyturn.gateway.protocol.edits import edit_hash
-from keyturn.gateway.protocol.port import Gateway
+from keyturn.gateway.protocol.http_api import Gateway
 from keyturn.gateway.protocol.records import Finding, ItemState, Result, RunRef, Tier
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.protocol.wire import (

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from hypothesis import HealthCheck, Phase, settings
 
-from keyturn.gateway.api.openapi import document
+from keyturn.gateway.api.operations import document
 from tests.api.api_stack import ApiStack
 from tests.api.issuer import Issuer
 from tests.levels import size

@@ -17,8 +17,14 @@ import pytest
 from openapi_spec_validator import OpenAPIV31SpecValidator
 from pydantic import ValidationError
 
-from keyturn.gateway.api.openapi import document
-from keyturn.gateway.api.operations import BY_PATH, SPREAD, WRITES, read, stored_bytes
+from keyturn.gateway.api.operations import (
+    BY_PATH,
+    SPREAD,
+    WRITES,
+    document,
+    read,
+    stored_bytes,
+)
 from keyturn.gateway.api.rate_limits import RateLimits
 from keyturn.gateway.api.refusals import Refusal
 from keyturn.gateway.api.serving import serving_api

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from keyturn.gateway.api import reading_routes
+from keyturn.gateway.api import operations
 from keyturn.gateway.approvals.decisions import Approve, Decided, Edit, Reject
 from keyturn.gateway.approvals.record import approval_of
 from keyturn.gateway.policy.load import load_policy
@@ -224,7 +224,7 @@ async def test_a_stream_ends_with_its_key(
     stack: ApiStack, monkeypatch: pytest.MonkeyPatch, *, something_happens: bool
 ) -> None:
     if not something_happens:
-        monkeypatch.setattr(reading_routes, "KEEPALIVE_S", 0.5)
+        monkeypatch.setattr(operations, "KEEPALIVE_S", 0.5)
     _, verdict = await refund(stack)
     async with (
         stack.client() as client,

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from keyturn.gateway.api import openapi
+from keyturn.gateway.api import operations
 from keyturn.gateway.approvals.decisions import Approve, Decision, Edit, Reject, Respond
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.records import RunRef
@@ -61,7 +61,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("npm") / "client"
     made = shutil.ignore_patterns("node_modules", "dist", "openapi.json", "api.ts")
     shutil.copytree(CLIENT, folder, ignore=made)
-    (folder / "openapi.json").write_bytes(openapi.document())
+    (folder / "openapi.json").write_bytes(operations.document())
     words = ["npm", "ci", "--no-audit", "--no-fund"]
     run = subprocess.run(words, cwd=folder, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stdout + run.stderr

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from pydantic import JsonValue
 
 from keyturn.gateway.approvals import editing, evidence
-from keyturn.gateway.approvals.evidence import HIDDEN
-from keyturn.gateway.approvals.policy_decision import PolicyDecisionFields
-from keyturn.gateway.approvals.private_text import (
+from keyturn.gateway.approvals.evidence import (
+    HIDDEN,
     PrivateData,
     private_values,
     without_private,
 )
+from keyturn.gateway.approvals.policy_decision import PolicyDecisionFields
 from keyturn.gateway.protocol import edits
 from keyturn.gateway.protocol.records import EditRecord, Tier, Verb
 from keyturn.gateway.protocol.strict_json import JsonObject

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from keyturn.gateway.approvals.changes import Change
-from keyturn.gateway.approvals.decision_context import first_of
+from keyturn.gateway.approvals.changes import Change, first_of
 from keyturn.gateway.approvals.decisions import Approve, Decision, Edit, Reject
 from keyturn.gateway.approvals.quorum import asks_more, roles_of, stricter, tally
 from keyturn.gateway.approvals.record import Approval

@@ -15,8 +15,7 @@ from keyturn.gateway.approvals.record import Origin
 from keyturn.gateway.protocol.records import Person, RunRef
 from keyturn.gateway.resume.retries import Retries
 from keyturn.gateway.setting_forms import RetrySettings
-from keyturn.gateway.store.runs.jobs import Job, JobKind
-from keyturn.gateway.store.runs.stalled import RunState
+from keyturn.gateway.store.runs.jobs import Job, JobKind, RunState
 from keyturn.gateway.store.runs.threads import ThreadFacts
 from keyturn.sandbox.json_types import JsonObject, as_objects
 from tests.bot.bot_stack import DAN, TEAM, Stack, has_button

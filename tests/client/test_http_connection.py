@@ -27,7 +27,7 @@ from keyturn.gateway.errors import (
     ThreadUnavailable,
     Unanswered,
 )
-from keyturn.gateway.protocol.port import connected
+from keyturn.gateway.protocol.http_api import connected
 from keyturn.gateway.protocol.records import Result, RunRef, Verb
 from keyturn.gateway.protocol.wire import (
     Claimed,

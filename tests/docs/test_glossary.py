@@ -10,7 +10,7 @@ import pytest
 
 from keyturn.gateway.approvals.decisions import Gesture
 from keyturn.gateway.protocol.records import Finding, ItemState, Tier, Verb
-from keyturn.gateway.store.runs.stalled import RunState
+from keyturn.gateway.store.runs.jobs import RunState
 
 ROOT = Path(__file__).parents[2]
 GLOSSARY = ROOT / "docs" / "glossary.md"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import yaml
 
-from keyturn.gateway.api.openapi import document
+from keyturn.gateway.api.operations import document
 from keyturn.gateway.protocol import http_problems
 from keyturn.gateway.protocol.http_api import DecideQuestion
 from keyturn.gateway.protocol.http_problems import Problem, ProblemKind

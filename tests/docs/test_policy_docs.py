@@ -14,8 +14,8 @@ import pytest
 from pydantic import BaseModel
 
 from keyturn.cli.main import run
+from keyturn.gateway.policy.expressions import CALL, MACROS, RECENT
 from keyturn.gateway.policy.load import BadPolicy, load_policy
-from keyturn.gateway.policy.name_check import CALL, MACROS, RECENT
 from tests.docs.policy_reference import PAGE as REFERENCE
 from tests.docs.policy_reference import models, page
 

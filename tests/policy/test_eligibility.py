@@ -11,9 +11,8 @@ from pydantic import JsonValue
 
 from keyturn.gateway.approvals.quorum import asks_more
 from keyturn.gateway.policy.eligibility import reachable_requirements
-from keyturn.gateway.policy.evaluate import evaluate
+from keyturn.gateway.policy.evaluate import Facts, evaluate
 from keyturn.gateway.policy.load import load_policy
-from keyturn.gateway.policy.raise_rules import Facts
 from keyturn.gateway.policy.rules import EVERY_TOOL, Policy
 from keyturn.gateway.policy.windows import window_uses
 from keyturn.gateway.protocol.records import Tier

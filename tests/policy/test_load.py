@@ -7,8 +7,7 @@ import re
 import pytest
 
 from keyturn.gateway.errors import PolicyError
-from keyturn.gateway.policy.crosscheck import mistake
-from keyturn.gateway.policy.load import BadPolicy, load_policy
+from keyturn.gateway.policy.load import BadPolicy, load_policy, mistake
 
 GOOD = """\
 version: 1

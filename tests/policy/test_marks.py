@@ -11,12 +11,14 @@ from hypothesis import strategies as st
 from keyturn.bot.cards.table import mark_lines
 from keyturn.gateway.approvals.precedents import Past, WindowTotal
 from keyturn.gateway.approvals.record import Approval
-from keyturn.gateway.policy.marks import MarkKind, marks_of, rows_of
-from keyturn.gateway.policy.value_checks import (
+from keyturn.gateway.policy.marks import (
+    MarkKind,
     is_card,
     is_iban,
     is_misleading,
     look_alikes,
+    marks_of,
+    rows_of,
 )
 from keyturn.gateway.policy.windows import MICRO
 from keyturn.gateway.protocol.records import ItemState

@@ -9,11 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keyturn.gateway.approvals.quorum import tally
-from keyturn.gateway.policy.evaluate import evaluate
+from keyturn.gateway.policy.evaluate import Facts, evaluate
 from keyturn.gateway.policy.expressions import ask, compiled, scope
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.policy.proving import Claim, Proof
-from keyturn.gateway.policy.raise_rules import Facts
 from keyturn.gateway.policy.rules import Policy
 from keyturn.gateway.protocol.records import Tier
 from keyturn.gateway.protocol.strict_json import JsonObject

@@ -7,9 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import JsonValue
 
-from keyturn.gateway.policy.evaluate import Evaluation, evaluate, listed_tier
+from keyturn.gateway.policy.evaluate import Evaluation, Facts, evaluate, listed_tier
 from keyturn.gateway.policy.load import load_policy
-from keyturn.gateway.policy.raise_rules import Facts
 from keyturn.gateway.policy.rules import Policy
 from keyturn.gateway.protocol.records import Tier
 from keyturn.gateway.protocol.strict_json import JsonObject

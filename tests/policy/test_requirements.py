@@ -13,9 +13,8 @@ from keyturn.cli.policy import explanation_rows, replay_lines
 from keyturn.gateway.approvals.quorum import Tally, stricter, tally
 from keyturn.gateway.approvals.requirement import Notify, Requirement, Role, Vote
 from keyturn.gateway.policy.effective_rules import EffectiveRules, required
-from keyturn.gateway.policy.evaluate import Evaluation, evaluate
+from keyturn.gateway.policy.evaluate import Evaluation, Facts, evaluate
 from keyturn.gateway.policy.load import BadPolicy, load_policy
-from keyturn.gateway.policy.raise_rules import Facts
 from keyturn.gateway.policy.replay import Row, replay
 from keyturn.gateway.protocol.records import Person, Tier
 

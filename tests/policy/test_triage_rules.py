@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keyturn.gateway.approvals.quorum import clauses
-from keyturn.gateway.policy.evaluate import evaluate
+from keyturn.gateway.policy.evaluate import Raise, evaluate
 from keyturn.gateway.policy.load import BadPolicy, load_policy
-from keyturn.gateway.policy.raise_rules import Raise
 from keyturn.gateway.policy.rules import TriageRule
 from keyturn.gateway.protocol.records import Tier, join
 

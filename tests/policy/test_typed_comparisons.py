@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pydantic import JsonValue
 
 from keyturn.gateway.errors import PolicyError
-from keyturn.gateway.policy.evaluate import Evaluation, evaluate
+from keyturn.gateway.policy.evaluate import Evaluation, Facts, evaluate
 from keyturn.gateway.policy.expressions import (
     Answer,
     BadExpression,
@@ -23,7 +23,6 @@ from keyturn.gateway.policy.expressions import (
     scope,
 )
 from keyturn.gateway.policy.load import load_policy, load_with_lines
-from keyturn.gateway.policy.raise_rules import Facts
 from keyturn.gateway.policy.untyped import untyped_arguments
 from keyturn.gateway.protocol.records import Tier
 from keyturn.gateway.protocol.strict_json import JsonObject

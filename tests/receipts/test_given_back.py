@@ -11,7 +11,7 @@ from pydantic import JsonValue
 from keyturn.gateway.approvals.decisions import Approve, Reconcile
 from keyturn.gateway.approvals.record import Approval, Item
 from keyturn.gateway.errors import NotVerified
-from keyturn.gateway.protocol.port import Gateway
+from keyturn.gateway.protocol.http_api import Gateway
 from keyturn.gateway.protocol.receipts import (
     SKEW_S,
     USABLE_S,

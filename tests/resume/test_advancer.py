@@ -28,7 +28,7 @@ from keyturn.gateway.resume.store_threads import (
     announce_end,
     under_lease,
 )
-from keyturn.gateway.resume.thread_state import (
+from keyturn.gateway.resume.threads import (
     AnswerRefused,
     ThreadState,
 )

@@ -24,7 +24,7 @@ from keyturn.gateway.protocol.wire import RECONCILE_INTERRUPT, ReconcileAnswer
 from keyturn.gateway.resume.graphs import attached
 from keyturn.gateway.resume.langgraph_local import Runner
 from keyturn.gateway.resume.store_threads import StoreThreads
-from keyturn.gateway.resume.thread_state import AnswerRefused, Answers
+from keyturn.gateway.resume.threads import AnswerRefused, Answers
 from keyturn.gateway.service.run.agents import AgentService
 from tests.conftest import eventually
 from tests.lifetimes import lose_records

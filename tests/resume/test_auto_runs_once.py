@@ -17,7 +17,7 @@ from keyturn.agent import grant
 from keyturn.gateway.errors import LeaseLost
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol import texts
-from keyturn.gateway.protocol.port import connected
+from keyturn.gateway.protocol.http_api import connected
 from keyturn.gateway.protocol.records import RunRef
 from keyturn.gateway.resume.checkpoints import open_checkpoints
 from keyturn.gateway.resume.graphs import attached

@@ -22,7 +22,7 @@ from keyturn.gateway.approvals.record import Item
 from keyturn.gateway.embed import Keyturn
 from keyturn.gateway.errors import ThreadUnavailable
 from keyturn.gateway.policy.load import load_policy
-from keyturn.gateway.protocol.port import connected
+from keyturn.gateway.protocol.http_api import connected
 from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.resume.checkpoints import open_checkpoints
 from keyturn.gateway.resume.graphs import attached

@@ -27,7 +27,7 @@ from keyturn.gateway.protocol.records import Person, RunRef
 from keyturn.gateway.resume.graphs import attached
 from keyturn.gateway.service.report.audit_reading import verify_log_of
 from keyturn.gateway.store.audit.files import TreeFiles
-from keyturn.gateway.store.runs.stalled import RunState, StalledRun
+from keyturn.gateway.store.runs.jobs import RunState, StalledRun
 from keyturn.gateway.store.store import Store
 from tests.conftest import eventually
 from tests.resume import sample_tools

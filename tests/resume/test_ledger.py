@@ -23,7 +23,7 @@ from keyturn.gateway.resume import ledger as ledgers
 from keyturn.gateway.resume.langgraph_local import Runners
 from keyturn.gateway.resume.recovery import Recovery
 from keyturn.gateway.running import forget_attempts
-from keyturn.gateway.store.connection.ledger import Ledger
+from keyturn.gateway.store.connection.connection import Ledger
 from keyturn.gateway.store.records.atomic_write import after_spending
 from keyturn.gateway.store.scripts.fences import Lease, holding
 from keyturn.gateway.store.store import Store

@@ -29,7 +29,7 @@ from keyturn.gateway.remote.program import RemoteKeyturn
 from keyturn.gateway.resume.graphs import as_graph, described
 from keyturn.gateway.resume.own_gates import OwnGates
 from keyturn.gateway.resume.program_runs import GivenUp
-from keyturn.gateway.resume.thread_state import ThreadState
+from keyturn.gateway.resume.threads import ThreadState
 from keyturn.gateway.running import own_gate_of
 from keyturn.gateway.store.store import Store
 from tests.api.remote_program import remote_program

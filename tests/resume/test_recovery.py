@@ -11,7 +11,7 @@ from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.resume import recovery
 from keyturn.gateway.resume.langgraph_local import Runners
 from keyturn.gateway.resume.recovery import Recovery
-from keyturn.gateway.resume.thread_state import ThreadState
+from keyturn.gateway.resume.threads import ThreadState
 from keyturn.gateway.store.runs.jobs import JobKind
 from keyturn.gateway.store.store import Store
 from tests.conftest import eventually

@@ -21,8 +21,14 @@ from keyturn.gateway.service.run.agents import AgentService
 from keyturn.gateway.setting_forms import RetrySettings
 from keyturn.gateway.store.connection.connection import text
 from keyturn.gateway.store.keys import RETENTION
-from keyturn.gateway.store.runs.jobs import Delivery, Job, JobKind, sealed_job
-from keyturn.gateway.store.runs.stalled import RunState, StalledRun
+from keyturn.gateway.store.runs.jobs import (
+    Delivery,
+    Job,
+    JobKind,
+    RunState,
+    StalledRun,
+    sealed_job,
+)
 from tests.conftest import eventually
 from tests.resume import sample_tools
 from tests.resume.resume_stack import AT_ONCE, GIVING_UP, ORIGIN, REFUND, Stack

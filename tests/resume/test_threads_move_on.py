@@ -16,7 +16,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from keyturn.gateway.approvals.decisions import Reconcile, Reject
 from keyturn.gateway.approvals.events import EventName
 from keyturn.gateway.errors import StoreUnavailable
-from keyturn.gateway.protocol.port import connected
+from keyturn.gateway.protocol.http_api import connected
 from keyturn.gateway.protocol.records import Finding, ItemState
 from keyturn.gateway.resume.graphs import attached
 from keyturn.gateway.resume.langgraph_local import Runner

@@ -13,8 +13,7 @@ from pydantic import ValidationError
 
 from keyturn.bot.cards.approval import card
 from keyturn.gateway.approvals.decisions import Approve, Decided, Edit
-from keyturn.gateway.approvals.evidence import HIDDEN
-from keyturn.gateway.approvals.private_text import MAX_WORDS
+from keyturn.gateway.approvals.evidence import HIDDEN, MAX_WORDS
 from keyturn.gateway.errors import KeyturnError, NotAllowed
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol import digest

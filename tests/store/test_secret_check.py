@@ -14,10 +14,9 @@ from keyturn.gateway.approvals.events import Event, EventName, SecurityKind
 from keyturn.gateway.errors import ForgedRecord, SettingsError, StoreUnavailable
 from keyturn.gateway.service.decide.reviews import ReviewService
 from keyturn.gateway.store.keys import Keys
-from keyturn.gateway.store.open_store import open_store
 from keyturn.gateway.store.runs.jobs import Job, JobKind, sealed_job
 from keyturn.gateway.store.sealing.event_seals import sealed_text
-from keyturn.gateway.store.store import Store
+from keyturn.gateway.store.store import Store, open_store
 from tests.service.audit_harness import AuditHarness
 from tests.service.harness import ANA, BEN, RULES, ServiceHarness
 from tests.store_secrets import SECRETS

@@ -15,7 +15,7 @@ from keyturn.gateway.approvals.events import (
 from keyturn.gateway.metrics.fold import Metrics
 from keyturn.gateway.service.report.audit_reading import security_events
 from keyturn.gateway.store.keys import Keys
-from keyturn.gateway.store.sealing.security_events import SecurityEvents
+from keyturn.gateway.store.sealing.sealing import SecurityEvents
 from keyturn.gateway.store.store import Store
 
 TENANT = "default"

@@ -15,7 +15,7 @@ from keyturn.gateway.store.connection.durability import (
     ensure_durable,
     topology_problems,
 )
-from keyturn.gateway.store.open_store import open_store
+from keyturn.gateway.store.store import open_store
 from tests.conftest import eventually
 from tests.topologies import MASTER, Cluster, SentinelSet, until
 

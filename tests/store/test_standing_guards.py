@@ -12,8 +12,7 @@ from keyturn.gateway.approvals.standing import CHECKED_FOR_MS, used
 from keyturn.gateway.protocol.records import ItemState, RunRef
 from keyturn.gateway.store.connection.connection import number
 from keyturn.gateway.store.records.approval_indexes import Listed
-from keyturn.gateway.store.records.atomic_write import Loaded, Write
-from keyturn.gateway.store.records.turn_opener import Preconditions
+from keyturn.gateway.store.records.atomic_write import Loaded, Preconditions, Write
 from keyturn.gateway.store.store import Store
 from tests.service.harness import ANA, ServiceHarness
 from tests.service.standing import allowed, allowing, refund, standing_now

@@ -31,11 +31,10 @@ from keyturn.gateway.errors import SettingsError
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.records import Record
 from keyturn.gateway.service.submit.submitting import StoredVerdicts
-from keyturn.gateway.store import open_store as opening
+from keyturn.gateway.store import store as opening
 from keyturn.gateway.store.connection.connection import text
-from keyturn.gateway.store.open_store import FORMATS, ensure_format
 from keyturn.gateway.store.runs.processes import ProcessInfo
-from keyturn.gateway.store.store import Store
+from keyturn.gateway.store.store import FORMATS, Store, ensure_format
 from keyturn.gateway.trust.api_keys import ApiKey
 
 ELSEWHERE = (Approval, ApiKey, Event, Precedent, SecurityEvent, SeededCard)
@@ -90,7 +89,7 @@ def test_the_newest_format_is_that_of_the_record_schemas() -> None:
 
     assert [*FORMATS.values()][-1] == digest_now(), (
         f"The schema of a stored record changed. Write into FORMATS of "
-        f"gateway/store/open_store.py, in place of the line of this version if there "
+        f"gateway/store/store.py, in place of the line of this version if there "
         f"is one, and give each new field a default:\n    {line}"
     )
 

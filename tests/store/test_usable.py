@@ -26,7 +26,7 @@ from keyturn.gateway.store.connection.servers import NotMasterError
 from keyturn.gateway.store.connection.usable import Loading, is_loading, until_usable
 from keyturn.gateway.store.embedded import engine as engine_module
 from keyturn.gateway.store.embedded.engine import EmbeddedEngine
-from keyturn.gateway.store.open_store import ENGINE_FOLDER, open_store
+from keyturn.gateway.store.store import ENGINE_FOLDER, open_store
 from tests.conftest import eventually
 from tests.topologies import SentinelSet
 

@@ -8,7 +8,7 @@ from keyturn.gateway.policy.windows import MAX_MICRO
 from keyturn.gateway.protocol.records import RunRef
 from keyturn.gateway.store.limits import windows
 from keyturn.gateway.store.limits.windows import use_of
-from keyturn.gateway.store.records.turn_opener import Preconditions
+from keyturn.gateway.store.records.atomic_write import Preconditions
 from keyturn.gateway.store.store import Store
 
 RUN = RunRef(agent="a", thread="t")

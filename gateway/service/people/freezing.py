@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Collection
 
 from keyturn.gateway.approvals import quorum
-from keyturn.gateway.approvals.decision_context import listed
+from keyturn.gateway.approvals.changes import listed
 from keyturn.gateway.approvals.decisions import Forbidden, Gesture, Reviewer
 from keyturn.gateway.approvals.events import BY_GATEWAY, Event, EventName
 from keyturn.gateway.approvals.record import Approval
@@ -29,8 +29,7 @@ from keyturn.gateway.store.limits.freezes import (
     ScopeKind,
     names_of,
 )
-from keyturn.gateway.store.runs.jobs import Job
-from keyturn.gateway.store.runs.stalled import HALTED, RunState, StalledRun
+from keyturn.gateway.store.runs.jobs import HALTED, Job, RunState, StalledRun
 from keyturn.gateway.store.store import Store
 from keyturn.gateway.validation_errors import did_you_mean
 

@@ -199,10 +199,7 @@ class ReviewQueue(TenantService):
             ]
 
     async def _read(
-        self,
-        pages: AsyncGenerator[_Page],
-        known: dict[str, Loaded],
-        limit: int | None,
+        self, pages: AsyncGenerator[_Page], known: dict[str, Loaded], limit: int | None
     ) -> AsyncGenerator[Loaded]:
         given = set[str]()
         async for page in pages:

@@ -1,8 +1,8 @@
 """Gateway service for agents: submit, claim, finish, read results, drive runs.
 
 `AgentService` is the in-process implementation of
-`keyturn.gateway.protocol.port.Gateway`. `RunCalls` and `RemoteRunService` serve runs
-that are driven by programs, in the gateway's process or another.
+`keyturn.gateway.protocol.http_api.Gateway`. `RunCalls` and `RemoteRunService` serve
+runs that are driven by programs, in the gateway's process or another.
 """
 
 from __future__ import annotations
@@ -19,9 +19,8 @@ from typing_extensions import override
 from keyturn.gateway import tracing
 from keyturn.gateway.approvals.ending import end_waiting
 from keyturn.gateway.approvals.events import Event, EventName, call_event
-from keyturn.gateway.approvals.evidence import redacted
+from keyturn.gateway.approvals.evidence import SOMEBODY, redacted
 from keyturn.gateway.approvals.lifecycle import Transition
-from keyturn.gateway.approvals.private_text import SOMEBODY
 from keyturn.gateway.approvals.record import Approval, Item, Origin, approval_of
 from keyturn.gateway.approvals.timing import end_of, is_late
 from keyturn.gateway.clock import now_s

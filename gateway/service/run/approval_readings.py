@@ -23,11 +23,7 @@ from keyturn.gateway.protocol.records import EditRecord, Effect, ItemState
 from keyturn.gateway.protocol.work import aside
 from keyturn.gateway.service.submit.call_evaluation import as_of_now
 from keyturn.gateway.service.tenant_service import PolicyService
-from keyturn.gateway.store.connection.listed_members import (
-    Due,
-    due_page,
-    readable,
-)
+from keyturn.gateway.store.connection.listed_members import Due, due_page, readable
 
 logger = logging.getLogger(__name__)
 

@@ -16,6 +16,7 @@ from keyturn.gateway import tracing
 from keyturn.gateway.approvals import executing
 from keyturn.gateway.approvals.changes import Change
 from keyturn.gateway.approvals.ending import end_restored
+from keyturn.gateway.approvals.evidence import with_hidden_summary, without_reviewers
 from keyturn.gateway.approvals.executing import (
     is_asked_again_since,
     knowing,
@@ -23,10 +24,6 @@ from keyturn.gateway.approvals.executing import (
 )
 from keyturn.gateway.approvals.lifecycle import UNEXECUTED
 from keyturn.gateway.approvals.policy_decision import PolicyDecision
-from keyturn.gateway.approvals.private_text import (
-    with_hidden_summary,
-    without_reviewers,
-)
 from keyturn.gateway.approvals.record import Approval, Item, approval_of
 from keyturn.gateway.approvals.resume_value import (
     ENDS_WITHOUT_REVIEW,

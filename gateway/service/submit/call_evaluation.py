@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import cast
 
-from keyturn.gateway.approvals.decision_context import shown_item
+from keyturn.gateway.approvals.changes import shown_item
 from keyturn.gateway.approvals.decisions import Decision, Edit
 from keyturn.gateway.approvals.policy_decision import PolicyDecision
 from keyturn.gateway.approvals.precedents import (
@@ -29,12 +29,12 @@ from keyturn.gateway.approvals.record import Approval, Context, Item
 from keyturn.gateway.errors import BadJson
 from keyturn.gateway.policy.effective_rules import EffectiveRules
 from keyturn.gateway.policy.evaluate import (
+    Facts,
     effect_of,
     evaluate,
     evaluate_question,
     reads_precedents,
 )
-from keyturn.gateway.policy.raise_rules import Facts
 from keyturn.gateway.policy.rules import Policy, WindowRule
 from keyturn.gateway.policy.standing import evaluate_standing
 from keyturn.gateway.policy.windows import window_uses
@@ -421,11 +421,7 @@ def usage_of(
     The same call has the same uses each time, so it is never counted twice.
     """
     found = window_uses(
-        policy,
-        agent=ctx.agent,
-        tool=tool,
-        args=args,
-        requester=requester,
+        policy, agent=ctx.agent, tool=tool, args=args, requester=requester
     )
     # Derived from the context, so that a repeated submission reuses the reservation.
     call = digest.tagged_hash(USE_TAG, digest.canonical({**ctx.as_dict()}))

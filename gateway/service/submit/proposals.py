@@ -15,7 +15,7 @@ from functools import cached_property
 from itertools import chain, count
 
 from keyturn.gateway.approvals import timing
-from keyturn.gateway.approvals.decision_context import listed
+from keyturn.gateway.approvals.changes import listed
 from keyturn.gateway.approvals.events import (
     BY_POLICY,
     CALLS,
@@ -52,11 +52,7 @@ from keyturn.gateway.protocol.records import Person, Tier
 from keyturn.gateway.protocol.strict_json import MAX_BYTES, JsonObject, accept_object
 from keyturn.gateway.protocol.texts import DENIED
 from keyturn.gateway.store.keys import Keys
-from keyturn.gateway.store.limits.agent_load import (
-    ASKED_MS,
-    AgentLoad,
-    fingerprint,
-)
+from keyturn.gateway.store.limits.agent_load import ASKED_MS, AgentLoad, fingerprint
 from keyturn.gateway.store.limits.freezes import Freeze, names_of, paused
 from keyturn.gateway.store.limits.precedents import Known, Row, row_of_auto_run
 

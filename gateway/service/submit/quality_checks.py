@@ -17,8 +17,7 @@ from keyturn.gateway.approvals.decisions import Reviewer
 from keyturn.gateway.approvals.events import SEEDED_ANSWER, Event, EventName
 from keyturn.gateway.approvals.record import Approval
 from keyturn.gateway.approvals.requirement import Role
-from keyturn.gateway.policy.evaluate import evaluate
-from keyturn.gateway.policy.raise_rules import Facts, Raise
+from keyturn.gateway.policy.evaluate import Facts, Raise, evaluate
 from keyturn.gateway.policy.rules import Policy, SeededCall, SpotCheckRule
 from keyturn.gateway.protocol.records import Tier
 from keyturn.gateway.protocol.wire import ProposedCall, Turn, TurnRef

@@ -42,8 +42,12 @@ from keyturn.gateway.store import keys as store_keys
 from keyturn.gateway.store.erasing import turn_key_of
 from keyturn.gateway.store.keys import Keys
 from keyturn.gateway.store.limits.agent_load import AgentLoad, rejection_effects
-from keyturn.gateway.store.records.atomic_write import Loaded, Write
-from keyturn.gateway.store.records.turn_opener import UNLIMITED, Preconditions
+from keyturn.gateway.store.records.atomic_write import (
+    UNLIMITED,
+    Loaded,
+    Preconditions,
+    Write,
+)
 from keyturn.gateway.store.store import Store
 
 # Match a turn's calls to the standing approvals that cover them.

@@ -15,8 +15,8 @@ from functools import partial
 from typing import TypeVar, cast
 
 from keyturn.gateway import tracing
+from keyturn.gateway.approvals.evidence import with_hidden_words
 from keyturn.gateway.approvals.precedents import DAY_MS
-from keyturn.gateway.approvals.private_text import with_hidden_words
 from keyturn.gateway.approvals.record import Approval, approval_of
 from keyturn.gateway.errors import BadJson, CorruptRecord, RefReused, StoreUnavailable
 from keyturn.gateway.policy.rules import Policy
@@ -26,10 +26,7 @@ from keyturn.gateway.protocol.records import Record, RunRef, Tier
 from keyturn.gateway.protocol.strict_json import MAX_BYTES, JsonObject, parse_object
 from keyturn.gateway.protocol.work import aside
 from keyturn.gateway.service.submit import proposals, quality_checks, turn_evaluation
-from keyturn.gateway.service.submit.call_evaluation import (
-    CallUsage,
-    usage_of,
-)
+from keyturn.gateway.service.submit.call_evaluation import CallUsage, usage_of
 from keyturn.gateway.service.submit.standing import covered
 from keyturn.gateway.service.tenant_service import PolicyService
 from keyturn.gateway.store.erasing import turn_key_of
@@ -39,8 +36,7 @@ from keyturn.gateway.store.limits.freezes import names_of, paused
 from keyturn.gateway.store.limits.precedents import Known
 from keyturn.gateway.store.limits.windows import Use
 from keyturn.gateway.store.records.approval_indexes import Listed
-from keyturn.gateway.store.records.atomic_write import Loaded
-from keyturn.gateway.store.records.turn_opener import Preconditions
+from keyturn.gateway.store.records.atomic_write import Loaded, Preconditions
 from keyturn.gateway.store.runs.threads import ThreadFacts
 from keyturn.gateway.store.sealing.encryption import packed, unpacked
 from keyturn.gateway.store.sealing.sealing import Sealed, Sealing

@@ -16,16 +16,19 @@ from keyturn.gateway.approvals.events import Event, EventName
 from keyturn.gateway.approvals.evidence import shortened
 from keyturn.gateway.approvals.record import TriageResult, approval_of
 from keyturn.gateway.policy.effective_rules import EffectiveRules
-from keyturn.gateway.policy.evaluate import Evaluation, evaluate, evaluate_question
-from keyturn.gateway.policy.raise_rules import Facts, Raise, is_strict
+from keyturn.gateway.policy.evaluate import (
+    Evaluation,
+    Facts,
+    Raise,
+    evaluate,
+    evaluate_question,
+    is_strict,
+)
 from keyturn.gateway.policy.rules import Policy, TriageRule
 from keyturn.gateway.protocol.records import Evidence, Tier, Verb
 from keyturn.gateway.protocol.wire import CallHint, ProposedCall, Turn
 from keyturn.gateway.service.submit import proposals, quality_checks
-from keyturn.gateway.service.submit.call_evaluation import (
-    CallUsage,
-    facts_of,
-)
+from keyturn.gateway.service.submit.call_evaluation import CallUsage, facts_of
 from keyturn.gateway.store.limits.agent_load import AgentLoad
 from keyturn.gateway.triage.asking import Triage, TriageResponse, apply_assessment, ask
 from keyturn.gateway.triage.request import request_of

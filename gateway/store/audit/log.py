@@ -48,8 +48,8 @@ from keyturn.gateway.store.connection.connection import (
 from keyturn.gateway.store.events.outbox import event_in
 from keyturn.gateway.store.events.readers import EntryId, entry_id
 from keyturn.gateway.store.keys import Keys
-from keyturn.gateway.store.sealing.conditional_write import write_if
 from keyturn.gateway.store.sealing.event_seals import decrypted_event
+from keyturn.gateway.store.sealing.sealing import write_if
 
 logger = logging.getLogger(__name__)
 

@@ -25,13 +25,14 @@ from collections.abc import Awaitable, Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import cast
+from typing import Protocol, cast
 
 import redis.asyncio as aioredis
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import NoScriptError, RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
+from keyturn.gateway.approvals.executing import Attempt
 from keyturn.gateway.clock import ReferenceClock
 from keyturn.gateway.errors import (
     KeptInPart,
@@ -39,7 +40,6 @@ from keyturn.gateway.errors import (
     StoreUnavailable,
     Unanswered,
 )
-from keyturn.gateway.store.connection.ledger import Ledger
 from keyturn.gateway.store.connection.servers import (
     Argument,
     Cluster,
@@ -52,6 +52,52 @@ from keyturn.gateway.store.connection.servers import (
     raise_first,
     store_address,
 )
+
+
+class Ledger(Protocol):
+    """The ledger of used attempts, outside of Redis: it records each one once.
+
+    An attacker with write access to Redis can restore an older record with a valid
+    seal. So a change first records its attempts in a database next to the checkpoints.
+    An attempt that is recorded there is refused, regardless of the state in Redis.
+
+    If the write to Redis fails, the attempt is taken back, since its caller runs
+    nothing. A process that dies between the two writes leaves a recorded attempt that
+    is never used. No other process gets that attempt: the call is in doubt when the
+    claim would have ended.
+    """
+
+    async def spend(
+        self,
+        attempts: Sequence[Attempt],
+        unspent: Sequence[Attempt] = (),
+        *,
+        now_ms: int,
+        again: bool = False,
+    ) -> None:
+        """Record all of these attempts, or none.
+
+        Args:
+            attempts: attempts to record; one without an owner may exist already.
+            unspent: attempts that must still be unused; they stay unused.
+            now_ms: the store's clock.
+            again: the same owner may have recorded the attempt already.
+
+        Raises:
+            AlreadySpent: an attempt was recorded before; nothing was written.
+            LeaseLost: another process has the lease; nothing was written.
+            StoreUnavailable: when the result is unknown.
+        """
+
+    async def take_back(self, attempts: Sequence[Attempt], *, now_ms: int) -> None:
+        """Release unused attempts that were recorded at ``now_ms``.
+
+        Attempts recorded with ``again`` stay, since they were granted.
+        """
+
+    async def forget(self, now_ms: int) -> None:
+        """Delete attempts that no record can use any more."""
+
 
 __all__ = [
     "Argument", "Command", "Connection", "Entry", "Reply",

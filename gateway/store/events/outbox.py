@@ -30,9 +30,8 @@ from keyturn.gateway.store.events.readers import (
     reader_states,
 )
 from keyturn.gateway.store.keys import Keys
-from keyturn.gateway.store.sealing.conditional_write import write_if
 from keyturn.gateway.store.sealing.event_seals import decrypted_event, read_seal
-from keyturn.gateway.store.sealing.sealing import Sealed, Sealing
+from keyturn.gateway.store.sealing.sealing import Sealed, Sealing, write_if
 
 logger = logging.getLogger(__name__)
 

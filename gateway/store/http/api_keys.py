@@ -16,8 +16,7 @@ from keyturn.gateway.store.connection.connection import (
     milliseconds,
     number,
 )
-from keyturn.gateway.store.sealing.conditional_write import write_if
-from keyturn.gateway.store.sealing.sealing import Sealed
+from keyturn.gateway.store.sealing.sealing import Sealed, write_if
 from keyturn.gateway.store.store import Store
 from keyturn.gateway.trust.api_keys import ApiKey, NewKey, new_api_key
 from keyturn.gateway.trust.seals import SealKeys

@@ -17,8 +17,7 @@ from datetime import timedelta
 from typing import cast
 
 from keyturn.gateway.store.connection.connection import Reply, text
-from keyturn.gateway.store.sealing.conditional_write import write_if
-from keyturn.gateway.store.sealing.sealing import Sealed
+from keyturn.gateway.store.sealing.sealing import Sealed, write_if
 from keyturn.gateway.store.store import Store
 
 KEPT = timedelta(hours=24)

@@ -34,9 +34,8 @@ from keyturn.gateway.store.limits.freezes import (
 from keyturn.gateway.store.limits.precedents import Known, read_all
 from keyturn.gateway.store.runs.threads import ThreadFacts, read_facts
 from keyturn.gateway.store.scripts.script import Script
-from keyturn.gateway.store.sealing.conditional_write import write_if
 from keyturn.gateway.store.sealing.event_seals import sealed_texts
-from keyturn.gateway.store.sealing.sealing import Repository, Sealed, Seals
+from keyturn.gateway.store.sealing.sealing import Repository, Sealed, Seals, write_if
 
 LOAD_CONTEXT = Script("load_context", writes=False)
 CONFIRMED_CONTEXT = Script("load_context")

@@ -33,8 +33,14 @@ from keyturn.gateway.store.connection.connection import (
     milliseconds,
 )
 from keyturn.gateway.store.keys import Keys
-from keyturn.gateway.store.sealing.conditional_write import Check, write_if
-from keyturn.gateway.store.sealing.sealing import MARK, Repository, Sealed, Sealing
+from keyturn.gateway.store.sealing.sealing import (
+    MARK,
+    Check,
+    Repository,
+    Sealed,
+    Sealing,
+    write_if,
+)
 from keyturn.gateway.trust.seals import SEAL_BYTES
 
 _ATTEMPTS = 16

@@ -26,8 +26,7 @@ from keyturn.gateway.store.connection.connection import (
 from keyturn.gateway.store.connection.listed_members import due_now, readable
 from keyturn.gateway.store.keys import LISTED_BYTES, Keys
 from keyturn.gateway.store.records.codec import CHECKED, CHECKED_SEAL, RecordSeals
-from keyturn.gateway.store.sealing.conditional_write import write_if
-from keyturn.gateway.store.sealing.sealing import Repository
+from keyturn.gateway.store.sealing.sealing import Repository, write_if
 
 
 class StandingStore(Repository):

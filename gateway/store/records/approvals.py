@@ -11,8 +11,7 @@ that was read.
 
 An attacker with write access to Redis can restore an older record, or a sealed change
 that lost a race. A process that has seen a newer record rejects both. For records that
-a process has not seen, the ledger (`keyturn.gateway.store.connection.ledger`) prevents
-a second execution.
+a process has not seen, the `Ledger` prevents a second execution.
 """
 
 from __future__ import annotations
@@ -73,6 +72,7 @@ from keyturn.gateway.store.records.atomic_write import (
     Loaded,
     Write,
     WriteMany,
+    open_turn,
     run_change,
     spend_again,
     write,
@@ -85,7 +85,6 @@ from keyturn.gateway.store.records.codec import (
     RecordSeals,
     Stored,
 )
-from keyturn.gateway.store.records.turn_opener import open_turn
 from keyturn.gateway.store.runs.jobs import Job
 from keyturn.gateway.store.scripts.script import Script
 from keyturn.gateway.store.sealing.encryption import decrypted_document, unpacked
@@ -129,7 +128,7 @@ class ApprovalStore(RunLists):
 
     Attributes:
         seals: seals of the records.
-        open_turn: stores the approvals of one turn, once; see `turn_opener.open_turn`.
+        open_turn: stores the approvals of one turn, once; see `atomic_write.open_turn`.
     """
 
     def __init__(self, sealing: Sealing, *, lease_ms: int) -> None:

@@ -15,8 +15,7 @@ from keyturn.gateway.protocol.http_api import Definitions
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.store.connection.connection import number
 from keyturn.gateway.store.keys import Keys
-from keyturn.gateway.store.sealing.conditional_write import write_if
-from keyturn.gateway.store.sealing.sealing import Repository, Sealed
+from keyturn.gateway.store.sealing.sealing import Repository, Sealed, write_if
 
 MOST_SERVERS = 1000
 """Limit of servers of a tenant, over all agents."""

@@ -30,8 +30,7 @@ from keyturn.gateway.store.connection.connection import (
 from keyturn.gateway.store.connection.listed_members import readable
 from keyturn.gateway.store.keys import DRAFT_MS, KEEP_MS, NONCE_MS, VIEW_MS, Keys
 from keyturn.gateway.store.scripts.script import Script
-from keyturn.gateway.store.sealing.conditional_write import write_if
-from keyturn.gateway.store.sealing.sealing import Repository, Sealed
+from keyturn.gateway.store.sealing.sealing import Repository, Sealed, write_if
 
 ATTACH = Script("attach")
 

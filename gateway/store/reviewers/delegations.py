@@ -14,8 +14,7 @@ from keyturn.gateway.store.connection.connection import (
     milliseconds,
 )
 from keyturn.gateway.store.keys import Keys
-from keyturn.gateway.store.sealing.conditional_write import write_if
-from keyturn.gateway.store.sealing.sealing import Repository, Sealed
+from keyturn.gateway.store.sealing.sealing import Repository, Sealed, write_if
 
 logger = logging.getLogger(__name__)
 

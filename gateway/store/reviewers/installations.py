@@ -13,13 +13,8 @@ from contextlib import suppress
 from keyturn.gateway.approvals.events import Event
 from keyturn.gateway.store.connection.connection import Argument, fields
 from keyturn.gateway.store.keys import Keys
-from keyturn.gateway.store.sealing.conditional_write import write_if
-from keyturn.gateway.store.sealing.encryption import (
-    MARK,
-    decrypted_text,
-    encrypt_text,
-)
-from keyturn.gateway.store.sealing.sealing import Repository, Sealed
+from keyturn.gateway.store.sealing.encryption import MARK, decrypted_text, encrypt_text
+from keyturn.gateway.store.sealing.sealing import Repository, Sealed, write_if
 
 STATE_MS = 10 * 60 * 1000
 """Lifetime of a `state`: Slack's code lives as long."""

@@ -13,8 +13,7 @@ from keyturn.gateway.approvals.events import Event
 from keyturn.gateway.approvals.quality_checks import Seeded
 from keyturn.gateway.store.connection.connection import Reply, number, text
 from keyturn.gateway.store.keys import Keys
-from keyturn.gateway.store.sealing.conditional_write import write_if
-from keyturn.gateway.store.sealing.sealing import Repository
+from keyturn.gateway.store.sealing.sealing import Repository, write_if
 
 _KEEP_MS = int(timedelta(days=400).total_seconds() * 1000)
 _DAY_MS = 86_400_000

@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from keyturn.gateway.protocol.records import Record
 from keyturn.gateway.store.connection.connection import number, text
 from keyturn.gateway.store.keys import Keys
-from keyturn.gateway.store.sealing.conditional_write import write_if
-from keyturn.gateway.store.sealing.sealing import Repository
+from keyturn.gateway.store.sealing.sealing import Repository, write_if
 
 LIFE_MS = 20_000
 """Lifetime of a process after its last heartbeat."""

@@ -26,10 +26,9 @@ from keyturn.gateway.store.runs.jobs import Job, sealed_job
 from keyturn.gateway.store.runs.leases import held
 from keyturn.gateway.store.scripts.fences import Lease
 from keyturn.gateway.store.scripts.script import Script
-from keyturn.gateway.store.sealing.conditional_write import write_if
 from keyturn.gateway.store.sealing.encryption import packed, unpacked
 from keyturn.gateway.store.sealing.event_seals import sealed_text
-from keyturn.gateway.store.sealing.sealing import Repository, Sealed, Sealing
+from keyturn.gateway.store.sealing.sealing import Repository, Sealed, Sealing, write_if
 
 REMEMBER = Script("remember")
 END_RUN = Script("end_run")

@@ -19,10 +19,7 @@ from keyturn.gateway.approvals.audit_leaf import SealState
 from keyturn.gateway.approvals.events import Event
 from keyturn.gateway.store.connection.connection import Connection
 from keyturn.gateway.store.keys import Keys
-from keyturn.gateway.store.sealing.encryption import (
-    decrypted_text,
-    encrypted_text,
-)
+from keyturn.gateway.store.sealing.encryption import decrypted_text, encrypted_text
 from keyturn.gateway.trust.seals import Purpose, seal_keys
 
 _LABEL = "audit-entry"

@@ -12,7 +12,7 @@ from keyturn.bot.modals import call_form, edit
 from keyturn.gateway.approvals.events import Event, EventName
 from keyturn.gateway.approvals.record import Item
 from keyturn.gateway.approvals.requirement import Requirement
-from keyturn.gateway.policy.raise_rules import FiredRule
+from keyturn.gateway.policy.evaluate import FiredRule
 from keyturn.gateway.protocol.records import Person, Tier
 from tests.bot.readable import readable
 from tests.bot.readable import view as as_text

@@ -2,42 +2,64 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Protocol
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from keyturn.gateway.approvals.changes import Change
-from keyturn.gateway.approvals.decisions import AccountKind, Refusal, Reviewer
+from keyturn.gateway.approvals.decisions import (
+    AccountKind,
+    Approve,
+    Decision,
+    Edit,
+    Expired,
+    Refusal,
+    Reject,
+    Reviewer,
+)
+from keyturn.gateway.approvals.ending import end_overdue
 from keyturn.gateway.approvals.events import EventName
+from keyturn.gateway.approvals.policy_decision import PolicyDecision
 from keyturn.gateway.approvals.record import Approval, Item, Waiting
 from keyturn.gateway.approvals.requirement import Asking, Role
+from keyturn.gateway.approvals.revoking import revoke
 from keyturn.gateway.approvals.timing import (
     DOUBT_THEN_MS,
     LONGEST,
     TimerKind,
+    end_of,
+    ends,
+    is_extendable,
     is_pressing,
     timers,
 )
 from keyturn.gateway.approvals.waiting_changes import acknowledge, extend, fire
 from keyturn.gateway.protocol.records import ItemState, Tier
-from tests.approvals.builders import ANA as ANA_HERSELF
 from tests.approvals.builders import (
+    ANA,
     BEN,
     CHLOE,
     DAN,
     HOUR_MS,
     NOW_MS,
+    ONE_SENIOR,
     SENIOR,
     TWO,
     an_approval,
     an_item,
     changed,
+    click_on,
+    evaluation,
     reviewer,
+    say,
 )
+from tests.levels import examples
 
-ANA = reviewer(ANA_HERSELF)
+REVIEWER_ANA = reviewer(ANA)
 LATER_MS = NOW_MS + HOUR_MS
 
 
@@ -57,7 +79,7 @@ def test_no_number_of_extensions_passes_twice_the_time(waits: list[int]) -> None
     for wait_ms in waits:
         now_ms += wait_ms
         before = approval
-        result = extend(approval, ANA, now_ms=now_ms)
+        result = extend(approval, REVIEWER_ANA, now_ms=now_ms)
         if isinstance(result, Change):
             approval = result.approval
             assert before.expires_at_ms < approval.expires_at_ms
@@ -71,9 +93,9 @@ def test_no_number_of_extensions_passes_twice_the_time(waits: list[int]) -> None
     [
         (reviewer(CHLOE), NOW_MS, "forbidden"),
         (reviewer(DAN), NOW_MS, "forbidden"),
-        (ANA.with_(account=AccountKind.GUEST), NOW_MS, "forbidden"),
-        (ANA.with_(account=AccountKind.UNKNOWN), NOW_MS, "forbidden"),
-        (ANA, LATER_MS, "expired"),
+        (REVIEWER_ANA.with_(account=AccountKind.GUEST), NOW_MS, "forbidden"),
+        (REVIEWER_ANA.with_(account=AccountKind.UNKNOWN), NOW_MS, "forbidden"),
+        (REVIEWER_ANA, LATER_MS, "expired"),
     ],
 )
 def test_only_who_may_decide_in_time_may_do_either(
@@ -85,7 +107,7 @@ def test_only_who_may_decide_in_time_may_do_either(
 
 
 def test_who_takes_it_is_named_for_ten_minutes_and_may_be_followed() -> None:
-    first = changed(acknowledge(an_approval(), ANA, now_ms=NOW_MS)).approval
+    first = changed(acknowledge(an_approval(), REVIEWER_ANA, now_ms=NOW_MS)).approval
     second = changed(acknowledge(first, reviewer(BEN), now_ms=NOW_MS + 1))
 
     taken = second.approval.acknowledged
@@ -118,7 +140,7 @@ def test_people_are_asked_about_a_doubt_again_and_again() -> None:
 
 def test_what_a_timer_did_is_on_the_record() -> None:
     approval = an_approval()
-    taken = changed(acknowledge(approval, ANA, now_ms=NOW_MS)).approval
+    taken = changed(acknowledge(approval, REVIEWER_ANA, now_ms=NOW_MS)).approval
     released = changed(fire(taken, TimerKind.RELEASE, NOW_MS)).approval
     reminded = changed(fire(approval, TimerKind.REMIND, NOW_MS)).approval
     escalated = changed(fire(approval, TimerKind.ESCALATE, NOW_MS)).approval
@@ -131,7 +153,7 @@ def test_what_a_timer_did_is_on_the_record() -> None:
 def test_a_longer_time_is_followed_by_another_reminder() -> None:
     waiting = Waiting(remind_at_ms=HOUR_MS // 2, escalate_at_ms=HOUR_MS * 4 // 5)
     before = an_approval().with_(waiting=waiting)
-    after = changed(extend(before, ANA, now_ms=NOW_MS)).approval
+    after = changed(extend(before, REVIEWER_ANA, now_ms=NOW_MS)).approval
     rings = dict(timers(before, after, now_ms=NOW_MS))
     assert rings == {
         "remind": NOW_MS + HOUR_MS,
@@ -205,3 +227,166 @@ def test_a_call_that_is_decided_does_not_say_how_later_roles_are_asked() -> None
 
     ended = found.with_(items=(decided.with_(index=0),))
     assert asks_of(ended.with_roles(by_tier))[-1] == ("senior at escalate",)
+
+
+# The calls of a card keep their own deadlines, independent of the others.
+
+
+CALLS = 4
+MINUTE_MS = 60_000
+SHORT_MS = 10 * MINUTE_MS
+ESCALATED = evaluation(Tier.ESCALATE, ONE_SENIOR, ttl_ms=SHORT_MS)
+
+
+def a_card() -> Approval:
+    return an_approval(*(an_item(index) for index in range(CALLS)))
+
+
+def decided(
+    approval: Approval,
+    index: int,
+    decision: Decision,
+    now_ms: int,
+    policy_now: PolicyDecision | None = None,
+) -> Approval:
+    """Return what a decision on one call makes of a card; itself, where refused."""
+    click = click_on(approval, index)
+    found = say(approval, decision, click=click, now_ms=now_ms, policy_now=policy_now)
+    return found.approval if isinstance(found, Change) else approval
+
+
+def edited(approval: Approval, index: int, now_ms: int) -> Approval:
+    """Edit one call so that its tier allows it less time."""
+    edit = Edit(args={"order_id": f"{now_ms}", "amount": 5})
+    return decided(approval, index, edit, now_ms, ESCALATED)
+
+
+def approved(approval: Approval, index: int, now_ms: int) -> Approval:
+    return decided(approval, index, Approve(), now_ms)
+
+
+def rejected(approval: Approval, index: int, now_ms: int) -> Approval:
+    return decided(approval, index, Reject(reason="no"), now_ms)
+
+
+def asked_anew(approval: Approval, index: int, now_ms: int) -> Approval:
+    """At its claim, a stricter policy sends one authorized call back to people."""
+    item = approval.items[index]
+    if item.state is not ItemState.AUTHORIZED:
+        return approval
+    change = revoke(approval, item, ESCALATED, now_ms=now_ms)
+    return change.approval if change else approval
+
+
+def swept(approval: Approval, now_ms: int) -> Approval:
+    change = end_overdue(approval, now_ms)
+    return change.approval if change else approval
+
+
+@dataclass(frozen=True)
+class Step:
+    """What happens to one call of a card, so long after what happened before."""
+
+    move: Callable[[Approval, int, int], Approval]
+    index: int
+    after_ms: int
+
+
+steps = st.lists(
+    st.builds(
+        Step,
+        st.sampled_from([edited, approved, rejected, asked_anew]),
+        st.integers(0, CALLS - 1),
+        st.integers(0, 20 * MINUTE_MS),
+    ),
+    max_size=12,
+)
+
+
+def waiting(approval: Approval) -> dict[int, int]:
+    """Return when each call ends that waits."""
+    return {
+        item.index: end_of(approval, item) for item in approval.items if item.is_pending
+    }
+
+
+@given(steps)
+@settings(max_examples=examples(100))
+def test_no_call_changes_the_deadline_of_another(taken: list[Step]) -> None:
+    approval, now_ms = a_card(), NOW_MS
+    for step in taken:
+        now_ms += step.after_ms
+        before = waiting(approval)
+        approval = swept(approval, now_ms)
+        assert waiting(approval) == {i: at for i, at in before.items() if at > now_ms}
+
+        before = waiting(approval)
+        approval = step.move(approval, step.index, now_ms)
+
+        after = waiting(approval)
+        others = before.keys() - {step.index}
+        assert {i: after[i] for i in others} == {i: before[i] for i in others}
+        # Cards, lists and reminders show when the first call of a card ends.
+        if after:
+            assert approval.expires_at_ms == min(after.values())
+
+
+HOUR_EACH = dict.fromkeys(range(CALLS), NOW_MS + HOUR_MS)
+
+
+def test_an_edit_that_raises_one_call_leaves_the_others_their_hour() -> None:
+    approval = edited(a_card(), 1, NOW_MS)
+    assert waiting(approval) == {**HOUR_EACH, 1: NOW_MS + SHORT_MS}
+    found = [[i.index for i in items] for items in ends(approval).values()]
+    assert found == [[1], [0, 2, 3]]
+    # It is told later that it expired with its own deadline.
+    late = swept(approval, NOW_MS + SHORT_MS)
+    click, now_ms = click_on(late, 1), NOW_MS + SHORT_MS + 1
+    told = say(late, Approve(), BEN, click=click, now_ms=now_ms)
+    assert told == Expired(expires_at_ms=NOW_MS + SHORT_MS)
+
+
+@given(steps, st.integers(1, 6))
+@settings(max_examples=examples(50))
+def test_more_time_stops_at_each_calls_bound(taken: list[Step], times: int) -> None:
+    approval, now_ms = a_card(), NOW_MS
+    for step in taken:
+        now_ms += step.after_ms
+        approval = step.move(swept(approval, now_ms), step.index, now_ms)
+    approval = swept(approval, now_ms)
+
+    for _ in range(times):
+        before = waiting(approval)
+        change = extend(approval, REVIEWER_ANA, now_ms=now_ms)
+        if not isinstance(change, Change):
+            break
+        after = waiting(change.approval)
+        added = {after[index] - before[index] for index in before}
+        assert all(0 <= more <= approval.ttl_ms // 2 for more in added)
+        assert any(added)
+        approval = change.approval
+
+    for item in approval.items:
+        if item.is_pending:
+            longest = item.latest_at_ms or NOW_MS + LONGEST * HOUR_MS
+            assert end_of(approval, item) <= longest
+
+
+def test_more_time_goes_to_what_can_get_more() -> None:
+    approval = edited(a_card(), 1, NOW_MS)
+    while isinstance(change := extend(approval, REVIEWER_ANA, NOW_MS), Change):
+        approval = change.approval
+
+    longest = dict.fromkeys(range(CALLS), NOW_MS + LONGEST * HOUR_MS)
+    assert waiting(approval) == {**longest, 1: NOW_MS + LONGEST * SHORT_MS}
+    assert not is_extendable(approval, now_ms=NOW_MS)
+
+
+def test_somebody_can_be_on_it_while_an_expired_call_is_not_swept() -> None:
+    approval = edited(a_card(), 1, NOW_MS)
+
+    change = acknowledge(approval, REVIEWER_ANA, NOW_MS + SHORT_MS)
+
+    assert isinstance(change, Change)
+    # Written before the next end, and not before one that is past.
+    assert change.before_ms == NOW_MS + HOUR_MS

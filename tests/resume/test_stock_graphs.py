@@ -29,7 +29,7 @@ from tests.levels import sample
 from tests.resume import sample_tools, stock_process
 from tests.resume.resume_stack import ANA, GIVING_UP, POLICY, Stack
 from tests.resume.stock_process import AGENTS, POINTS
-from tests.resume.test_recovery import lose_the_jobs, problems
+from tests.resume.test_restored import lose_the_jobs, problems
 
 RULES = load_policy(
     POLICY.replace("tools:", "tools:\n  pay: {tier: approve}\n  mail: {tier: auto}"),

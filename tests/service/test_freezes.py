@@ -12,30 +12,32 @@ import pytest
 from langgraph.checkpoint.memory import InMemorySaver
 
 from keyturn.gateway.approvals.decisions import (
+    AccountKind,
     Approve,
     Decided,
     Edit,
     Forbidden,
+    Reviewer,
 )
 from keyturn.gateway.approvals.events import EventName
+from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.records import ItemState, Result
 from keyturn.gateway.protocol.strict_json import JsonObject
-from keyturn.gateway.protocol.wire import (
-    Claimed,
-    Done,
-    InDoubt,
-    Refused,
-    VerdictKind,
-)
+from keyturn.gateway.protocol.wire import Claimed, Done, InDoubt, Refused, VerdictKind
 from keyturn.gateway.resume.langgraph_local import Runners
 from keyturn.gateway.running import running
-from keyturn.gateway.service.people.freezing import FreezeService
+from keyturn.gateway.service.people.freezing import (
+    FreezeService,
+    ReviewerFreezes,
+    unknown_name,
+)
 from keyturn.gateway.service.report.audit_reading import security_events
 from keyturn.gateway.store.limits.freezes import FreezeScope, ScopeKind
 from keyturn.gateway.store.store import Store
 from tests.service.audit_harness import AuditHarness
-from tests.service.harness import BEN, RULES, ServiceHarness, claim_of
+from tests.service.harness import ANA, BEN, CHLOE, EVE, RULES, ServiceHarness, claim_of
 from tests.store_secrets import SECRETS
+from tests.streams import audit_entries
 
 TENANT = FreezeScope(kind=ScopeKind.TENANT)
 AGENT = FreezeScope(kind=ScopeKind.AGENT, name="support")
@@ -181,7 +183,7 @@ async def test_freezes_are_in_the_audit_log_once(harness: ServiceHarness) -> Non
 
 OTHER = FreezeScope(kind=ScopeKind.TOOL, name="send_email")
 EVERYTHING = FreezeScope(kind=ScopeKind.TENANT)
-ANA = "T0/U0ANA"
+BY_ANA = "T0/U0ANA"
 
 
 @dataclass
@@ -232,12 +234,12 @@ async def test_a_list_that_is_older_than_the_log_freezes_everything(
 ) -> None:
     """Until a person confirms: freezes what must stay frozen, and ends this freeze."""
     freezes = freezes_of(house.first)
-    await freezes.freeze(OTHER, ANA, "why")
+    await freezes.freeze(OTHER, BY_ANA, "why")
     older = {} if how == "gone" else await house.copied()
-    await freezes.freeze(TOOL, ANA, "an incident")
+    await freezes.freeze(TOOL, BY_ANA, "an incident")
     if how == "from before a lift":
         older = await house.copied()
-        await freezes.unfreeze(TOOL, ANA)
+        await freezes.unfreeze(TOOL, BY_ANA)
     if is_read:
         async with running(house.first, lambda: RULES, Runners({}, InMemorySaver())):
             pass
@@ -257,7 +259,7 @@ async def test_a_list_that_is_older_than_the_log_freezes_everything(
     assert any("unfreeze everything" in one.reason for one in seen_elsewhere)
     assert ("replayed", "freezes") in [(e.reason, e.data.get("about")) for e in found]
 
-    assert await freezes_of(another).unfreeze(EVERYTHING, ANA)
+    assert await freezes_of(another).unfreeze(EVERYTHING, BY_ANA)
     again = house.started()
     async with running(again, lambda: RULES, Runners({}, InMemorySaver())):
         _, (verdict,) = await ServiceHarness(again).submit(
@@ -270,9 +272,9 @@ async def test_a_list_that_is_older_than_the_log_freezes_everything(
 
 async def test_a_list_that_the_log_confirms_freezes_nothing_else(house: House) -> None:
     freezes = freezes_of(house.first)
-    await freezes.freeze(TOOL, ANA, "an incident")
-    await freezes.freeze(OTHER, ANA, "why")
-    await freezes.unfreeze(OTHER, ANA)
+    await freezes.freeze(TOOL, BY_ANA, "an incident")
+    await freezes.freeze(OTHER, BY_ANA, "why")
+    await freezes.unfreeze(OTHER, BY_ANA)
     fresh = house.started()
 
     async with running(fresh, lambda: RULES, Runners({}, InMemorySaver())):
@@ -280,3 +282,145 @@ async def test_a_list_that_the_log_confirms_freezes_nothing_else(house: House) -
     await fresh.close()
 
     assert [one.scope for one in frozen] == [TOOL]
+
+
+# People who may review a thing may freeze it; no others, and none by default.
+
+
+POLICY = """
+version: 1
+defaults: {needs: support}
+roles:
+  support: {users: [U0ANA]}
+  senior: {users: [U0CHLOE]}
+tiers:
+  escalate: {needs: [senior, S0NIGHT]}
+tools:
+  wire_money: {tier: escalate, needs: senior}
+  send_email: {tier: approve, needs: [U0BEN]}
+  post: {tier: notify, needs: [U0EVE]}
+agents:
+  billing: {needs: senior, tools: {refund: {tier: approve}}}
+"""
+EVERYBODY = (ANA, BEN, EVE, CHLOE)
+
+
+def agent(name: str) -> FreezeScope:
+    return FreezeScope(kind=ScopeKind.AGENT, name=name)
+
+
+def tool(name: str) -> FreezeScope:
+    return FreezeScope(kind=ScopeKind.TOOL, name=name)
+
+
+def stops(store: Store, policy: str = POLICY) -> ReviewerFreezes:
+    loaded = load_policy(policy, "policy.yml")
+    return ReviewerFreezes(store, lambda: loaded)
+
+
+@pytest.mark.parametrize(
+    ("scope", "people"),
+    [
+        (tool("wire_money"), [CHLOE]),
+        (tool("send_email"), [BEN, CHLOE]),
+        (tool("post"), [EVE, CHLOE]),
+        (tool("refund"), [ANA, CHLOE]),
+        (tool("unheard_of"), [ANA, CHLOE]),
+        (agent("support"), [ANA, BEN, EVE, CHLOE]),
+        (agent("billing"), [BEN, EVE, CHLOE]),
+        (EVERYTHING, [ANA, BEN, EVE, CHLOE]),
+    ],
+    ids=str,
+)
+def test_somebody_who_may_review_some_of_it_may_stop_it(
+    store: Store, scope: FreezeScope, people: list[Reviewer]
+) -> None:
+    service = stops(store)
+
+    found = [one for one in EVERYBODY if not service.forbidden(scope, one)]
+
+    assert found == people
+
+
+async def test_somebody_else_neither_stops_nor_starts_anything(store: Store) -> None:
+    service = stops(store)
+    await service.freeze_by(tool("send_email"), BEN, "")
+
+    started = await service.unfreeze_by(tool("send_email"), ANA, "")
+    stopped = await service.freeze_by(tool("wire_money"), BEN, "")
+
+    assert isinstance(started, Forbidden)
+    assert isinstance(stopped, Forbidden)
+    assert [one.scope for one in await FreezeService(store).frozen()] == [
+        tool("send_email")
+    ]
+
+
+async def test_who_lets_it_run_again_can_be_named_by_itself(store: Store) -> None:
+    service = stops(store, POLICY + "protect: {unfreeze: senior}\n")
+    mail, billing = tool("send_email"), agent("billing")
+    for scope in (mail, billing, EVERYTHING):
+        assert await service.freeze_by(scope, BEN, "") is True
+
+    tried = [await service.unfreeze_by(scope, BEN, "") for scope in (mail, EVERYTHING)]
+    lifted = await service.unfreeze_by(EVERYTHING, CHLOE, "")
+
+    for one in tried:
+        assert isinstance(one, Forbidden)
+        assert "Only senior" in one.reason
+    assert lifted is True
+    assert [one.scope for one in await FreezeService(store).frozen()] == [mail, billing]
+
+
+async def test_only_the_gateways_host_freezes_without_roles(store: Store) -> None:
+    service = stops(store, POLICY + "protect: {unfreeze: []}\n")
+    await service.freeze_by(EVERYTHING, ANA, "")
+    lifted = await service.unfreeze_by(EVERYTHING, CHLOE, "")
+    assert isinstance(lifted, Forbidden)
+    assert "`keyturn unfreeze`" in lifted.reason
+    frozen = await stops(store, "version: 1").freeze_by(EVERYTHING, ANA, "")
+    assert isinstance(frozen, Forbidden)
+    assert "`keyturn freeze`" in frozen.reason
+
+
+@pytest.mark.parametrize(
+    "account", [one for one in AccountKind if one is not AccountKind.MEMBER]
+)
+async def test_only_members_stop_things(store: Store, account: AccountKind) -> None:
+    service = stops(store)
+
+    result = await service.freeze_by(EVERYTHING, ANA.with_(account=account), "")
+
+    assert isinstance(result, Forbidden)
+    assert await FreezeService(store).frozen() == ()
+
+
+def test_policy_and_settings_know_tools_and_agents(store: Store) -> None:
+    policy = stops(store).policy_now
+
+    def is_known(scope: FreezeScope) -> bool:
+        return not unknown_name(policy, ("support",), scope)
+
+    assert [*map(is_known, map(tool, ("post", "refund", "x")))] == [True, True, False]
+    names = ("billing", "support", "x")
+    assert [*map(is_known, map(agent, names))] == [True, True, False]
+
+
+async def test_the_log_names_whom_a_delegate_stands_in_for(store: Store) -> None:
+    service = stops(store)
+    mail = tool("send_email")
+    gone = BEN.with_(account=AccountKind.DEACTIVATED)
+    for_ben, for_gone = (EVE.with_(stands_in_for=(one,)) for one in (BEN, gone))
+    guest = for_ben.with_(account=AccountKind.GUEST)
+
+    refused = [await service.freeze_by(mail, one, "") for one in (for_gone, guest)]
+    await service.freeze_by(mail, for_ben, "odd")
+    kept = [await service.unfreeze_by(mail, one, "") for one in (for_gone, guest)]
+    await service.unfreeze_by(mail, BEN.with_(stands_in_for=(CHLOE,)), "fine")
+
+    assert all(isinstance(one, Forbidden) for one in (*refused, *kept))
+    events = await audit_entries(store.conn, store.keys_of_tenant("default"))
+    assert [(event.actor, event.data.get("on_behalf_of")) for event in events] == [
+        ("T0/U0EVE", "T0/U0BEN"),
+        ("T0/U0BEN", None),
+    ]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Awaitable, Callable
 from typing import cast
 
 import pytest
@@ -9,17 +11,20 @@ import pytest
 from keyturn.gateway.approvals.decisions import (
     Approve,
     Click,
+    Decision,
     Edit,
     Reconcile,
     Reject,
+    Respond,
     Voted,
 )
 from keyturn.gateway.approvals.precedents import WindowTotal
 from keyturn.gateway.approvals.record import Item
+from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.policy.windows import MICRO, window_key
 from keyturn.gateway.protocol.records import Finding, ItemState, Tier
 from keyturn.gateway.protocol.strict_json import JsonObject
-from keyturn.gateway.protocol.wire import VerdictKind
+from keyturn.gateway.protocol.wire import TurnRef, Verdict, VerdictKind
 from keyturn.gateway.service.decide import reviews
 from keyturn.gateway.service.submit.call_evaluation import WaitingCall, read_calls
 from keyturn.gateway.store.limits.freezes import FreezeScope, ScopeKind
@@ -30,11 +35,11 @@ from tests.service.harness import (
     ANA,
     BEN,
     CHLOE,
+    POLICY,
     ServiceHarness,
     claim_of,
     still_members,
 )
-from tests.service.test_request_windows import ENDS
 from tests.service.windowed import WINDOWED, refund, refunded, windowed
 from tests.stored_records import put_detail
 
@@ -475,3 +480,199 @@ async def endless(harness: ServiceHarness, *kinds: str) -> list[bytes]:
             left = await conn.command("PTTL", key)
             found += [key] if left == -1 else []
     return found
+
+
+# A window of requests counts requests, also those that did not run.
+
+
+RULES = """process_refund:
+    tier: approve
+    raise:
+      - {to: escalate, when: windows.asked_sum > 1000, because: much was asked for}
+      - {to: deny, when: windows.asked > 2, because: the third request in an hour}
+"""
+WINDOWS = """
+windows:
+  asked:
+    {tools: process_refund, by: args.customer, sum: 1, counts: requests,
+     within: 1h}
+  asked_sum:
+    {tools: process_refund, by: args.customer, sum: args.amount, counts: requests,
+     within: 1h}
+"""
+
+
+@pytest.fixture
+def counting(store: Store) -> ServiceHarness:
+    text = POLICY.replace("process_refund: {tier: approve}\n", RULES)
+    return ServiceHarness(store, load_policy(text + WINDOWS, "policy.yml"))
+
+
+async def ask(
+    counting: ServiceHarness, thread: str, amount: int = 49, customer: str = "c7"
+) -> tuple[TurnRef, Verdict]:
+    args: JsonObject = {"amount": amount, "customer": customer}
+    ref, (verdict,) = await counting.submit(("process_refund", args), thread=thread)
+    return ref, verdict
+
+
+async def asked(
+    counting: ServiceHarness, window: str = "asked", customer: str = "c7"
+) -> float:
+    return await counting.total(window, window_key(customer)) / MICRO
+
+
+async def pass_by(counting: ServiceHarness, minutes: int) -> None:
+    """Move the clock of the customer's windows."""
+    keys, conn = counting.keys, counting.store.conn
+    for name in ("asked", "asked_sum"):
+        window = keys.window(name, window_key("c7"))
+        for use in cast("list[bytes]", await conn.command("ZRANGE", window, 0, -1)):
+            await conn.command("ZINCRBY", window, -minutes * 60_000, use)
+
+
+async def nothing(_desk: ServiceHarness, _ref: TurnRef, _verdict: Verdict) -> None:
+    """Leave it pending."""
+
+
+def decided(
+    decision: Decision,
+) -> Callable[[ServiceHarness, TurnRef, Verdict], Awaitable[None]]:
+    async def decide(counting: ServiceHarness, _ref: TurnRef, verdict: Verdict) -> None:
+        await counting.decide(verdict, decision)
+
+    return decide
+
+
+async def expired(counting: ServiceHarness, _ref: TurnRef, verdict: Verdict) -> None:
+    await counting.overdue((await counting.approval(verdict.item_id)).id)
+    await counting.sweeper.sweep()
+
+
+async def lapsed(counting: ServiceHarness, ref: TurnRef, verdict: Verdict) -> None:
+    await decided(Approve())(counting, ref, verdict)
+    await counting.lapsed(verdict.item_id)
+    await counting.sweeper.sweep()
+
+
+async def superseded(counting: ServiceHarness, ref: TurnRef, _verdict: Verdict) -> None:
+    await counting.submit(("look_up_order", {}), thread=ref.thread)
+
+
+async def withdrawn(counting: ServiceHarness, _ref: TurnRef, verdict: Verdict) -> None:
+    await counting.agents.withdraw_items(frozenset({verdict.item_id}))
+
+
+async def claimed(counting: ServiceHarness, ref: TurnRef, verdict: Verdict) -> None:
+    await decided(Approve())(counting, ref, verdict)
+    await counting.agents.claim(claim_of(ref, verdict))
+
+
+ENDS = {
+    "waits": nothing,
+    "is rejected": decided(Reject(reason="no")),
+    "is answered": decided(Respond(message="why?")),
+    "is approved": decided(Approve()),
+    "is edited": decided(Edit(args={"amount": 10, "customer": "c8"})),
+    "expires": expired,
+    "lapses": lapsed,
+    "is superseded": superseded,
+    "is withdrawn": withdrawn,
+    "runs": claimed,
+}
+
+
+@pytest.mark.parametrize("end", ENDS.values(), ids=ENDS.keys())
+async def test_a_request_stays_counted_when_it(
+    counting: ServiceHarness,
+    end: Callable[[ServiceHarness, TurnRef, Verdict], Awaitable[None]],
+) -> None:
+    ref, verdict = await ask(counting, "t1")
+
+    await end(counting, ref, verdict)
+    await pass_by(counting, minutes=55)
+
+    assert await asked(counting) == 1
+    assert await asked(counting, "asked_sum") == 49
+
+
+async def test_refused_requests_count_in_the_window(counting: ServiceHarness) -> None:
+    for thread in ("t1", "t2"):
+        ref, verdict = await ask(counting, thread)
+        await decided(Reject(reason="no"))(counting, ref, verdict)
+
+    _, third = await ask(counting, "t3")
+
+    assert third.kind is VerdictKind.DENY
+    assert "the third request in an hour" in third.reason
+
+
+async def test_a_request_the_policy_refuses_counts(counting: ServiceHarness) -> None:
+    for thread in ("t1", "t2", "t3", "t4"):
+        await ask(counting, thread)
+    await pass_by(counting, minutes=55)
+
+    assert await asked(counting) == 4
+
+
+async def test_a_request_of_a_busy_agent_counts(counting: ServiceHarness) -> None:
+    one = ("process_refund", cast("JsonObject", {"amount": 1, "customer": "c7"}))
+    counting.policy = counting.policy.with_(
+        protect=counting.policy.protect.with_(pending_per_agent=1)
+    )
+
+    _, (held, crowded) = await counting.submit(one, one)
+
+    assert (held.kind, crowded.kind) == (VerdictKind.HOLD, VerdictKind.DENY)
+    assert await asked(counting) == 2
+
+
+async def test_a_repeated_turn_counts_once(counting: ServiceHarness) -> None:
+    args: JsonObject = {"amount": 1, "customer": "c7"}
+
+    turn = [("process_refund", args)]
+    await asyncio.gather(*(counting.submit(*turn, message_id="m1") for _ in "12345"))
+
+    assert await asked(counting) == 1
+
+
+async def test_two_requests_of_one_turn_see_each_other(
+    counting: ServiceHarness,
+) -> None:
+    one = ("process_refund", cast("JsonObject", {"amount": 1, "customer": "c7"}))
+
+    _, verdicts = await counting.submit(one, one, one)
+
+    kinds = [verdict.kind for verdict in verdicts]
+    assert kinds == [VerdictKind.HOLD, VerdictKind.HOLD, VerdictKind.DENY]
+
+
+async def test_an_edit_keeps_the_place_of_its_request(counting: ServiceHarness) -> None:
+    await ask(counting, "t1", amount=500)
+    _, second = await ask(counting, "t2", amount=100)
+    await ask(counting, "t3", amount=9000)
+    click = await counting.click(second)
+
+    fits = await counting.reviews.preview(
+        await counting.approval(second.item_id), 0, {"amount": 500, "customer": "c7"}
+    )
+    raised = await counting.reviews.decide(
+        click, Edit(args={"amount": 501, "customer": "c7"}), ANA
+    )
+
+    assert fits
+    assert fits.tier is Tier.APPROVE
+    assert isinstance(raised, Voted)
+
+
+async def test_an_edit_counts_for_the_other_person(counting: ServiceHarness) -> None:
+    for thread in ("t1", "t2"):
+        await ask(counting, thread, customer="c8")
+    _, mine = await ask(counting, "t3")
+
+    evaluated = await counting.reviews.preview(
+        await counting.approval(mine.item_id), 0, {"amount": 1, "customer": "c8"}
+    )
+
+    assert evaluated
+    assert evaluated.tier is Tier.DENY

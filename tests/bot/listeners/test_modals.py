@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import json
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
 from keyturn.bot.ids import Action, Input, View
 from keyturn.gateway.approvals.events import EventName
+from keyturn.gateway.errors import StoreUnavailable
+from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.records import Finding, ItemState, Verb
 from keyturn.gateway.protocol.wire import Verdict
+from keyturn.gateway.service.decide.reviews import ReviewService
+from keyturn.gateway.store.limits.freezes import FreezeScope, ScopeKind
 from keyturn.sandbox.client import Person as Actor
 from keyturn.sandbox.json_types import JsonObject, as_object, as_objects
-from tests.bot.bot_stack import CHANNEL, Stack, has_button, says
-from tests.bot.listeners.test_large_batches import worker_dies
+from tests.bot.bot_stack import CHANNEL, POLICY, Stack, has_button, says
+from tests.bot.listeners.test_large_batches import choose, opened, without, worker_dies
 from tests.bot.markup_audit import objects
 from tests.streams import audit_entries
 
 LONG = "x" * 30_000 + "THE END"
 
 
-async def opened(
+async def opened_form(
     stack: Stack, verdict: Verdict, action: Action, user: str = "U0ANA"
 ) -> Actor:
     """Open a form from the card of a call."""
@@ -42,7 +46,7 @@ async def test_a_corrected_edit_counts(each_stack: Stack) -> None:
     stack = each_stack
     async with stack.running():
         verdict = await stack.refund()
-        ana = await opened(stack, verdict, Action.EDIT)
+        ana = await opened_form(stack, verdict, Action.EDIT)
         view = await ana.wait_for_view()
         amount = block_of(view, "amount")
 
@@ -63,7 +67,7 @@ async def test_a_corrected_edit_counts(each_stack: Stack) -> None:
 
 async def test_a_form_that_is_too_late_says_so_inside(live: Stack) -> None:
     verdict = await live.refund()
-    ana = await opened(live, verdict, Action.EDIT)
+    ana = await opened_form(live, verdict, Action.EDIT)
     await live.click(verdict, Action.APPROVE, "U0BEN")
 
     await ana.submit()
@@ -76,7 +80,7 @@ async def test_a_form_that_is_too_late_says_so_inside(live: Stack) -> None:
 async def test_a_long_call_is_approved_after_every_page(stack: Stack) -> None:
     async with stack.running():
         verdict = await stack.refund(note=LONG)
-        ana = await opened(stack, verdict, Action.VIEW_ALL)
+        ana = await opened_form(stack, verdict, Action.VIEW_ALL)
         stack.sandbox.faults.plan("http_500", "views.update")
         await ana.act_in_view(Action.PAGE_NEXT)
         await ana.wait_for_view(says("Slack did not show the window"))
@@ -97,7 +101,7 @@ async def test_a_long_call_is_approved_after_every_page(stack: Stack) -> None:
 @pytest.mark.slow
 async def test_the_last_page_alone_does_not_approve(live: Stack) -> None:
     verdict = await live.refund(note=LONG)
-    ana = await opened(live, verdict, Action.VIEW_ALL)
+    ana = await opened_form(live, verdict, Action.VIEW_ALL)
     await turn_to_the_end(ana)
     last = await top(ana)
     approval = await live.approval(verdict)
@@ -114,7 +118,7 @@ async def test_the_last_page_alone_does_not_approve(live: Stack) -> None:
 async def test_edit_of_a_long_call_opens_its_pages_first(stack: Stack) -> None:
     async with stack.running():
         verdict = await stack.refund(note="words " * 1_500 + "end")
-        ana = await opened(stack, verdict, Action.EDIT)
+        ana = await opened_form(stack, verdict, Action.EDIT)
 
         view = await top(ana)
         assert view["callback_id"] == View.DETAILS
@@ -174,7 +178,7 @@ async def test_an_unchanged_edit_does_not_replace_approve(stack: Stack) -> None:
     stack.policy = stack.policy.with_(tools=tools)
     async with stack.running():
         verdict = await stack.refund()
-        ana = await opened(stack, verdict, Action.EDIT)
+        ana = await opened_form(stack, verdict, Action.EDIT)
 
         await ana.submit()
 
@@ -269,3 +273,124 @@ def markdown_of(message: JsonObject) -> str:
     """Return everything that Slack interprets."""
     parts = objects(as_objects(message["blocks"]))
     return str([part for part in parts if part.get("type") == "mrkdwn"])
+
+
+# A form whose decision does not count yet stays open with its input.
+
+
+REFUNDS = FreezeScope(kind=ScopeKind.TOOL, name="process_refund")
+REASON = "The customer wrote that only half of it was damaged."
+WRITTEN: dict[str, object] = {Input.REASON: REASON}
+
+
+async def kept_form(stack: Stack, verdict: Verdict, action: Action) -> Actor:
+    ana = await stack.click(verdict, action)
+    await ana.wait_for_view()
+    return ana
+
+
+async def words_in(person: Actor) -> str:
+    """Return the reason in the form on top."""
+    view = as_object(await person.view())
+    values = as_object(as_object(view["state"])["values"])
+    return str(as_object(as_object(values[Input.REASON])[Input.REASON])["value"])
+
+
+async def test_an_edit_can_be_sent_once_the_freeze_ends(live: Stack) -> None:
+    verdict = await live.refund()
+    ana = await kept_form(live, verdict, Action.EDIT)
+    await live.reviews.freezes.freeze(REFUNDS, "T0/U0BEN", "wrong amounts")
+    amount = {"field:0": "449.5"}
+
+    await ana.submit(WRITTEN | amount)
+    await ana.wait_for_view(says("frozen"))
+    await ana.close_view()
+    assert await words_in(ana) == REASON
+    await live.reviews.freezes.unfreeze(REFUNDS, "T0/U0BEN")
+    await ana.submit(WRITTEN | amount)
+
+    assert (await live.item(verdict)).state is ItemState.AUTHORIZED
+
+
+async def test_a_reason_is_not_lost_where_the_store_does_not_answer(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, failures = ReviewService.decide, [StoreUnavailable("away")]
+
+    async def away(self: ReviewService, *args: Any, **named: Any) -> Any:
+        if failures:
+            raise failures.pop()
+        return await real(self, *args, **named)
+
+    monkeypatch.setattr(ReviewService, "decide", away)
+    async with stack.running():
+        verdict = await stack.refund()
+        ana = await kept_form(stack, verdict, Action.REJECT)
+
+        await ana.submit(WRITTEN)
+        await ana.wait_for_view(lambda view: view["callback_id"] == View.NOTICE)
+        assert (await stack.item(verdict)).state is ItemState.PENDING
+        await ana.close_view()
+        assert await words_in(ana) == REASON
+        await ana.submit(WRITTEN)
+
+        assert (await stack.item(verdict)).state is ItemState.REJECTED
+
+
+# Forms that can approve a call show a freeze and the current requirement.
+
+
+ONE = "*Frozen*: approve after the freeze ends."
+STRICTER = load_policy(
+    POLICY.replace("    tier: approve\n", "    tier: escalate\n"), "policy.yml"
+)
+
+
+async def frozen(stack: Stack) -> None:
+    await stack.reviews.freezes.freeze(REFUNDS, "T0/U0BEN", "wrong amounts")
+
+
+async def full_details(stack: Stack, call: Verdict) -> tuple[Actor, JsonObject]:
+    ana = await stack.click(call, Action.VIEW_ALL)
+    return ana, await ana.wait_for_view()
+
+
+def said(view: JsonObject) -> str:
+    return json.dumps(view["blocks"], ensure_ascii=False)
+
+
+async def test_full_details_say_that_the_call_is_frozen(live: Stack) -> None:
+    call = await live.refund()
+    _, before = await full_details(live, call)
+
+    await frozen(live)
+    _, page = await full_details(live, call)
+
+    assert ONE not in said(before)
+    assert ONE in said(page)
+
+
+async def test_full_details_say_what_the_policy_asks_for_by_now(live: Stack) -> None:
+    call = await live.refund()
+    live.policy = STRICTER
+
+    _, page = await full_details(live, call)
+
+    assert "Needs 2 people" in said(page)
+
+
+async def test_the_form_for_many_calls_shows_a_freeze(live: Stack) -> None:
+    _, _, ts = await opened(live)
+    before = said(await (await choose(live, "U0ANA", ts)).view() or {})
+    await frozen(live)
+
+    ana = await choose(live, "U0BEN", ts)
+    form = await ana.view() or {}
+    await ana.submit(without(1))
+    last = await ana.wait_for_view(
+        lambda view: view["callback_id"] == View.CHOOSE_CONFIRM
+    )
+
+    assert "Frozen" not in before
+    assert ONE in said(form)
+    assert ONE in said(last)

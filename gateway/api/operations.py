@@ -123,28 +123,44 @@ class Tenant:
     events: EventFeed
 
 
-SPREAD = {
-    *("heartbeat", "finish", "release", "history", "edits_known", "late_reports"),
-    *("keep_definitions", "note", "pending", "supersede_run", "settle"),
+Ask = Callable[[Tenant, ApiKey, Any], Awaitable[Any]]
+
+ASK: dict[str, Ask] = {
+    # Always, regardless of the request: jobs of the gateway cannot reach its process.
+    "submit": lambda of, _, it: of.port.submit(it.with_(resumes_itself=True)),
+    "claim": lambda of, _, it: of.port.claim(it),
+    "heartbeat": lambda of, _, it: of.port.heartbeat(it.item_id, it.fence),
+    "finish": lambda of, _, it: of.port.finish(it.item_id, it.fence, it.result),
+    "hand_over": lambda of, _, it: of.port.hand_over(it),
+    "report_outcome": lambda of, _, it: of.port.report_outcome(it),
+    "report_asked_again": lambda of, _, it: of.port.report_asked_again(it),
+    "release": lambda of, _, it: of.port.release(
+        it.item_id, it.fence, has_begun=it.has_begun
+    ),
+    "report_progress": lambda of, _, it: of.port.report_progress(it),
+    "ended": lambda of, _, it: of.port.ended(it),
+    "outcomes": lambda of, _, it: of.port.outcomes(it),
+    "supersede": lambda of, _, it: of.port.supersede(it),
+    "history": lambda of, _, it: of.port.history(it.run, it.within),
+    "edits_known": lambda of, _, it: of.port.edits_known(it.ref, it.edits),
+    "late_reports": lambda of, _, it: of.port.late_reports(it.ref, it.item_ids),
+    "definitions": lambda of, _, it: of.port.definitions(it),
+    "keep_definitions": lambda of, _, it: of.port.keep_definitions(
+        it.item_id, it.fence
+    ),
+    "note": lambda of, _, it: of.port.note(it.agent),
+    "remember": lambda of, _, it: of.runs.remember(it),
+    "pending": lambda of, _, it: of.runs.pending(it.run),
+    "answers": lambda of, key, it: of.runs.answers(it, key.may_be),
+    "attend": lambda of, _, it: of.port.attend(it),
+    "withdraw": lambda of, _, it: of.runs.withdraw(it.run, it.item_ids, resumes=False),
+    "supersede_run": lambda of, _, it: of.port.supersede_run(it.run),
+    "thread_lease": lambda of, _, it: of.runs.thread_lease(it),
+    "settle": lambda of, _, it: of.runs.settle(
+        it.run, it.asked, is_finished=it.is_finished
+    ),
 }
-"""Operations whose question only carries the parameters of the service's method."""
-
-
-async def ask(key: ApiKey, tenant: Tenant, name: str, question: Any) -> Any:  # noqa: ANN401 - as the operation declares them
-    """Call the service's method with the name of an operation."""
-    match name:
-        case "submit":
-            # Regardless of the request: jobs of the gateway cannot reach its process.
-            question = question.with_(resumes_itself=True)
-        case "answers":
-            return await tenant.runs.answers(question, key.may_be)
-        case "withdraw":
-            ids = question.item_ids
-            return await tenant.runs.withdraw(question.run, ids, resumes=False)
-        case _:
-            pass
-    method = getattr(tenant.runs, name, None) or getattr(tenant.port, name)
-    return await (method(**dict(question)) if name in SPREAD else method(question))
+"""The call for each operation."""
 
 
 def read(adapter: TypeAdapter[Q], body: bytes) -> Q:

@@ -285,7 +285,8 @@ class Api:
             operations.under_lease(key, self.tenant, lease, question),
             tracing.inside(request.headers.get(tracing.HEADER, "")),
         ):
-            answer = await operations.ask(key, self.tenant, operation.name, question)
+            ask = operations.ASK[operation.name]
+            answer = await ask(self.tenant, key, question)
         body = operation.answer.dump_json(answer)
         return web.Response(body=body, content_type=_JSON)
 

@@ -148,7 +148,7 @@ class Failing:
 async def failing(
     store: Store, row: Row, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncGenerator[Failing]:
-    async def fail(*_: object, **_named: object) -> None:
+    async def fail(*_: object) -> None:
         raise row.error
 
     monkeypatch.setattr(AgentService, "note", fail)

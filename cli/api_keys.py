@@ -14,7 +14,7 @@ import typer
 
 from keyturn.cli import console
 from keyturn.cli.command_context import command_context
-from keyturn.cli.console import AsJson, By
+from keyturn.cli.console import AsJson, By, argument, option
 from keyturn.cli.policy_inputs import ensure_spelled
 from keyturn.cli.store_access import SANDBOX_FOLDER, has_sandbox, is_there, use_service
 from keyturn.gateway.errors import SettingsError
@@ -50,8 +50,7 @@ def create(
         ),
     ] = None,
     expires: Annotated[
-        str,
-        typer.Option(metavar="TIME", help="When it ends: 12h or 90d, 400d at most."),
+        str, option("TIME", "When it ends: 12h or 90d, 400d at most.")
     ] = "90d",
     json: AsJson = False,
     by: By = "",
@@ -138,9 +137,7 @@ def listed(ctx: typer.Context, *, json: AsJson = False) -> None:
 @group.command()
 def revoke(
     ctx: typer.Context,
-    key: Annotated[
-        str, typer.Argument(metavar="ID", help="From 'keyturn api-keys list'.")
-    ],
+    key: Annotated[str, argument("ID", "From 'keyturn api-keys list'.")],
     *,
     by: By = "",
 ) -> None:

@@ -25,7 +25,7 @@ from typing import Annotated
 import typer
 
 from keyturn.cli import console, dossier_page
-from keyturn.cli.console import AsJson
+from keyturn.cli.console import AsJson, argument, flag, option
 from keyturn.cli.policy_inputs import parse_moment, parse_ms
 from keyturn.cli.store_access import use_service, use_store
 from keyturn.gateway.approvals.audit_leaf import SEAL
@@ -198,13 +198,10 @@ group = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 NOT_VERIFIED = 1
 """Exit code for a log or a bundle that does not match its signatures."""
 
-Since = Annotated[str, typer.Option(metavar="TIME", help="ISO 8601 with its zone.")]
-Until = Annotated[
-    str, typer.Option(metavar="TIME", help="Only events before this time.")
-]
+Since = Annotated[str, option("TIME", "ISO 8601 with its zone.")]
+Until = Annotated[str, option("TIME", "Only events before this time.")]
 Keys = Annotated[
-    list[str] | None,
-    typer.Option(metavar="PUBLIC", help="A public audit key; may be repeated."),
+    list[str] | None, option("PUBLIC", "A public audit key; may be repeated.")
 ]
 Arguments = Annotated[
     bool,
@@ -217,9 +214,8 @@ def export(
     ctx: typer.Context,
     file: Annotated[
         Path | None,
-        typer.Argument(
-            metavar="[FILE]",
-            help="Write a bundle with proofs; without it, print plain entries.",
+        argument(
+            "[FILE]", "Write a bundle with proofs; without it, print plain entries."
         ),
     ] = None,
     *,
@@ -275,17 +271,15 @@ def export(
 def verify(
     ctx: typer.Context,
     file: Annotated[
-        Path | None,
-        typer.Argument(metavar="[FILE]", help="A bundle; without it, the store's log."),
+        Path | None, argument("[FILE]", "A bundle; without it, the store's log.")
     ] = None,
     *,
     key: Keys = None,
     checkpoint: Annotated[
-        list[Path] | None,
-        typer.Option(metavar="FILE", help="A checkpoint that was saved elsewhere."),
+        list[Path] | None, option("FILE", "A checkpoint that was saved elsewhere.")
     ] = None,
     stories: Annotated[
-        bool, typer.Option("--stories", help="Who saw, decided and ran what.")
+        bool, flag("--stories", "Who saw, decided and ran what.")
     ] = False,
     json: AsJson = False,
 ) -> None:
@@ -306,7 +300,10 @@ def verify(
                 "--checkpoint is for the log of this store: omit FILE. A bundle has "
                 "the checkpoint of its proofs."
             )
-        _verify_file(file, key or [], has_stories=stories, is_json=json)
+        report = _read_bundle(file, key or [])
+        print_bundle(report, has_stories=stories, is_json=json)
+        if not report.is_verified:
+            raise typer.Exit(NOT_VERIFIED)
         return
     if key or stories:
         raise SettingsError(
@@ -327,22 +324,16 @@ def verify(
 def dossier(
     ctx: typer.Context,
     bundle: Annotated[
-        Path | None,
-        typer.Argument(metavar="[BUNDLE]", help="Without it, the store's log."),
+        Path | None, argument("[BUNDLE]", "Without it, the store's log.")
     ] = None,
     *,
-    since: Annotated[
-        str, typer.Option("--from", metavar="TIME", help="A date in UTC, or ISO 8601.")
-    ] = "",
-    until: Annotated[
-        str, typer.Option("--to", metavar="TIME", help="The same; exclusive.")
-    ] = "",
-    out: Annotated[
-        Path, typer.Option(metavar="FILE", help="The HTML page to write.")
-    ] = Path("dossier.html"),
+    since: Annotated[str, option("TIME", "A date in UTC, or ISO 8601.", "--from")] = "",
+    until: Annotated[str, option("TIME", "The same; exclusive.", "--to")] = "",
+    out: Annotated[Path, option("FILE", "The HTML page to write.")] = Path(
+        "dossier.html"
+    ),
     check: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Recompute this dossier from BUNDLE."),
+        Path | None, option("FILE", "Recompute this dossier from BUNDLE.")
     ] = None,
     key: Keys = None,
     json: AsJson = False,
@@ -389,8 +380,7 @@ def dossier(
 
 @group.command()
 def prove(
-    ctx: typer.Context,
-    approval: Annotated[str, typer.Argument(metavar="APPROVAL", help="Its whole id.")],
+    ctx: typer.Context, approval: Annotated[str, argument("APPROVAL", "Its whole id.")]
 ) -> None:
     """Print the entries of an approval with their proofs.
 
@@ -444,15 +434,6 @@ def _print_entries(
     if not use_store(ctx, printed):
         # To stderr: stdout may be redirected to a file, which should contain only rows.
         typer.echo("The audit log has no entries in this time.", err=True)
-
-
-def _verify_file(
-    file: Path, keys: list[str], *, has_stories: bool, is_json: bool
-) -> None:
-    report = _read_bundle(file, keys)
-    print_bundle(report, has_stories=has_stories, is_json=is_json)
-    if not report.is_verified:
-        raise typer.Exit(NOT_VERIFIED)
 
 
 def _read_bundle(file: Path, keys: list[str]) -> BundleReport:

@@ -26,6 +26,7 @@ from pydantic import Base64Bytes, Field, TypeAdapter, ValidationError
 
 from keyturn.cli import console
 from keyturn.cli.command_context import command_context
+from keyturn.cli.console import argument, flag
 from keyturn.cli.repair import print_repairs, repaired
 from keyturn.cli.store_access import open_configured, require_store
 from keyturn.gateway.approvals.events import SecurityEvent, SecurityKind
@@ -72,13 +73,13 @@ _ROW = TypeAdapter(tuple[str, Annotated[int, Field(ge=0)], Base64Bytes])
 
 def backup(
     ctx: typer.Context,
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="The archive to write.")],
+    file: Annotated[Path, argument("FILE", "The archive to write.")],
     *,
     with_keys: Annotated[
         bool,
-        typer.Option(
+        flag(
             "--with-keys",
-            help="Include secret.key and the private signing keys. Readers of the "
+            "Include secret.key and the private signing keys. Readers of the "
             "file can then forge decisions.",
         ),
     ] = False,
@@ -179,10 +180,10 @@ def _add_checkpoints(archive: tarfile.TarFile, place: str) -> bool:
 
 def restore(
     ctx: typer.Context,
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="The backup.")],
+    file: Annotated[Path, argument("FILE", "The backup.")],
     *,
     replace: Annotated[
-        bool, typer.Option("--replace", help="Replace the data of the store.")
+        bool, flag("--replace", "Replace the data of the store.")
     ] = False,
 ) -> None:
     """Restore a backup; no call runs twice.

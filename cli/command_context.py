@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 import typer
 
-from keyturn.cli.console import read_text
+from keyturn.cli.console import flag, read_text
 from keyturn.cli.global_options import GlobalOptions
 from keyturn.gateway.config import DEFAULT_FILE, Settings
 from keyturn.gateway.documents import Document
@@ -19,9 +19,7 @@ from keyturn.gateway.secret_variables import with_files
 
 InsecureDev = Annotated[
     bool,
-    typer.Option(
-        "--insecure-dev", help="Accept a store that would lose acknowledged decisions."
-    ),
+    flag("--insecure-dev", "Accept a store that would lose acknowledged decisions."),
 ]
 
 

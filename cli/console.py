@@ -20,7 +20,32 @@ from keyturn.gateway.documents import as_text
 from keyturn.gateway.errors import SettingsError
 
 NO_LIMIT = -1
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def flag(name: str, text: str) -> object:
+    """Describe a switch of a command; it has no opposite, such as ``--no-json``."""
+    return typer.Option(name, help=text)
+
+
+def option(metavar: str, text: str, *names: str) -> object:
+    """Describe an option with a value, by a name for the value and a help text.
+
+    Its name is that of the parameter, or ``names``.
+    """
+    return typer.Option(*names, metavar=metavar, help=text)
+
+
+def port_option(text: str) -> object:
+    """Describe an option with the number of a port; 0 is any free one."""
+    return typer.Option(min=0, max=65_535, help=f"{text}; 0: any free.")
+
+
+def argument(metavar: str, text: str) -> object:
+    """Describe an argument of a command like an option."""
+    return typer.Argument(metavar=metavar, help=text)
+
+
+AsJson = Annotated[bool, flag("--json", "Print JSON.")]
 
 
 def caller(given: str = "") -> str:
@@ -39,8 +64,6 @@ By = Annotated[
         callback=caller,
     ),
 ]
-
-LAST_PORT = 65_535
 
 
 def good(text: str) -> None:

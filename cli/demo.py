@@ -12,8 +12,9 @@ from typing import Annotated
 
 import typer
 
-from keyturn.cli import console, demo_stack
+from keyturn.cli import demo_stack
 from keyturn.cli.command_context import CommandContext, command_context
+from keyturn.cli.console import flag, option, port_option
 from keyturn.cli.demo_context import DemoContext
 from keyturn.cli.demo_mcp import mcp_on_page
 from keyturn.cli.demo_scripts import SCRIPTS, announce_digest, policy_for
@@ -33,29 +34,17 @@ SAMPLE = "support"
 def demo(
     ctx: typer.Context,
     script: Annotated[
-        str | None,
-        typer.Option(
-            metavar="SCRIPT", help=f"Play a script and end: {', '.join(SCRIPTS)}."
-        ),
+        str | None, option("SCRIPT", f"Play a script and end: {', '.join(SCRIPTS)}.")
     ] = None,
-    port: Annotated[
-        int,
-        typer.Option(
-            min=0, max=console.LAST_PORT, help="Port of the page; 0: any free."
-        ),
-    ] = PORT,
+    port: Annotated[int, port_option("Port of the page")] = PORT,
     mode: Annotated[
         SlackMode, typer.Option(help="How the sandbox reaches the bot.")
     ] = SlackMode.SOCKET,
     *,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON line a step.")
-    ] = False,
-    fresh: Annotated[
-        bool, typer.Option("--fresh", help="Forget earlier runs of the demo.")
-    ] = False,
+    as_json: Annotated[bool, flag("--json", "Print one JSON line a step.")] = False,
+    fresh: Annotated[bool, flag("--fresh", "Forget earlier runs of the demo.")] = False,
     has_digest: Annotated[
-        bool, typer.Option("--digest", help="Post the numbers of the last seven days.")
+        bool, flag("--digest", "Post the numbers of the last seven days.")
     ] = False,
 ) -> None:
     """Show it all on this machine: no Slack account, Redis or API key.

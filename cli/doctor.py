@@ -20,6 +20,7 @@ from keyturn.bot import web
 from keyturn.bot.manifest import DIRECT_MESSAGES, SCOPES
 from keyturn.cli import console
 from keyturn.cli.command_context import CommandContext, command_context
+from keyturn.cli.console import flag, option
 from keyturn.cli.keys import check_keys
 from keyturn.cli.reviewer_checks import (
     Check,
@@ -64,13 +65,12 @@ def doctor(
     ctx: typer.Context,
     *,
     post: Annotated[
-        bool, typer.Option("--post", help="Post a test message to each channel.")
+        bool, flag("--post", "Post a test message to each channel.")
     ] = False,
     claude_settings: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Check only these settings of Claude Code: do they ask about calls?",
+        option(
+            "FILE", "Check only these settings of Claude Code: do they ask about calls?"
         ),
     ] = None,
     json: console.AsJson = False,

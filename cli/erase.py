@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from keyturn.cli import console
-from keyturn.cli.console import AsJson, By
+from keyturn.cli.console import AsJson, By, argument, flag
 from keyturn.cli.store_access import use_service
 from keyturn.gateway.errors import SettingsError, ThreadUnavailable
 from keyturn.gateway.service.people.erasing import Eraser, Erasure
@@ -16,14 +16,11 @@ from keyturn.gateway.service.people.erasing import Eraser, Erasure
 def erase(
     ctx: typer.Context,
     what: Annotated[
-        str,
-        typer.Argument(
-            metavar="PERSON|APPROVAL", help="Id of a Slack user, or of an approval."
-        ),
+        str, argument("PERSON|APPROVAL", "Id of a Slack user, or of an approval.")
     ],
     *,
     yes: Annotated[
-        bool, typer.Option("--yes", help="Erase. Without it, only list the approvals.")
+        bool, flag("--yes", "Erase. Without it, only list the approvals.")
     ] = False,
     by: By = "",
     json: AsJson = False,

@@ -10,7 +10,7 @@ import typer
 
 from keyturn.cli import console
 from keyturn.cli.command_context import command_context
-from keyturn.cli.console import AsJson, By
+from keyturn.cli.console import AsJson, By, argument, flag
 from keyturn.cli.store_access import use_service
 from keyturn.gateway.approvals.decisions import Gesture
 from keyturn.gateway.errors import KeyturnError, SettingsError
@@ -32,10 +32,7 @@ class Stopped(StrEnum):
 
 
 Kind = Annotated[
-    Stopped,
-    typer.Argument(
-        metavar="agent|tool|everything", help="What: agent, tool or everything."
-    ),
+    Stopped, argument("agent|tool|everything", "What: agent, tool or everything.")
 ]
 Name = Annotated[
     str, typer.Argument(help="Name of the agent or the tool; none for everything.")
@@ -50,10 +47,7 @@ def freeze(
     reason: Annotated[str, typer.Option(help="Why; agents and people read it.")] = "",
     by: By = "",
     unlisted: Annotated[
-        bool,
-        typer.Option(
-            "--unlisted", help="Freeze it even if the policy does not list it."
-        ),
+        bool, flag("--unlisted", "Freeze it even if the policy does not list it.")
     ] = False,
 ) -> None:
     """Freeze an agent, a tool or everything, including approved calls.

@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from keyturn.cli import console
+from keyturn.cli.console import flag, option
 from keyturn.cli.samples import quiet_policy
 from keyturn.connect.claude_settings import claude_settings, codex_settings
 
@@ -23,8 +24,7 @@ Url = Annotated[
     ),
 ]
 AsPolicy = Annotated[
-    bool,
-    typer.Option("--policy", help="Print a policy that lets it read files instead."),
+    bool, flag("--policy", "Print a policy that lets it read files instead.")
 ]
 _HERE = "http://127.0.0.1:8780"
 
@@ -35,17 +35,13 @@ def claude_code(
     url: Url = _HERE,
     requester: Annotated[
         str,
-        typer.Option(
-            metavar="USER",
-            help="Slack user id of its user, who then cannot approve its calls.",
-        ),
+        option("USER", "Slack user id of its user, who then cannot approve its calls."),
     ] = "",
     reports: Annotated[
-        bool, typer.Option("--reports", help="Also report results of approved calls.")
+        bool, flag("--reports", "Also report results of approved calls.")
     ] = False,
     defer: Annotated[
-        bool,
-        typer.Option("--defer", help="For claude -p: end the run while people decide."),
+        bool, flag("--defer", "For claude -p: end the run while people decide.")
     ] = False,
     policy: AsPolicy = False,
 ) -> None:
@@ -68,10 +64,7 @@ def claude_code(
 def codex(
     *,
     managed: Annotated[
-        bool,
-        typer.Option(
-            "--managed", help="For requirements.toml, whose hooks need no trust."
-        ),
+        bool, flag("--managed", "For requirements.toml, whose hooks need no trust.")
     ] = False,
     policy: AsPolicy = False,
 ) -> None:

@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from keyturn.cli import console
-from keyturn.cli.console import AsJson, By
+from keyturn.cli.console import AsJson, By, argument, flag
 from keyturn.cli.store_access import use_service
 from keyturn.gateway.approvals.decisions import Gesture
 from keyturn.gateway.errors import SettingsError
@@ -23,10 +23,7 @@ from keyturn.gateway.store.runs.jobs import RunState, StalledRun
 
 group = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
-RunId = Annotated[
-    str,
-    typer.Argument(metavar="ID", help="From 'keyturn jobs list', or its beginning."),
-]
+RunId = Annotated[str, argument("ID", "From 'keyturn jobs list', or its beginning.")]
 
 
 @group.command("list")
@@ -49,11 +46,9 @@ def listed(ctx: typer.Context, *, json: AsJson = False) -> None:
 @group.command()
 def retry(
     ctx: typer.Context,
-    run: Annotated[
-        str, typer.Argument(metavar="[ID]", help="From 'keyturn jobs list'.")
-    ] = "",
+    run: Annotated[str, argument("[ID]", "From 'keyturn jobs list'.")] = "",
     *,
-    everything: Annotated[bool, typer.Option("--all", help="Each of them.")] = False,
+    everything: Annotated[bool, flag("--all", "Each of them.")] = False,
     by: By = "",
 ) -> None:
     """Retry a run now; the time for its retries starts over.

@@ -25,7 +25,7 @@ from pydantic import JsonValue
 
 from keyturn.cli import console
 from keyturn.cli.command_context import command_context
-from keyturn.cli.console import AsJson
+from keyturn.cli.console import AsJson, argument, flag
 from keyturn.cli.store_access import is_there, use_store
 from keyturn.gateway.errors import SettingsError
 from keyturn.gateway.protocol.public_keys import PublicKey
@@ -35,7 +35,7 @@ from keyturn.gateway.trust.key_folder import Key, KeyFolder, Keyring, KeyState, 
 
 group = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
-RoleName = Annotated[Role, typer.Argument(metavar="ROLE", help="bot, gateway, audit.")]
+RoleName = Annotated[Role, argument("ROLE", "bot, gateway, audit.")]
 
 _MARKS = {
     KeyState.SIGNS: "signs",
@@ -75,13 +75,10 @@ def rotate(ctx: typer.Context, role: RoleName) -> None:
 def retire(
     ctx: typer.Context,
     role: RoleName,
-    key: Annotated[
-        str, typer.Argument(metavar="KEY", help="Its id, from 'keyturn keys list'.")
-    ],
+    key: Annotated[str, argument("KEY", "Its id, from 'keyturn keys list'.")],
     *,
     force: Annotated[
-        bool,
-        typer.Option("--force", help="Even if calls depend on it: they are refused."),
+        bool, flag("--force", "Even if calls depend on it: they are refused.")
     ] = False,
 ) -> None:
     """Remove the secret of a key that no longer signs.

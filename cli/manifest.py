@@ -11,6 +11,7 @@ from pydantic import JsonValue
 from keyturn.bot import manifest as slack_app
 from keyturn.cli import console
 from keyturn.cli.command_context import command_context
+from keyturn.cli.console import flag, option
 from keyturn.gateway.documents import parse_yaml
 from keyturn.gateway.errors import SettingsError
 from keyturn.gateway.protocol.strict_json import JsonObject
@@ -21,23 +22,14 @@ def manifest(
     file: Annotated[
         Path | None, typer.Argument(help="With --check: the file to check.")
     ] = None,
-    http: Annotated[
-        str, typer.Option(metavar="URL", help="Public https:// address of the bot.")
-    ] = "",
+    http: Annotated[str, option("URL", "Public https:// address of the bot.")] = "",
     *,
     json: console.AsJson = False,
-    link: Annotated[
-        bool, typer.Option("--link", help="Print the link that makes the app.")
-    ] = False,
+    link: Annotated[bool, flag("--link", "Print the link that makes the app.")] = False,
     distribute: Annotated[
-        bool,
-        typer.Option(
-            "--distribute", help="With --http: for an app that workspaces install."
-        ),
+        bool, flag("--distribute", "With --http: for an app that workspaces install.")
     ] = False,
-    check: Annotated[
-        bool, typer.Option("--check", help="Check instead of printing.")
-    ] = False,
+    check: Annotated[bool, flag("--check", "Check instead of printing.")] = False,
 ) -> None:
     """Print the manifest of the Slack app, or check one.
 

@@ -38,7 +38,7 @@ from pydantic import JsonValue
 
 from keyturn.cli import console
 from keyturn.cli.command_context import CommandContext, command_context
-from keyturn.cli.console import AsJson
+from keyturn.cli.console import AsJson, option
 from keyturn.cli.stop_signals import serve
 from keyturn.connect.gate import HttpGate
 from keyturn.connect.mcp import serving
@@ -62,18 +62,18 @@ _CLIENT = re.compile(r"(?:(?P<client>[^=]{1,80})=)?(?P<time>[^=]+)")
 
 Upstreams = Annotated[
     list[str] | None,
-    typer.Option(
+    option(
+        "NAME=COMMAND|URL",
+        "A server: its name, and its command line or URL. Repeatable.",
         "--upstream",
-        metavar="NAME=COMMAND|URL",
-        help="A server: its name, and its command line or URL. Repeatable.",
     ),
 ]
 Headers = Annotated[
     list[str] | None,
-    typer.Option(
+    option(
+        "NAME=HEADER:VALUE",
+        "A header for an upstream at a URL; $VARIABLE reads the environment.",
         "--header",
-        metavar="NAME=HEADER:VALUE",
-        help="A header for an upstream at a URL; $VARIABLE reads the environment.",
     ),
 ]
 Agent = Annotated[
@@ -90,38 +90,32 @@ def mcp(  # noqa: PLR0913 - one option for each keyword
     agent: Agent = "mcp",
     requester: Annotated[
         str,
-        typer.Option(
-            metavar="U0…",
-            help="Slack id of the client's user, who cannot approve its calls.",
-        ),
+        option("U0…", "Slack id of the client's user, who cannot approve its calls."),
     ] = "",
     listen: Annotated[
         str,
-        typer.Option(
-            metavar="HOST:PORT",
-            help="Serve streamable HTTP there, at /mcp; default: stdin and stdout.",
+        option(
+            "HOST:PORT",
+            "Serve streamable HTTP there, at /mcp; default: stdin and stdout.",
         ),
     ] = "",
     url: Annotated[
-        str,
-        typer.Option(
-            metavar="URL", help="The https:// address of the proxy before --listen."
-        ),
+        str, option("URL", "The https:// address of the proxy before --listen.")
     ] = "",
     hold: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="[CLIENT=]TIME",
-            help="Longest wait of a request for people, such as 45s or cursor=2m.",
+        option(
+            "[CLIENT=]TIME",
+            "Longest wait of a request for people, such as 45s or cursor=2m.",
         ),
     ] = None,
     passed: Annotated[
         str,
-        typer.Option(
-            "--pass",
-            metavar="KIND,…",
-            help="Also pass on resources, prompts or instructions of the servers. "
+        option(
+            "KIND,…",
+            "Also pass on resources, prompts or instructions of the servers. "
             "People do not approve their texts.",
+            "--pass",
         ),
     ] = "",
 ) -> None:

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from keyturn.cli import console
-from keyturn.cli.console import AsJson
+from keyturn.cli.console import AsJson, argument
 from keyturn.cli.store_access import use_store
 from keyturn.gateway.errors import SettingsError
 from keyturn.gateway.store.events.readers import (
@@ -50,9 +50,7 @@ def listed(ctx: typer.Context, *, json: AsJson = False) -> None:
 @group.command()
 def drop(
     ctx: typer.Context,
-    reader: Annotated[
-        str, typer.Argument(metavar="READER", help="From 'keyturn outbox list'.")
-    ],
+    reader: Annotated[str, argument("READER", "From 'keyturn outbox list'.")],
 ) -> None:
     """Stop keeping events for a reader that is gone for good.
 

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from keyturn.cli import console
 from keyturn.cli.command_context import command_context
-from keyturn.cli.console import AsJson, printable
+from keyturn.cli.console import AsJson, argument, option, printable
 from keyturn.cli.policy_inputs import CallFile, facts_of, parse_time
 from keyturn.gateway.approvals.quorum import clauses, tally
 from keyturn.gateway.approvals.requirement import Notify, Requirement, Role
@@ -287,8 +287,7 @@ def _lacks(requirement: Requirement, tier: Tier) -> str:
 group = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
 PolicyFile = Annotated[
-    Path | None,
-    typer.Argument(metavar="[FILE]", help="Default: the policy of keyturn.yml."),
+    Path | None, argument("[FILE]", "Default: the policy of keyturn.yml.")
 ]
 
 
@@ -337,21 +336,19 @@ def explain(
     ],
     file: PolicyFile = None,
     *,
-    at: Annotated[
-        str, typer.Option(metavar="TIME", help="ISO 8601 with its zone; default: now.")
-    ] = "",
+    at: Annotated[str, option("TIME", "ISO 8601 with its zone; default: now.")] = "",
     windows: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="NAME=VALUE",
-            help="Total of a window, this call included; default: this call alone.",
+        option(
+            "NAME=VALUE",
+            "Total of a window, this call included; default: this call alone.",
         ),
     ] = None,
     recent: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="NAME=COUNT",
-            help="requests_10m (this call included; default: 1), failures_1h, "
+        option(
+            "NAME=COUNT",
+            "requests_10m (this call included; default: 1), failures_1h, "
             "rejections_in_row, same_done_24h or same_rejected_24h (default: 0).",
         ),
     ] = None,
@@ -398,7 +395,7 @@ def explain(
 @group.command(name="prove")
 def prove_command(
     ctx: typer.Context,
-    tool: Annotated[str, typer.Argument(metavar="TOOL", help="Name of the tool.")],
+    tool: Annotated[str, argument("TOOL", "Name of the tool.")],
     file: PolicyFile = None,
     *,
     tier: Annotated[
@@ -407,12 +404,9 @@ def prove_command(
     people: Annotated[
         int, typer.Option(min=0, help="Fewest people who should approve a call.")
     ] = 0,
-    where: Annotated[
-        str, typer.Option(metavar="CEL", help="Only calls for which this is true.")
-    ] = "",
+    where: Annotated[str, option("CEL", "Only calls for which this is true.")] = "",
     schema: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Only calls that fit this JSON Schema."),
+        Path | None, option("FILE", "Only calls that fit this JSON Schema.")
     ] = None,
     json: AsJson = False,
 ) -> None:

@@ -15,6 +15,7 @@ from pydantic import JsonValue
 
 from keyturn.cli import console
 from keyturn.cli.command_context import CommandContext, command_context
+from keyturn.cli.console import flag
 from keyturn.cli.store_access import (
     may_be_there,
     open_configured,
@@ -41,31 +42,31 @@ def repair(
     ctx: typer.Context,
     *,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Change nothing; only list the repairs.")
+        bool, flag("--dry-run", "Change nothing; only list the repairs.")
     ] = False,
     restored: Annotated[
         bool,
-        typer.Option(
+        flag(
             "--restored",
-            help="The store is an older copy: ask people whether its approved calls "
+            "The store is an older copy: ask people whether its approved calls "
             "ran. Needed only when the store and the checkpoints were restored from "
             "the same moment, which cannot be detected.",
         ),
     ] = False,
     new_checkpoints: Annotated[
         bool,
-        typer.Option(
+        flag(
             "--new-checkpoints",
-            help="Only accept the checkpoints of the settings in place of lost ones, "
+            "Only accept the checkpoints of the settings in place of lost ones, "
             "even if calls wait in threads that are stored elsewhere. Their threads "
             "are lost: the calls end, and people are notified.",
         ),
     ] = False,
     new_tree: Annotated[
         bool,
-        typer.Option(
+        flag(
             "--new-tree",
-            help="Only allow gateways to begin a new tree of the audit log. The proofs "
+            "Only allow gateways to begin a new tree of the audit log. The proofs "
             "of the old tree are lost, except in saved bundles and checkpoints. "
             "Without this, a gateway whose folder lacks the tree writes none, and no "
             "entry leaves the store.",

@@ -7,13 +7,13 @@ from typing import Annotated
 
 import typer
 
-from keyturn.cli import console
 from keyturn.cli.command_context import (
     CommandContext,
     InsecureDev,
     command_context,
     configure_logs,
 )
+from keyturn.cli.console import flag, port_option
 from keyturn.cli.stack import open_stack
 from keyturn.cli.stop_signals import run_until_stopped, serve
 
@@ -24,19 +24,9 @@ def run(
     ctx: typer.Context,
     *,
     in_sandbox: Annotated[
-        bool,
-        typer.Option(
-            "--sandbox", help="With a local Slack and its page; needs no account."
-        ),
+        bool, flag("--sandbox", "With a local Slack and its page; needs no account.")
     ] = False,
-    port: Annotated[
-        int,
-        typer.Option(
-            min=0,
-            max=console.LAST_PORT,
-            help="Port of the sandbox's page; 0: any free.",
-        ),
-    ] = PAGE_PORT,
+    port: Annotated[int, port_option("Port of the sandbox's page")] = PAGE_PORT,
     insecure_dev: InsecureDev = False,
 ) -> None:
     """Run gateway, agents and bot in one process until it is stopped.

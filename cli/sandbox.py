@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from keyturn.cli import console
+from keyturn.cli.console import option, port_option
 from keyturn.gateway.errors import SettingsError
 from keyturn.gateway.store.embedded.folder_lock import FolderLock
 from keyturn.sandbox.serve import serve
@@ -56,16 +56,12 @@ PORT = 8766
 
 def sandbox(
     host: Annotated[str, typer.Option(help="Interface to listen on.")] = "127.0.0.1",
-    port: Annotated[
-        int, typer.Option(min=0, max=console.LAST_PORT, help="Port; 0: any free.")
-    ] = PORT,
+    port: Annotated[int, port_option("Port")] = PORT,
     request_url: Annotated[
-        str,
-        typer.Option(metavar="URL", help="Deliver by signed HTTP; else Socket Mode."),
+        str, option("URL", "Deliver by signed HTTP; else Socket Mode.")
     ] = "",
     keep: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Keep the workspace in this file."),
+        Path | None, option("FILE", "Keep the workspace in this file.")
     ] = None,
 ) -> None:
     """Run a local Slack workspace that refuses what Slack refuses.

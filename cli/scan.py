@@ -21,6 +21,7 @@ from typing import Annotated, Any
 import typer
 
 from keyturn.cli import console
+from keyturn.cli.console import argument
 from keyturn.gateway.errors import SettingsError
 
 _AGENT_GATES = frozenset(
@@ -501,7 +502,7 @@ def scanned(root: Path) -> dict[str, Any]:
 
 
 def scan(
-    path: Annotated[Path, typer.Argument(metavar="PATH", help="A folder or a file.")],
+    path: Annotated[Path, argument("PATH", "A folder or a file.")],
     *,
     json: console.AsJson = False,
 ) -> None:

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from keyturn.cli import console
+from keyturn.cli.console import option
 from keyturn.cli.policy_inputs import parse_ms
 from keyturn.cli.store_access import use_store
 from keyturn.gateway.approvals.events import Event
@@ -17,9 +18,7 @@ from keyturn.gateway.store.store import Store
 def security(
     ctx: typer.Context,
     *,
-    since: Annotated[
-        str, typer.Option(metavar="TIME", help="ISO 8601 with its zone.")
-    ] = "",
+    since: Annotated[str, option("TIME", "ISO 8601 with its zone.")] = "",
     json: console.AsJson = False,
 ) -> None:
     """List security events: forged, refused or stalled data.

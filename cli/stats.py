@@ -11,7 +11,7 @@ import typer
 
 from keyturn.cli import console
 from keyturn.cli.command_context import command_context
-from keyturn.cli.console import AsJson, printable
+from keyturn.cli.console import AsJson, flag, option, printable
 from keyturn.cli.policy_inputs import ensure_spelled, parse_moment
 from keyturn.cli.store_access import use_service
 from keyturn.gateway.approvals.events import Event
@@ -63,21 +63,13 @@ def stats(
     ctx: typer.Context,
     *,
     since: Annotated[
-        str,
-        typer.Option(
-            metavar="TIME", help="7d, 24h, a date, or ISO 8601 with its zone."
-        ),
+        str, option("TIME", "7d, 24h, a date, or ISO 8601 with its zone.")
     ] = "30d",
-    until: Annotated[
-        str, typer.Option(metavar="TIME", help="The same; only events before it.")
-    ] = "",
+    until: Annotated[str, option("TIME", "The same; only events before it.")] = "",
     tool: Annotated[str, typer.Option(help="Only calls of this tool.")] = "",
     agent: Annotated[str, typer.Option(help="Only calls of this agent.")] = "",
     habits: Annotated[
-        bool,
-        typer.Option(
-            "--habits", help="Compare decisions with those of the 4 weeks before."
-        ),
+        bool, flag("--habits", "Compare decisions with those of the 4 weeks before.")
     ] = False,
     audit: Annotated[
         typer.FileText | None,

@@ -14,7 +14,7 @@ import typer
 
 from keyturn.cli import console
 from keyturn.cli.command_context import command_context
-from keyturn.cli.console import AsJson
+from keyturn.cli.console import AsJson, argument
 from keyturn.cli.store_access import use_store
 from keyturn.gateway.config import Settings
 from keyturn.gateway.errors import SettingsError
@@ -26,9 +26,7 @@ from keyturn.gateway.webhooks import Answer, Delivery, Poster, send
 
 group = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
-Name = Annotated[
-    str, typer.Argument(metavar="NAME", help="Name of a target in the settings.")
-]
+Name = Annotated[str, argument("NAME", "Name of a target in the settings.")]
 
 
 @group.command("list")

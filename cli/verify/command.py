@@ -15,6 +15,7 @@ from pydantic import AwareDatetime, ValidationError
 
 from keyturn.cli import console
 from keyturn.cli.command_context import CommandContext, command_context
+from keyturn.cli.console import option
 from keyturn.cli.verify import deciding, executions, forgeries, installation
 from keyturn.cli.verify.guarantee import GUARANTEES, Proof, prove_by
 from keyturn.cli.verify.scratch import scratch_tenant
@@ -56,19 +57,13 @@ class Report(Record):
 def verify(
     ctx: typer.Context,
     *,
-    report: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write a signed report.")
-    ] = None,
-    check: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Check a report instead.")
-    ] = None,
+    report: Annotated[Path | None, option("FILE", "Write a signed report.")] = None,
+    check: Annotated[Path | None, option("FILE", "Check a report instead.")] = None,
     key: Annotated[
-        list[str] | None,
-        typer.Option(metavar="PUBLIC", help="A public key for --check; repeatable."),
+        list[str] | None, option("PUBLIC", "A public key for --check; repeatable.")
     ] = None,
     slack: Annotated[
-        str,
-        typer.Option(metavar="CHANNEL", help="Also post, update and delete a card."),
+        str, option("CHANNEL", "Also post, update and delete a card.")
     ] = "",
     json: console.AsJson = False,
 ) -> None:

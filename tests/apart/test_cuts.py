@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from keyturn.cli.demo_scripts import approve, edit
 from keyturn.gateway.protocol.records import ItemState
+from keyturn.gateway.store.keys import LEASE_MS
 from tests.apart.between import Act, Fate
 from tests.apart.house import LONG_S, House, open_house
+from tests.apart.three_processes import ROOT, play_apart
 from tests.conftest import eventually
+from tests.forked import Forked
 from tests.levels import sample
 
 pytestmark = pytest.mark.slow
@@ -83,14 +90,14 @@ async def test_a_reset_at_any_stage_loses_nothing(house: House) -> None:
         assert not house.between.acts
 
 
-LEASE_MS = 3000
-CUT_MS = 3 * LEASE_MS
+SHORT_LEASE_MS = 3000
+CUT_MS = 3 * SHORT_LEASE_MS
 
 
 @pytest.fixture
 async def brief(tmp_path: Path) -> AsyncGenerator[House]:
     """Give a house whose leases are short, so that a cut can outlive them."""
-    async with open_house(tmp_path, lease_ms=LEASE_MS) as found:
+    async with open_house(tmp_path, lease_ms=SHORT_LEASE_MS) as found:
         yield found
 
 
@@ -160,3 +167,95 @@ def closes(brief: House) -> Act:
         return Fate.PASSED
 
     return act
+
+
+# Kill each of the three processes at every stage: nothing twice, lost or unasked.
+
+
+STAGES = (
+    *("submit sent", "submit answered", "answers sent", "answers answered"),
+    *("claim sent", "claim answered", "running", "finish sent", "finish answered"),
+)
+IN_DOUBT = {"claim answered": 0, "running": 1, "finish sent": 1}
+"""Where nobody can know whether a killed agent paid, and how often it did."""
+
+
+@pytest.fixture
+async def killed_house(tmp_path: Path, victim: str) -> AsyncGenerator[House]:
+    # Long enough for a machine that is busy, and not longer than the test can wait.
+    lease_ms = 4000 if victim == "agent" else LEASE_MS
+    async with open_house(tmp_path, lease_ms=lease_ms) as found:
+        yield found
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("victim", ["gateway", "bot", "agent"])
+async def test_a_kill_at_any_moment_runs_it_once(
+    killed_house: House, victim: str
+) -> None:
+    for stage in sample(STAGES, 3):
+        thread = f"{victim}-{stage.replace(' ', '-')}"
+        # The gateway's death loses its current requests and answers.
+        is_lost = victim == "gateway" and stage != "running"
+        fate = Fate.DROPPED if is_lost else Fate.PASSED
+        killed_house.between.acts[thread, stage] = killed_house.kills(victim, fate)
+        if victim == "agent":
+            async with killed_house.people(thread):
+                await ends_after_the_agent_was_killed(killed_house, thread, stage)
+        else:
+            await killed_house.runs_once(thread)
+
+        assert (thread, stage) in killed_house.between.met
+
+
+async def ends_after_the_agent_was_killed(
+    killed_house: House, thread: str, stage: str
+) -> None:
+    first = await killed_house.start_agent(thread)
+    assert await first.ended() != 0
+    second = await killed_house.start_agent(thread)
+    if stage not in IN_DOUBT:
+        assert await second.ended() == 0, (thread, killed_house.said(thread))
+        await killed_house.executed(thread)
+        return
+
+    async def is_in_doubt() -> bool:
+        return ItemState.IN_DOUBT in await killed_house.states(thread)
+
+    await eventually(is_in_doubt, within_s=LONG_S)
+    await second.kill()
+    assert len(killed_house.between.effects.get(thread, [])) == IN_DOUBT[stage]
+
+
+# Gateway, bot and agent in three processes end as one process does.
+
+
+def played(script: str) -> list[dict[str, Any]]:
+    """Return the events of a script of the demo."""
+    env = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    run = Forked("keyturn", "demo", "--script", script, "--json", cwd=ROOT, env=env)
+    shown = run.stdout.read()
+    assert run.wait() == 0, shown
+    return [json.loads(line) for line in shown.splitlines()]
+
+
+def told(events: list[dict[str, Any]]) -> list[tuple[str, Any, Any]]:
+    """Return the parts that are equal in every run."""
+    return [
+        (one["event"], one.get("action"), one.get("errors"))
+        for one in events
+        if not one["event"].startswith("script.")
+    ]
+
+
+async def test_three_processes_end_as_one_does(tmp_path: Path) -> None:
+    apart = list[dict[str, Any]]()
+
+    def say(event: str, **fields: object) -> None:
+        apart.append({"event": event, **fields})
+
+    scripts = sample((edit, approve), 1)
+    await play_apart(tmp_path, say, scripts)
+
+    alone = [one for script in scripts for one in told(played(script.__name__))]
+    assert told(apart) == alone

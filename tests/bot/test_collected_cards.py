@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from datetime import timedelta
+
 import pytest
 
 from keyturn.bot.blocks import Message
@@ -12,15 +15,17 @@ from keyturn.gateway.approvals.events import EventName
 from keyturn.gateway.approvals.record import collected
 from keyturn.gateway.approvals.timing import TimerKind
 from keyturn.gateway.policy.load import load_policy
-from keyturn.gateway.policy.rules import Policy
+from keyturn.gateway.policy.rules import BatchRule, Policy
 from keyturn.gateway.protocol.records import Person
 from keyturn.gateway.protocol.wire import Verdict
-from keyturn.sandbox.json_types import JsonObject
+from keyturn.gateway.service.decide import reviews
+from keyturn.sandbox.json_types import JsonObject, as_objects
 from tests.bot.bot_stack import CHANNEL, POLICY, REFUND, TEAM, Stack, has_button, says
-from tests.bot.listeners.test_time import PATIENT, ring
+from tests.bot.listeners.test_time import PATIENT, PATIENT_TEXT, has_note, ring
 from tests.bot.tampering import click_with, copied, expire
 from tests.bot.test_publisher import nothing_is_left
 from tests.conftest import eventually
+from tests.levels import size
 from tests.stored_records import put_detail
 from tests.streams import audit_entries
 
@@ -452,3 +457,139 @@ async def test_a_copy_of_the_card_decides_nothing(live: Stack) -> None:
 
     await live.told("U0ANA", "not the newest copy")
     assert await states(live, verdicts) == ["pending"] * 3
+
+
+# The calls of an agent that floods people share one card, and notify nobody.
+
+
+FLOOD = 3
+CALLS = size(deep=98, short=20)
+FLOODS = f"protect: {{flood_per_10m: {FLOOD}}}\n"
+GROUP = "<!subteam^S0SUPPORT>"
+
+
+@pytest.fixture
+def flooded(flooded: Stack, monkeypatch: pytest.MonkeyPatch) -> Stack:
+    # Posted once all of them are there, and not after ten seconds.
+    rule = BatchRule(within=timedelta(minutes=10), up_to=CALLS - FLOOD)
+    monkeypatch.setattr(reviews, "_FLOOD", rule)
+    flooded.policy = load_policy(POLICY + FLOODS, "policy.yml")
+    return flooded
+
+
+async def test_a_flood_is_one_card_and_one_message(flooded: Stack) -> None:
+    async with flooded.running():
+        ana = flooded.actor("U0ANA")
+        for n in range(FLOOD):
+            await flooded.refund(f"t{n}", amount=10 + n, order_id=f"{n}")
+        before = await posted(flooded, FLOOD)
+        for n in range(FLOOD, CALLS):
+            await flooded.refund(f"t{n}", amount=10 + n, order_id=f"{n}")
+        # The hostile one is a transfer, which two people approve on its own card.
+        hostile = await flooded.submit(("wire_money", {"n": 1}), thread="hostile")
+
+        told = await ana.message_with(CHANNEL, says(f"{FLOOD + 1} in ten minutes"))
+        alone = await flooded.card(hostile[0])
+        shared = await ana.message_with(CHANNEL, says(f"Approve all {CALLS - FLOOD}"))
+        cards = await posted(flooded, FLOOD + 2)
+
+    assert all(GROUP in str(card["blocks"]) for card in before)
+    assert re.search(r"Waiting calls:.*\d × process_refund", str(told["blocks"]))
+    assert has_button(alone, Action.APPROVE)
+    assert says("No notifications for now")(shared)
+    assert GROUP not in str(shared["blocks"])
+    assert len(cards) == FLOOD + 2
+
+
+async def test_the_message_about_a_flood_freezes_the_agent(flooded: Stack) -> None:
+    async with flooded.running():
+        for n in range(FLOOD + 1):
+            await flooded.refund(f"t{n}", order_id=f"{n}")
+        ana = flooded.actor("U0ANA")
+        told = await ana.message_with(
+            CHANNEL, lambda m: has_button(m, Action.FREEZE_AGENT)
+        )
+        ts = str(told["ts"])
+
+        await flooded.actor("U0EVE").click(CHANNEL, ts, Action.FREEZE_AGENT)
+        await flooded.told("U0EVE", "Only support or senior")
+        assert not await flooded.reviews.freezes.frozen()
+        (row,) = [one for one in as_objects(told["blocks"]) if one["type"] == "actions"]
+        (button,) = as_objects(row["elements"])
+        other = str(button["value"]).replace("support", "billing")
+        await click_with(flooded, told, Action.FREEZE_AGENT, other)
+        await flooded.told("U0ANA", "does not belong")
+        assert not await flooded.reviews.freezes.frozen()
+        await ana.click(CHANNEL, ts, Action.FREEZE_AGENT)
+        await flooded.told("U0ANA", "The agent is frozen")
+
+    (freeze,) = await flooded.reviews.freezes.frozen()
+    assert (str(freeze.scope), freeze.by) == ("agent support", f"{TEAM}/U0ANA")
+
+
+async def test_a_reminder_of_a_flood_notifies_people(
+    flooded: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flooded.policy = load_policy(PATIENT_TEXT + FLOODS, "policy.yml")
+    one_second = BatchRule(within=timedelta(seconds=1))
+    monkeypatch.setattr(reviews, "_FLOOD", one_second)
+    async with flooded.running():
+        verdicts = [
+            await flooded.refund(f"t{n}", order_id=f"{n}") for n in range(FLOOD + 1)
+        ]
+        card = await flooded.card(verdicts[-1], says("No notifications for now"))
+        await ring(flooded, (await flooded.approval(verdicts[-1])).id, TimerKind.REMIND)
+
+        await eventually(lambda: has_note(flooded, card, GROUP))
+        await flooded.card(
+            verdicts[-1], lambda m: not says("No notifications for now")(m)
+        )
+
+
+async def test_after_its_reminder_a_flood_still_shares_its_card(flooded: Stack) -> None:
+    direct = "users: [U0DAN], notify: dm}"
+    text = PATIENT_TEXT.replace("users: [U0DAN]}", direct)
+    assert direct in text
+    flooded.policy = load_policy(text + FLOODS, "policy.yml")
+    async with flooded.running():
+        ana, verdicts = flooded.actor("U0ANA"), list[Verdict]()
+        for n in range(CALLS):
+            verdicts.append(
+                await flooded.refund(f"t{n}", amount=10 + n, order_id=f"{n}")
+            )
+        shared = await ana.message_with(CHANNEL, says(f"Approve all {CALLS - FLOOD}"))
+        await ring(flooded, (await flooded.approval(verdicts[-1])).id, TimerKind.REMIND)
+
+        await eventually(lambda: has_note(flooded, shared, GROUP))
+        await flooded.bot_is_quiet()
+        cards = await posted(flooded)
+        copies = [m for m in await ana.messages("D0ANA") if m.get("metadata")]
+
+    assert len(cards) == FLOOD + 1
+    assert len(copies) == FLOOD
+
+
+async def test_people_who_had_enough_cards_are_not_notified(flooded: Stack) -> None:
+    policy = POLICY.replace("[S0SUPPORT], users: [U0DAN]", "[S0SUPPORT, S0SENIOR]")
+    flooded.policy = load_policy(policy + "attention: {per_person: 2}\n", "policy.yml")
+    seniors, keys = "<!subteam^S0SENIOR>", flooded.keys
+    async with flooded.running():
+        first = await flooded.refund("t1")
+        one = await flooded.card(first)
+        # Another card at the same time notified the seniors only.
+        at_ms = (await flooded.approval(first)).created_at_ms
+        await flooded.store.cards.note_notified(keys, "ap_x", ["S0SENIOR"], at_ms)
+        two = await flooded.card(await flooded.refund("t2"))
+        three = await flooded.card(
+            await flooded.refund("t3"), says("many requests lately")
+        )
+        transfer = await flooded.submit(("wire_money", {"n": 1}), thread="t4")
+        four = await flooded.card(transfer[0])
+
+    assert [GROUP in str(card) for card in (one, two, three, four)] == [
+        True,
+        True,
+        False,
+        True,
+    ]
+    assert [seniors in str(card) for card in (one, two, three)] == [True, False, False]

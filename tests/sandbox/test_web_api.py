@@ -2,13 +2,17 @@
 
 from typing import Any
 
+import aiohttp
 import pytest
 
 from keyturn.sandbox.client import Person
+from keyturn.sandbox.clock import Clock
+from keyturn.sandbox.rate_limits import LIMITS, UNLIMITED, RateLimits
 from keyturn.sandbox.server import Sandbox
 from keyturn.sandbox.tokens import TokenKind
+from keyturn.sandbox.web_api import APP_METHODS, METHODS
 from tests.sandbox.blocks import card, section
-from tests.sandbox.bolt_app import error, new_client, refusal
+from tests.sandbox.bolt_app import RunningApp, error, new_client, refusal
 
 APPROVALS = "C0APPROVALS"
 
@@ -177,3 +181,98 @@ async def test_a_deleted_message_has_no_permalink(client: Any, ana: Person) -> N
     assert await ana.messages(APPROVALS) == []
     again = client.chat_getPermalink(channel=APPROVALS, message_ts=posted["ts"])
     assert await error(again) == "message_not_found"
+
+
+# Calls that come faster than Slack allows are rate limited.
+
+
+def taken(rates: RateLimits, method: str, calls: int, channel: str = "") -> int:
+    """Return how many of so many calls may pass."""
+    return sum(rates.take(method, channel) is None for _ in range(calls))
+
+
+def test_every_method_has_a_limit_or_is_named_unlimited() -> None:
+    assert set(LIMITS) | set(UNLIMITED) == set(METHODS) | APP_METHODS
+
+
+@pytest.mark.parametrize(
+    ("method", "allowed"),
+    [("usergroups.users.list", 20), ("chat.update", 50), ("views.open", 100)],
+)
+def test_a_tier_allows_its_figure_in_any_minute(method: str, allowed: int) -> None:
+    clock = Clock()
+    rates = RateLimits(clock)
+
+    assert taken(rates, method, allowed + 5) == allowed
+    clock.advance(30)
+    assert taken(rates, method, 5) == 0
+    clock.advance(31)
+    assert taken(rates, method, allowed + 5) == allowed
+
+
+def test_posting_is_counted_per_channel_one_a_second_in_bursts_of_ten() -> None:
+    clock = Clock()
+    rates = RateLimits(clock)
+
+    assert taken(rates, "chat.postMessage", 15, "C1") == 10
+    assert taken(rates, "chat.postMessage", 15, "C2") == 10
+    passed = 0
+    for _ in range(30):
+        clock.advance(1)
+        passed += taken(rates, "chat.postMessage", 1, "C1")
+    assert 20 <= passed <= 30
+
+
+# A response URL takes five posts in thirty minutes, into one conversation.
+
+
+@pytest.fixture
+async def url(http_app: RunningApp, ana: Person) -> str:
+    """Return the response URL of a click on a card."""
+    http_app.note_clicks("approve")
+
+    posted = await http_app.client.chat_postMessage(
+        channel=APPROVALS, text="card", blocks=card("one")
+    )
+    await ana.click(APPROVALS, posted["ts"], "approve")
+    return str(http_app.heard[0]["response_url"])
+
+
+async def respond(url: str, **body: Any) -> tuple[int, str | None]:
+    async with (
+        aiohttp.ClientSession() as session,
+        session.post(url, json=body) as response,
+    ):
+        return response.status, (await response.json()).get("error")
+
+
+async def test_a_response_is_private(sandbox: Sandbox, ana: Person, url: str) -> None:
+    await respond(url, text="for you")
+    await respond(url, text="for all", response_type="in_channel")
+
+    ben = sandbox.person("U0BEN")
+    mine = [m["text"] for m in await ana.messages(APPROVALS)]
+    assert mine == ["card", "for you", "for all"]
+    assert [m["text"] for m in await ben.messages(APPROVALS)] == ["card", "for all"]
+
+
+async def test_a_response_replaces_or_deletes(ana: Person, url: str) -> None:
+    await respond(url, text="new", replace_original=True)
+    (replaced,) = await ana.messages(APPROVALS)
+    await respond(url, delete_original=True)
+    again = await respond(url, text="newer", replace_original=True)
+
+    assert (replaced["text"], replaced["blocks"]) == ("new", None)
+    assert await ana.messages(APPROVALS) == []
+    assert again == (200, None), "it is not said that nothing was replaced"
+
+
+async def test_a_sixth_or_late_post_is_refused(sandbox: Sandbox, url: str) -> None:
+    for _ in range(5):
+        assert await respond(url, text="t") == (200, None)
+
+    assert await respond(url, text="t") == (404, "used_url")
+    sandbox.clock.advance(30 * 60 + 1)
+    assert await respond(url, text="t") == (404, "expired_url")
+    unknown = f"{sandbox.url}/response/nope"
+    assert await respond(unknown, text="t") == (404, "expired_url")

@@ -110,9 +110,7 @@ def test_a_background_task_asks_for_an_hour_unless_refused(
     assert len(asked_s) == 1 if error is NotAllowed else len(asked_s) > 700
 
 
-async def test_an_unchecked_answer_is_asked(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_an_unchecked_answer_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     gateway = FakeGateway()
     asked: list[list[str]] = []
     replies = [{"type": "approve"}, "yes", None]

@@ -237,9 +237,7 @@ async def test_a_cut_off_call_is_dropped(runner: Runner, about: dict[str, Any]) 
         {"model_provider": "somebody else"},
     ],
 )
-async def test_an_answer_that_came_to_its_end_is_whole(
-    runner: Runner, about: dict[str, Any]
-) -> None:
+async def test_an_ended_answer_is_whole(runner: Runner, about: dict[str, Any]) -> None:
     graph = build(FakeGateway(FREE), runner.tools(), streamed(about))
 
     await runner.say(graph, "look")

@@ -140,9 +140,7 @@ async def test_an_agent_in_a_tool_is_at_home_outside_but_for_a_thread_of_its_own
 
 
 @pytest.mark.parametrize("given", [RunRef(agent="flow", thread="thread-1"), None])
-async def test_an_agent_that_is_a_node_is_at_home_where_its_graph_is_run(
-    runner: Runner, given: RunRef | None
-) -> None:
+async def test_a_node_is_at_home_outside(runner: Runner, given: RunRef | None) -> None:
     gateway = FakeGateway()
     builder: Any = StateGraph(MessagesState)
     builder.add_node("payer", payer(None, runner))

@@ -95,9 +95,7 @@ async def test_eight_threads_with_one_approval_run_it_once() -> None:
 
 
 @pytest.mark.parametrize("kind", ["message", "command"])
-async def test_a_result_that_was_recorded_is_given_back_and_not_made_again(
-    runner: Runner, saver: Any, kind: str
-) -> None:
+async def test_a_recorded_result_returns(runner: Runner, saver: Any, kind: str) -> None:
     ran: list[float] = []
 
     @guarded

@@ -356,9 +356,7 @@ async def test_an_edit_that_ran_is_history(backend: Backend, gateway: Gateway) -
     assert await gateway.history(RUN_REF.with_(thread="t2")) == ()
 
 
-async def test_only_edits_of_our_record_are_confirmed(
-    backend: Backend, gateway: Gateway
-) -> None:
+async def test_only_recorded_edits_are_told(backend: Backend, gateway: Gateway) -> None:
     call = await held(gateway)
     await backend.decide(call.id, Edit(args=HALF))
     edit = (await backend.item(call.id)).edit

@@ -69,9 +69,7 @@ async def _approved(stack: ApiStack, gateway: HttpGateway) -> Any:
     return claim_of(ref, verdict)
 
 
-async def test_the_gateways_key_verifies_each_claim(
-    stack: ApiStack,
-) -> None:
+async def test_the_gateways_key_verifies_each_claim(stack: ApiStack) -> None:
     keyring = stack.harness.store.keyring
     assert keyring
     known = [key.text for key in keyring.verifying(Role.GATEWAY)]

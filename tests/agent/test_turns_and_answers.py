@@ -263,9 +263,7 @@ async def test_two_calls_with_one_id_are_both_refused(runner: Runner) -> None:
 
 
 @pytest.mark.parametrize("config", [{}, CONFIG], ids=["no thread", "no checkpointer"])
-async def test_a_graph_that_keeps_no_thread_runs_nothing_and_asks_nobody(
-    runner: Runner, config: RunnableConfig
-) -> None:
+async def test_a_graph_needs_a_thread(runner: Runner, config: RunnableConfig) -> None:
     gateway = FakeGateway(FREE)
     graph = build(gateway, runner.tools(), TURN, saver=False)
 
@@ -375,9 +373,7 @@ async def test_an_approval_without_a_gateway_does_not_run(runner: Runner) -> Non
 
 
 @pytest.mark.usefixtures("quick_beats")
-async def test_a_claim_that_was_lost_while_running_changes_nothing_for_the_model(
-    runner: Runner, memory: InMemorySaver
-) -> None:
+async def test_a_lost_claim_keeps_output(runner: Runner, memory: InMemorySaver) -> None:
     gateway, graph = await paused(runner, memory)
     gateway.approve("ap0.0")
     second_beat = threading.Event()

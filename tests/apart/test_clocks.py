@@ -56,9 +56,7 @@ def side(ahead_s: int) -> str:
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("victim", sample(["bot", "gateway", "agent"], 1))
-async def test_whosever_clock_is_moved_and_whenever_the_call_runs_once(
-    house: House, victim: str
-) -> None:
+async def test_with_any_clock_a_call_runs_once(house: House, victim: str) -> None:
     ways = BEHIND_FIRST if victim == "bot" else AHEAD_FIRST
     for number, ahead_s in enumerate(ways, start=1):
         for stage in sample(STAGES, 1):

@@ -422,9 +422,7 @@ async def test_nobody_waits_for_a_key_that_somebody_else_named(
 
 
 @pytest.mark.parametrize("ahead_s", [7200, -7200])
-async def test_a_token_ends_by_the_clock_of_the_store(
-    ahead_s: int,
-) -> None:
+async def test_a_token_ends_by_the_clock_of_the_store(ahead_s: int) -> None:
     issuer, wall_s = Issuer(), ReferenceClock().now_s
     tokens = PersonTokens(
         SETTINGS, now_s=lambda: wall_s() + ahead_s, fetch=issuer.fetch

@@ -188,9 +188,7 @@ def test_each_error_of_the_services_has_a_row() -> None:
 
 
 @pytest.mark.parametrize("row", ROWS, ids=_name)
-async def test_it_is_raised_as_in_one_process_and_asked_again_where_that_helps(
-    failing: Failing, row: Row
-) -> None:
+async def test_errors_are_raised_as_in_one_process(failing: Failing, row: Row) -> None:
     with pytest.raises(KeyturnError) as raised:
         await failing.gateway.note("support")
 

@@ -171,9 +171,7 @@ MANIPULATED: dict[str, Callable[[Approval], Approval]] = {
 
 
 @pytest.mark.parametrize("manipulate", MANIPULATED.values(), ids=MANIPULATED)
-def test_a_forged_batch_is_refused(
-    manipulate: Callable[[Approval], Approval],
-) -> None:
+def test_a_forged_batch_is_refused(manipulate: Callable[[Approval], Approval]) -> None:
     batch = a_batch(4)
     other = manipulate(batch)
     # With the partition of either batch.

@@ -57,9 +57,7 @@ def vote(by: Person, *roles: str, action_hash: str = HASH) -> Vote:
         ([vote(ANA), vote(CHLOE, "senior")], 1, False),
     ],
 )
-def test_distinct_people_count_for_the_identical_action_only(
-    votes: list[Vote], have: int, *, is_met: bool
-) -> None:
+def test_people_count_per_action(votes: list[Vote], have: int, *, is_met: bool) -> None:
     count = tally(TWO, votes, HASH)
 
     assert (count.have, count.is_met) == (have, is_met)

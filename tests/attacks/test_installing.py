@@ -143,9 +143,7 @@ async def test_a_reflected_reason_is_no_markup(one: World) -> None:
     assert "<script>" not in text
 
 
-async def test_an_unlisted_workspaces_token_is_revoked(
-    one: World,
-) -> None:
+async def test_an_unlisted_workspaces_token_is_revoked(one: World) -> None:
     installer = one.slack.slack.installer
     one.slack.workspace.team_id = "T0ELSE"
     installer.places["T0ELSE"] = installer.places.pop("T0A")

@@ -205,9 +205,7 @@ async def effects(stack: Stack, verdict: Verdict) -> tuple[int, int, int]:
     return found.approval.rev, found.jobs, found.audit
 
 
-async def test_a_replay_to_another_process_decides_nothing(
-    stack: Stack,
-) -> None:
+async def test_a_replay_to_another_process_decides_nothing(stack: Stack) -> None:
     async with stack.running(), SlackBot(stack.config, stack.reviews) as other:
         verdict, body = await prepared(stack, Action.APPROVE)
         headers = signed_headers(stack.sandbox.signing_secret, body)

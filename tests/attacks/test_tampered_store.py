@@ -78,9 +78,7 @@ async def test_an_unreadable_record_is_answered(stack: Stack, junk: str) -> None
         assert (status, state) == (200, b"pending")
 
 
-async def test_other_records_expire_beside_an_unreadable_one(
-    stack: Stack,
-) -> None:
+async def test_other_records_expire_beside_an_unreadable_one(stack: Stack) -> None:
     broken, sound = await stack.refund(), await stack.refund(thread="t2")
     for verdict in (broken, sound):
         await expire(stack, await stack.approval(verdict))

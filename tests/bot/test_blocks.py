@@ -134,9 +134,7 @@ def test_no_text_of_a_stranger_gets_markup_through_a_reference(text: str) -> Non
         (lambda: template("{who.text}", who=user("U1")), "name each reference"),
     ],
 )
-def test_a_template_takes_exactly_the_references_it_names(
-    make: Callable[[], Template], why: str
-) -> None:
+def test_a_template_takes_its_own_names(make: Callable[[], Template], why: str) -> None:
     with pytest.raises(ValueError, match=why):
         make()
 

@@ -97,9 +97,7 @@ async def test_an_outage_answers_commands(stack: Stack, wire: Proxy, text: str) 
 
 
 @pytest.mark.parametrize("before", [0, 1])
-async def test_a_click_is_answered_while_the_store_answers_nothing(
-    live: Stack, wire: Proxy, before: int
-) -> None:
+async def test_a_click_has_a_reply_then(live: Stack, wire: Proxy, before: int) -> None:
     ana = live.actor("U0ANA")
     for _ in range(before):
         first = await live.card(await live.refund("t0", amount=1))

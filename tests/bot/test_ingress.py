@@ -134,9 +134,7 @@ EXAMPLE = "a2114d57b48eac39b9ad189dd8316235a7b4a8d21a10bd27519666489c69b503"
         changed(SIGNATURE, "v0=" + WIDE * 64),
     ],
 )
-async def test_a_bad_signature_is_401(
-    spoil: Callable[[dict[str, str]], None],
-) -> None:
+async def test_a_bad_signature_is_401(spoil: Callable[[dict[str, str]], None]) -> None:
     async with opened() as door:
         headers = signed_headers(SECRET, BODY)
         spoil(headers)

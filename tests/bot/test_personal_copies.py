@@ -147,9 +147,7 @@ async def test_a_copy_that_a_bot_began_without_an_event_is_posted_by_the_next(
         await copy_of(direct, verdict, "U0CHLOE")
 
 
-async def test_no_copy_is_posted_to_a_forged_place(
-    direct: Stack,
-) -> None:
+async def test_no_copy_is_posted_to_a_forged_place(direct: Stack) -> None:
     verdict = await direct.refund()
     approval = (await direct.approval(verdict)).id
     written = {f"dm {user}": "C0GENERAL" for user in DM}

@@ -245,9 +245,7 @@ async def test_what_is_erased_is_redacted_at_once(stack: Stack) -> None:
     assert any("was erased" in one for one in await shown(stack))
 
 
-async def test_forged_words_redact_no_message(
-    stack: Stack,
-) -> None:
+async def test_forged_words_redact_no_message(stack: Stack) -> None:
     async with keeping(stack, DAY):
         id_ = (await stack.approval(await decided(stack))).id
     name, conn = stack.keys.messages(id_), stack.store.conn

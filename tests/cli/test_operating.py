@@ -33,9 +33,7 @@ def admin(operator: Shell) -> Shell:
 
 @pytest.mark.parametrize("verb", ["freeze", "unfreeze"])
 @pytest.mark.parametrize(("kind", "name"), [("tool", "payy"), ("agent", "bill")])
-def test_a_misspelled_name_is_refused_and_changes_nothing(
-    admin: Shell, verb: str, kind: str, name: str
-) -> None:
+def test_a_wrong_name_is_refused(admin: Shell, verb: str, kind: str, name: str) -> None:
     assert f"no {kind} '{name}'; did you mean" in admin.refused(verb, kind, name)
     assert "Nothing is frozen" in admin.said("frozen")
     assert "is frozen" in admin.said("freeze", kind, name, "--unlisted")

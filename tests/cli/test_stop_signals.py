@@ -105,9 +105,7 @@ async def test_a_service_bears_a_hang_up_without_a_terminal(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("words", [(), ("nohup",)])
-async def test_a_process_ends_with_its_terminal_unless_it_shall_outlive_it(
-    tmp_path: Path, words: tuple[str, ...]
-) -> None:
+async def test_a_lost_terminal_ends_it(tmp_path: Path, words: tuple[str, ...]) -> None:
     terminal, end = pty.openpty()
     process = await waiting(tmp_path, "terminal", *words, stdin=end)
     os.close(end)

@@ -378,9 +378,7 @@ async def test_a_bad_schema_only_stops_edits(stack: ApiStack, value: object) -> 
     assert Verb.EDIT not in verdict.allow
 
 
-async def test_errors_quote_only_the_address(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_errors_quote_only_the_address(caplog: pytest.LogCaptureFixture) -> None:
     drive = Drive(RunRef(agent="support", thread="t1"), cast("Any", None), None)
     down = ThreadUnavailable("nothing listens there")
     down.__cause__ = StoreUnavailable("did not answer")

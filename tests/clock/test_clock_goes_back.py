@@ -24,9 +24,7 @@ async def started(harness: ServiceHarness) -> tuple[Click, ClaimRequest, Claimed
     return click, claim, claimed
 
 
-async def test_what_ended_while_the_clock_was_ahead_stays_ended(
-    harness: ServiceHarness, clock: Clock
-) -> None:
+async def test_an_early_end_is_final(harness: ServiceHarness, clock: Clock) -> None:
     click, claim = await harness.refund()
     clock.move(hours=2)
     assert await harness.sweeper.sweep() == 1

@@ -136,9 +136,7 @@ RESEMBLING: list[Any] = [
 
 
 @pytest.mark.parametrize("value", RESEMBLING)
-def test_a_value_that_only_resembles_a_format_is_unknown(
-    value: object,
-) -> None:
+def test_a_value_that_only_resembles_a_format_is_unknown(value: object) -> None:
     assert read(Question("q", value)) is None
     with pytest.raises(NoWord):
         said(value, end("approve"))

@@ -82,9 +82,7 @@ def test_a_rule_reads_what_it_may(source: str) -> None:
         ("args[args.key] == 1", {"key": "<!channel>"}, "a value that it reads is"),
     ],
 )
-def test_what_cannot_be_checked_says_why_without_a_word_of_the_call(
-    source: str, args: JsonObject, problem: str
-) -> None:
+def test_errors_quote_no_argument(source: str, args: JsonObject, problem: str) -> None:
     found = answer(source, **args)
 
     assert not found.holds

@@ -127,9 +127,7 @@ async def test_a_sentinels_failover_loses_nothing(sentinel_set: SentinelSet) -> 
     await nothing_is_lost(store, Kills(sentinel_set, sentinel_set.master))
 
 
-async def test_a_clusters_failover_loses_nothing(
-    replicated_cluster: Cluster,
-) -> None:
+async def test_a_clusters_failover_loses_nothing(replicated_cluster: Cluster) -> None:
     store = Store(replicated_cluster.url, secrets=SECRETS, lease_ms=2000)
     slots = itertools.cycle([0, 6000, 12000])
     kills = Kills(replicated_cluster, lambda: replicated_cluster.master_of(next(slots)))

@@ -63,9 +63,7 @@ def different(n: int) -> Decision:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-async def test_one_of_eight_decisions_wins_once(
-    store: Store,
-) -> None:
+async def test_one_of_eight_decisions_wins_once(store: Store) -> None:
     harness = ServiceHarness(store)
     clicks = [(await harness.refund(thread=f"t{n}"))[0] for n in range(APPROVALS)]
     gate = asyncio.Semaphore(AT_ONCE)

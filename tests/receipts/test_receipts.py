@@ -127,9 +127,7 @@ TIMES: list[tuple[dict[str, int], float, str]] = [
 
 
 @pytest.mark.parametrize(("change", "now_s", "why"), TIMES)
-def test_a_receipt_out_of_its_time_is_refused(
-    change: dict[str, int], now_s: float, why: str
-) -> None:
+def test_a_late_receipt_fails(change: dict[str, int], now_s: float, why: str) -> None:
     assert reason(signed(receipt(**change)), now_s=now_s) == why
 
 

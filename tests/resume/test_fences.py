@@ -459,9 +459,7 @@ async def test_a_cancelled_postgres_write_leaves_nothing(database: Database) -> 
 
 
 @pytest.mark.parametrize("database", ["sqlite"], indirect=True)
-async def test_a_fence_leaves_other_transactions_alone(
-    database: Database,
-) -> None:
+async def test_a_fence_leaves_other_transactions_alone(database: Database) -> None:
     conn: Any = cast("Any", database.saver).conn
     # By name: an older checkpointer has no column for the path of a task.
     into = "thread_id, checkpoint_ns, checkpoint_id, task_id, idx, channel, type, value"

@@ -92,9 +92,7 @@ async def test_two_workers_run_a_thread_once(store: Store, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("status", [0, 429, 502, 503])
-async def test_a_thread_outlives_a_gateway_that_is_away(
-    store: Store, tmp_path: Path, status: int
-) -> None:
+async def test_an_outage_is_outlived(store: Store, tmp_path: Path, status: int) -> None:
     cut = Cut()
     async with remote_program(
         store, RULES, tmp_path, retries=AT_ONCE, middlewares=[cut.between]

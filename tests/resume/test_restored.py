@@ -115,9 +115,7 @@ async def test_an_older_store_doubts_a_call_that_ran(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-async def test_an_older_stores_approval_is_doubted(
-    tmp_path: Path,
-) -> None:
+async def test_an_older_stores_approval_is_doubted(tmp_path: Path) -> None:
     async with on_disk(tmp_path) as stack:
         await waits(stack)
         [item] = await stack.items()

@@ -95,9 +95,7 @@ async def test_a_forged_record_runs_nothing_and_is_set_aside(
     assert (await harness.item(verdict.item_id)).is_pending
 
 
-async def test_a_person_who_may_not_decides_nothing_by_a_forged_requirement(
-    harness: ServiceHarness, redis: Redis
-) -> None:
+async def test_a_forged_need_lets_no_one(harness: ServiceHarness, redis: Redis) -> None:
     victim = await asked(harness, redis)
     click = await harness.click_on(victim.claims[0].item_id)
     await requirement(victim)

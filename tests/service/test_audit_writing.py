@@ -165,9 +165,7 @@ async def test_an_entry_changed_later_is_read_as_it_was(house: AuditHarness) -> 
     await assert_whole(house)
 
 
-async def test_a_strangers_entry_is_reported_and_kept(
-    house: AuditHarness,
-) -> None:
+async def test_a_strangers_entry_is_reported_and_kept(house: AuditHarness) -> None:
     await house.put(2, sealed=False)
     await house.writer.tick()
     await asyncio.sleep(0.002)

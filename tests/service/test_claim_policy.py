@@ -237,9 +237,7 @@ class Unused(Ledger):
         return bool(jti) and expires_at_s > 0
 
 
-async def test_a_tool_verifies_the_receipt_of_a_claim(
-    harness: ServiceHarness,
-) -> None:
+async def test_a_tool_verifies_the_receipt_of_a_claim(harness: ServiceHarness) -> None:
     claim = await decided(harness)
 
     found = await harness.granted(claim)
@@ -317,9 +315,7 @@ async def test_a_claims_attempts_share_a_receipt_id(harness: ServiceHarness) -> 
     assert before.jti == other.jti
 
 
-async def test_a_frozen_claim_gets_no_second_receipt(
-    harness: ServiceHarness,
-) -> None:
+async def test_a_frozen_claim_gets_no_second_receipt(harness: ServiceHarness) -> None:
     claim = await decided(harness)
     await harness.granted(claim)
 

@@ -81,9 +81,7 @@ async def test_state_event_audit_and_job_are_one_step(
     assert await harness.jobs() == 1
 
 
-async def test_the_stores_clock_expires_a_late_click(
-    harness: ServiceHarness,
-) -> None:
+async def test_the_stores_clock_expires_a_late_click(harness: ServiceHarness) -> None:
     click, claim = await harness.refund()
     await harness.overdue(click.approval)
 
@@ -110,9 +108,7 @@ async def test_sweepers_on_every_replica_expire_once(harness: ServiceHarness) ->
     "approval",
     ["", "ap_default_nothex", "ap_default_" + "0" * 32, "ap_another_" + "0" * 32, "é"],
 )
-async def test_an_unknown_approval_is_unknown_and_not_an_error(
-    harness: ServiceHarness, approval: str
-) -> None:
+async def test_an_unknown_id_is_unknown(harness: ServiceHarness, approval: str) -> None:
     click, _ = await harness.refund()
 
     outcome = await harness.reviews.decide(
@@ -386,9 +382,7 @@ async def test_a_call_is_added_up_with_what_is_edited_before_it(
     assert (outcome.edited, outcome.left_out) == ((1,), left_out)
 
 
-async def test_a_call_reopened_since_is_not_decided(
-    harness: ServiceHarness,
-) -> None:
+async def test_a_call_reopened_since_is_not_decided(harness: ServiceHarness) -> None:
     asked = await refunds(harness, 2)
     clicks = await clicks_on(harness, asked)
     listed = await harness.reviews.list_together([one.approval for one in clicks])

@@ -44,9 +44,7 @@ async def test_a_queue_is_given_and_taken_back(service: DelegationService) -> No
     assert await service.given_to("U0EVE") == ()
 
 
-async def test_what_was_given_ends_by_the_stores_clock(
-    service: DelegationService, store: Store
-) -> None:
+async def test_a_delegation_ends(service: DelegationService, store: Store) -> None:
     until_ms = await service.delegate(ANA.person, "U0BEN", FOUR_HOURS)
     keys = store.keys_of_tenant("default")
     key = keys.delegations
@@ -88,9 +86,7 @@ async def test_nobody_gets_their_own_queue(service: DelegationService) -> None:
         await service.delegate(ANA.person, "U0BEN", timedelta(days=31))
 
 
-async def test_each_hand_over_is_in_the_audit_log(
-    service: DelegationService, store: Store
-) -> None:
+async def test_delegations_are_logged(service: DelegationService, store: Store) -> None:
     await asyncio.gather(
         service.delegate(ANA.person, "U0BEN", FOUR_HOURS),
         service.delegate(BEN.person, "U0CHLOE", FOUR_HOURS),

@@ -85,9 +85,7 @@ async def test_a_freeze_leaves_other_tools_alone(harness: ServiceHarness) -> Non
     assert [one.kind for one in verdicts] == [VerdictKind.HOLD, VerdictKind.RUN]
 
 
-async def test_a_freeze_takes_back_a_verdict_to_run(
-    harness: ServiceHarness,
-) -> None:
+async def test_a_freeze_takes_back_a_verdict_to_run(harness: ServiceHarness) -> None:
     _, before = await harness.submit(("look_up_order", {}), message_id="m1")
     await harness.reviews.freezes.freeze(TENANT, "T0/U0ANA", "stop")
 

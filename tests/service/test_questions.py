@@ -305,9 +305,7 @@ async def test_a_late_message_changes_no_requester(harness: ServiceHarness) -> N
     assert facts.principals == (one,)
 
 
-async def test_a_concurrent_requester_is_a_principal(
-    harness: ServiceHarness,
-) -> None:
+async def test_a_concurrent_requester_is_a_principal(harness: ServiceHarness) -> None:
     """A forgotten speaker could approve their own request."""
     await asyncio.gather(*(speak(harness, each) for each in ASKERS))
 

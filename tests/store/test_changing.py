@@ -372,9 +372,7 @@ async def test_a_call_is_not_started_over_another_change_of_the_same_number(
     assert (await harness.item(item_id)).owner == ""
 
 
-async def test_a_record_that_was_damaged_since_is_not_taken_for_what_it_was(
-    harness: ServiceHarness, store: Store
-) -> None:
+async def test_damage_is_no_known_record(harness: ServiceHarness, store: Store) -> None:
     _, item_id = await authorized(harness)
     approval_id = item_id.partition(".")[0]
     # Without the seal, which would detect it as well: `tests.resealing`.

@@ -273,9 +273,7 @@ def test_restarts_never_give_up(folder: Path, monkeypatch: pytest.MonkeyPatch) -
         wait_until(lambda: answers(engine))
 
 
-def test_a_folder_whose_server_does_not_answer_is_refused(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_silent_server_fails(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine_module, "_ADOPT_S", 0.3)
     folder.mkdir()
     held = FolderLock(folder / "server.lock")

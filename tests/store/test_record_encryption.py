@@ -72,9 +72,7 @@ async def edited_and_run(harness: ServiceHarness) -> str:
     return click.approval
 
 
-async def test_without_the_secret_nothing_is_readable(
-    harness: ServiceHarness,
-) -> None:
+async def test_without_the_secret_nothing_is_readable(harness: ServiceHarness) -> None:
     approval = await edited_and_run(harness)
 
     document = await stored(harness, approval)

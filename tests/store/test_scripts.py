@@ -97,9 +97,7 @@ return answer
 
 
 @pytest.mark.parametrize("other", [{f"f{MANY - 1}": "x"}, {"absent": "x"}, {"h": ""}])
-async def test_the_fields_of_many_items_are_written_compared_and_deleted(
-    store: Store, other: dict[str, str]
-) -> None:
+async def test_each_item_has_its_fields(store: Store, other: dict[str, str]) -> None:
     fields = {f"f{index}": str(index) for index in range(MANY)} | {"h": HASH_HEX}
     deleted = dict.fromkeys(fields, False)
     source = _SHARED + _BODY

@@ -133,9 +133,7 @@ def told(store: Store) -> set[SecurityKind]:
     return {*store.security.counts}
 
 
-async def test_an_event_is_left_to_a_reader_that_knows_the_secret(
-    store: Store, newer: Store, keys: Keys
-) -> None:
+async def test_unknown_seals_are_left(store: Store, newer: Store, keys: Keys) -> None:
     outbox = store.outbox(keys, reader="slack")
     await outbox.prepare()
     body, seal = sealed_text(newer.conn, keys, EVENT.model_dump_json()).split("\n")

@@ -114,9 +114,7 @@ async def test_a_flood_posts_three_and_then_how_many_more(store: Store) -> None:
     assert reporter.counts[SecurityKind.SEAL_WRONG] == 1000
 
 
-async def test_tried_keys_do_not_hide_a_forgery(
-    store: Store,
-) -> None:
+async def test_tried_keys_do_not_hide_a_forgery(store: Store) -> None:
     keys, clock = store.keys_of_tenant(TENANT), _Clock()
     reporter = SecurityEvents(store.conn, clock=clock)
     tried = FOUND.with_(kind=SecurityKind.KEY_REFUSED, about="api_key")

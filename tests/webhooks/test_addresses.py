@@ -119,9 +119,7 @@ async def test_nothing_is_sent_to_a_host_of_which_one_address_is_private(
     assert receiver.requests == []
 
 
-async def test_a_name_that_moves_later_is_refused(
-    receiver: Receiver,
-) -> None:
+async def test_a_name_that_moves_later_is_refused(receiver: Receiver) -> None:
     names = Names(["127.0.0.1"], ["169.254.169.254"])
 
     answers = await post(receiver, names, times=3)

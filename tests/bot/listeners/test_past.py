@@ -305,9 +305,7 @@ async def test_a_member_of_a_channel_reads_its_cards(live: Stack) -> None:
 
 
 @pytest.mark.parametrize("field", ["at", "in"])
-async def test_nobody_reads_by_a_place_that_somebody_wrote_for_a_card(
-    live: Stack, field: str
-) -> None:
+async def test_a_forged_place_of_a_card_opens_nothing(live: Stack, field: str) -> None:
     verdict, refund = await private_call(live), await live.refund(thread="t2")
     await live.drawn(verdict)
     await live.drawn(refund)

@@ -330,9 +330,7 @@ async def test_replays_at_once_hand_the_decision_over_once(hooks: Hooks) -> None
 @pytest.mark.parametrize(
     ("mode", "decision"), [("default", "defer"), ("bypassPermissions", "deny")]
 )
-async def test_a_call_is_deferred_only_if_the_settings_say_so(
-    hooks: Hooks, mode: str, decision: str
-) -> None:
+async def test_settings_may_defer_calls(hooks: Hooks, mode: str, decision: str) -> None:
     body = hooks.body(permission_mode=mode)
 
     assert (await hooks.ask(body, wait_s=0))["permissionDecision"] == "deny"

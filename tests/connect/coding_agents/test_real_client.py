@@ -106,9 +106,7 @@ async def test_the_call_runs_unasked_without_the_block(
     assert (claude.work / FILE).read_text() == "one\n"
 
 
-async def test_a_key_that_is_not_passed_on_blocks_the_call(
-    hooks: Hooks, client: str, tmp_path: Path
-) -> None:
+async def test_a_missing_key_blocks(hooks: Hooks, client: str, tmp_path: Path) -> None:
     async with connected(hooks, client, tmp_path, [WRITE]) as claude:
         hook = claude.settings["hooks"]["PreToolUse"][0]["hooks"][0]
         hook["allowedEnvVars"] = []
@@ -117,9 +115,7 @@ async def test_a_key_that_is_not_passed_on_blocks_the_call(
     assert not (claude.work / FILE).exists()
 
 
-async def test_the_same_call_again_joins_the_one_that_waits(
-    hooks: Hooks, client: str, tmp_path: Path
-) -> None:
+async def test_the_same_call_joins(hooks: Hooks, client: str, tmp_path: Path) -> None:
     async with connected(hooks, client, tmp_path, [WRITE], [WRITE]) as claude:
         hook = claude.settings["hooks"]["PreToolUse"][0]["hooks"][0]
         # The first request waits for no time, the second until people have decided.

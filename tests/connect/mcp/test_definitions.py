@@ -102,9 +102,7 @@ async def test_a_client_hears_that_the_tools_were_approved(untrusted: World) -> 
         await until(lambda: "ToolListChangedNotification" in heard)
 
 
-async def test_a_changed_definition_keeps_the_approved_text_and_holds_calls(
-    world: World, client_of: Connect
-) -> None:
+async def test_a_changed_tool_holds_its_calls(world: World, client_of: Connect) -> None:
     world.script.put(tools=[PULLED, LOOK, DROP])
     async with world.gate() as gate, client_of(gate) as client:
         assert await described(client, "pay") == "Pay somebody."
@@ -168,9 +166,7 @@ async def test_a_refused_definition_stays_so(world: World, client_of: Connect) -
     assert not world.script.calls()
 
 
-async def test_a_change_after_the_approval_voids_it(
-    world: World,
-) -> None:
+async def test_a_change_after_the_approval_voids_it(world: World) -> None:
     world.script.put(tools=[PAY, LOOK, DROP])
     async with world.gate() as gate, modern(gate) as client:
         calling = asyncio.create_task(client.call_tool("pay", ARGS))

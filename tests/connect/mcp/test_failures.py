@@ -94,9 +94,7 @@ async def test_a_killed_gate_runs_a_call_at_most_once(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("dies", "effects"), [("before", 0), ("after", 1)])
-async def test_a_server_that_dies_in_a_call_leaves_it_in_doubt(
-    world: World, dies: str, effects: int
-) -> None:
+async def test_a_dead_server_is_a_doubt(world: World, dies: str, effects: int) -> None:
     world.script.put(dies=dies)
     upstreams = [UpstreamSpec("billing", command=world.script.command)]
     async with world.gate(upstreams=upstreams) as gate, modern(gate) as client:

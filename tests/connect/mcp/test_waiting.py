@@ -310,9 +310,7 @@ async def test_a_collected_call_is_not_made_again(world: World) -> None:
     assert "same call" not in text_of(told)
 
 
-async def test_a_repeated_state_runs_no_unrecorded_call(
-    world: World,
-) -> None:
+async def test_a_repeated_state_runs_no_unrecorded_call(world: World) -> None:
     world.script.put(hangs=True)
     look: Any = ("look_up", {"n": 1})
     async with world.gate(SHORT_S) as gate, modern(gate) as client:
@@ -366,9 +364,7 @@ async def test_another_gates_call_answers_no_later_one(world: World) -> None:
     assert [one["name"] for one in world.script.calls()].count("pay") == 2
 
 
-async def test_equal_calls_of_two_live_gates_are_two(
-    world: World,
-) -> None:
+async def test_equal_calls_of_two_live_gates_are_two(world: World) -> None:
     dan = Person(team="", user="U0DAN")
     async with world.gate(requester=dan) as gate, modern(gate) as client:
         calling = [asyncio.create_task(client.call_tool("pay", ARGS))]

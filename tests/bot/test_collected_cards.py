@@ -469,12 +469,12 @@ GROUP = "<!subteam^S0SUPPORT>"
 
 
 @pytest.fixture
-def flooded(flooded: Stack, monkeypatch: pytest.MonkeyPatch) -> Stack:
+def flooded(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> Stack:
     # Posted once all of them are there, and not after ten seconds.
     rule = BatchRule(within=timedelta(minutes=10), up_to=CALLS - FLOOD)
     monkeypatch.setattr(reviews, "_FLOOD", rule)
-    flooded.policy = load_policy(POLICY + FLOODS, "policy.yml")
-    return flooded
+    stack.policy = load_policy(POLICY + FLOODS, "policy.yml")
+    return stack
 
 
 async def test_a_flood_is_one_card_and_one_message(flooded: Stack) -> None:

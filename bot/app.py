@@ -43,7 +43,7 @@ from keyturn.gateway.clock import now_s
 from keyturn.gateway.config import SlackMode
 from keyturn.gateway.errors import SettingsError, StoreUnavailable
 from keyturn.gateway.failures import any_failure, log_failure
-from keyturn.gateway.health import Health, Readiness, health_of, serving_health
+from keyturn.gateway.health import Readiness, health_of, serving_health
 from keyturn.gateway.service.decide.reviews import ReviewService
 from keyturn.gateway.service.report import process_check
 from keyturn.gateway.store.connection.connection import refuses
@@ -131,8 +131,15 @@ class SlackBot:
             clock=self._clock,
             unknown=partial(_report_lookup, store, config.tenant),
         )
+        about = ProcessInfo(
+            role="bot",
+            where=process_check.process_name(),
+            tenant=config.tenant,
+            seals=key_id(config.seal_key),
+            accepts=tuple(map(key_id, config.seal_keys)),
+        )
         self._registration = await opening.enter_async_context(
-            process_check.registered(store, _process_info(config))
+            process_check.registered(store, about)
         )
         home = HomeUpdates(self._clock)
         self._publish(opening, slack, me, reviewers, home)
@@ -164,8 +171,14 @@ class SlackBot:
         health = await health_of(
             self._service, self.problems, tenant=config.tenant, clock=self._clock
         )
-        ingress = self._ingress(nonces, handle, health)
-        if config.mode is SlackMode.HTTP or config.port is not None:
+        is_http = config.mode is SlackMode.HTTP
+        ingress = Ingress(
+            signing_secret=config.signing_secret if is_http else "",
+            receive=partial(handle_once, nonces=nonces, handle=handle),
+            clock=self._service.store.conn.clock.now_s,
+            health=health if config.metrics.listen is None else None,
+        )
+        if is_http or config.port is not None:
             await self._listen(opening, ingress)
         shown = serving_health(config.metrics.listen, health)
         self.health_url = await opening.enter_async_context(shown)
@@ -203,16 +216,6 @@ class SlackBot:
             await cancelled(running)
 
         opening.push_async_callback(finish)
-
-    def _ingress(self, nonces: StoreNonces, handle: Handle, health: Health) -> Ingress:
-        config, store = self._config, self._service.store
-        is_http = config.mode is SlackMode.HTTP
-        return Ingress(
-            signing_secret=config.signing_secret if is_http else "",
-            receive=partial(handle_once, nonces=nonces, handle=handle),
-            clock=store.conn.clock.now_s,
-            health=health if config.metrics.listen is None else None,
-        )
 
     async def _listen(self, opening: AsyncExitStack, ingress: Ingress) -> None:
         config = self._config
@@ -302,16 +305,6 @@ async def cancelled(task: asyncio.Task[None]) -> None:
     """Cancel a task, and wait for its end."""
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
-
-
-def _process_info(config: BotConfig) -> ProcessInfo:
-    return ProcessInfo(
-        role="bot",
-        where=process_check.process_name(),
-        tenant=config.tenant,
-        seals=key_id(config.seal_key),
-        accepts=tuple(map(key_id, config.seal_keys)),
-    )
 
 
 async def dispatch(app: Bolt, delivery: Delivery) -> BoltResponse:

@@ -193,12 +193,19 @@ class Ingress:
                 status=HTTPStatus.BAD_REQUEST, body="This request cannot be read.\n"
             )
         response = await self.receive(delivery)
+        if response is not None:
+            return response
         # A replay is acknowledged, or Slack would send it again. Only an event that
         # Slack marks as a retry is asked for again.
-        if response is None:
-            is_event = RETRY_NUM in headers
-            return _again_later() if is_event else BoltResponse(status=HTTPStatus.OK)
-        return response
+        #
+        # Slack repeats a request immediately when its connection broke, and within the
+        # same second the signature is the same. The process that got the first one may
+        # have crashed, so it is not acknowledged. The next repetition comes a minute
+        # later with a new signature, and is handled once.
+        if RETRY_NUM in headers:
+            text = "This came before; try again later.\n"
+            return BoltResponse(status=HTTPStatus.SERVICE_UNAVAILABLE, body=text)
+        return BoltResponse(status=HTTPStatus.OK)
 
 
 async def handle_once(
@@ -228,20 +235,6 @@ async def handle_once(
         with suppress(StoreUnavailable):
             await nonces.forget(delivery.digest)
     return response
-
-
-def _again_later() -> BoltResponse:
-    """Ask Slack to repeat an event once more.
-
-    Slack repeats a request immediately when its connection broke, and within the same
-    second the signature is the same. The process that got the first one may have
-    crashed, so it is not acknowledged. The next repetition comes a minute later with a
-    new signature, and is handled once.
-    """
-    return BoltResponse(
-        status=HTTPStatus.SERVICE_UNAVAILABLE,
-        body="This came before; try again later.\n",
-    )
 
 
 def _is_ssl_check(headers: Headers, body: bytes) -> bool:

@@ -201,7 +201,3 @@ class HomeUpdates:
             if not wait_s:
                 return
             await asyncio.sleep(min(wait_s, _LONGEST_WAIT_S))
-
-    def may_publish(self) -> bool:
-        """Take a token for an unrequested update of a tab, if enough are left."""
-        return self.limits.take(PUBLISH, keep=RESERVED) == 0

@@ -101,7 +101,8 @@ class Reviewers:
         self._clock = clock
         self._unknown = unknown
         limits = Limits(clock)
-        self._accounts = _Snapshots(USER, self._ask_account, limits, clock)
+        look_up = partial(look_up_account, slack, team=team, enterprise=enterprise)
+        self._accounts = _Snapshots(USER, look_up, limits, clock)
         self._groups = _Snapshots(GROUP_USERS, self._ask_group, limits, clock)
 
     @property
@@ -134,11 +135,6 @@ class Reviewers:
     ) -> Snapshot[frozenset[str]] | NoAnswer:
         """Return the ids of a group's members; otherwise as `account`."""
         return await self._groups.get(group, self.fresh_group_s if fresh else KEPT_S)
-
-    async def _ask_account(self, user: str) -> Account:
-        return await look_up_account(
-            self._slack, user, team=self._team, enterprise=self._enterprise
-        )
 
     async def _ask_group(self, group: str) -> frozenset[str]:
         try:

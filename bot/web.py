@@ -165,8 +165,11 @@ class SlackNoResponse(SlackError):
     """No answer: the call may or may not have had its effect."""
 
 
-def _count(method: str, failure: SlackError | None) -> None:
+def _settle(method: str, failure: SlackError | None) -> None:
+    """Count a call, and raise its failure, if any."""
     SLACK_CALLS.labels(method, failure.result if failure else "ok").inc()
+    if failure is not None:
+        raise failure
 
 
 class Slack:
@@ -258,9 +261,7 @@ class Slack:
             failure = SlackRefused("response_url", f"http_{response.status}")
         elif is_limited or not is_taken:
             failure = _failure_of("response_url", response)
-        _count("response_url", failure)
-        if failure is not None:
-            raise failure
+        _settle("response_url", failure)
 
     async def _response(
         self,
@@ -282,14 +283,12 @@ class Slack:
         )
         is_taken = response.status == HTTPStatus.OK and bool(response.body.get("ok"))
         failure = None if is_taken else _failure_of(method, response)
-        _count(method, failure)
         # A call with separate headers uses the app-level token (`open_socket`), which
         # does not concern the bot's. Any other answer shows that the token works.
         if headers is None and (is_taken or isinstance(failure, SlackRefused)):
             told = failure.error if isinstance(failure, SlackRefused) else ""
             self.token_error = told if told in TOKEN_ERRORS else ""
-        if failure is not None:
-            raise failure
+        _settle(method, failure)
         return response
 
     async def _exchange(
@@ -319,7 +318,7 @@ class Slack:
                 return _Response(_object(text), text, response.status, response.headers)
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             failure = SlackNoResponse(method, f"no answer ({type(error).__name__})")
-            _count(method, failure)
+            SLACK_CALLS.labels(method, failure.result).inc()
             raise failure from error
 
 
@@ -528,7 +527,11 @@ async def ask_until_answered(ask: Callable[[], Awaitable[T]], config: BotConfig)
             if isinstance(error, SlackRefused) and error.error not in WORKSPACE_ERRORS:
                 raise
             wait_s = error.retry_after_s if isinstance(error, RateLimited) else pause_s
-            silent = _silent(error, config)
+            silent = SettingsError(
+                f"Slack does not answer at {config.api_url!r} ({error}); check the "
+                "network, the proxy, slack-status.com, and 'slack.api_url' "
+                "(KEYTURN_SLACK_API_URL)."
+            )
             # Checked before the pause: a Retry-After beyond the deadline is reported
             # immediately.
             if time.monotonic() + wait_s > deadline:
@@ -536,13 +539,6 @@ async def ask_until_answered(ask: Callable[[], Awaitable[T]], config: BotConfig)
             logger.warning("bot.waits_for_slack again_in_s=%.1f why=%s", wait_s, silent)
         await asyncio.sleep(wait_s)
         pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
-
-
-def _silent(error: SlackError, config: BotConfig) -> SettingsError:
-    return SettingsError(
-        f"Slack does not answer at {config.api_url!r} ({error}); check the network, "
-        "the proxy, slack-status.com, and 'slack.api_url' (KEYTURN_SLACK_API_URL)."
-    )
 
 
 CHECKED_S = 60.0

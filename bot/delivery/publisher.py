@@ -218,7 +218,6 @@ _REDRAW_AT_LEAST_S = 15
 class _LeaseTerm:
     """State of one publisher during its lease."""
 
-    queue: OutboxQueue
     feed: Feed
     scheduler: Scheduler
     happened: asyncio.Event
@@ -376,7 +375,7 @@ class Publisher:
         scheduler = Scheduler(
             queue, limits=publisher.limits, step=step, clock=self._clock
         )
-        return _LeaseTerm(queue, feed, scheduler, happened)
+        return _LeaseTerm(feed, scheduler, happened)
 
     async def _read(self, term: _LeaseTerm) -> None:
         await term.feed.start()
@@ -417,7 +416,7 @@ class Publisher:
                 for approval in await outdated_cards(
                     self._service, self._card_publisher, self._users, returned_for
                 ):
-                    term.queue.redraw(approval)
+                    term.feed.queue.redraw(approval)
                     term.scheduler.changed.set()
             except StoreUnavailable:
                 raise

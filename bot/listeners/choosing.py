@@ -84,7 +84,8 @@ async def _reject_all(ctx: ListenerContext, submitted: Submitted) -> AckBody:
     outcome = await decide_batch(
         ctx, target, {item.index: rejection for item in waiting}, submitted
     )
-    return _form_reply(outcome)
+    is_recorded = isinstance(outcome, decisions.GestureDecided)
+    return targets.closing_reply(batch_reply(outcome), is_recorded=is_recorded)
 
 
 def _first_waiting(target: Target) -> Item:
@@ -390,12 +391,6 @@ def batch_reply(outcome: decisions.GestureOutcome) -> UserText | None:
         return joined(" ", [nothing, why])
     # Plain text, because it names roles of the policy.
     return label(f"{nothing.text} {why.text}")
-
-
-def _form_reply(outcome: decisions.GestureOutcome) -> AckBody:
-    """Return the response to a submitted modal: close it, or show the reply in it."""
-    is_recorded = isinstance(outcome, decisions.GestureDecided)
-    return targets.closing_reply(batch_reply(outcome), is_recorded=is_recorded)
 
 
 def _decided_reply(outcome: decisions.GestureDecided) -> UserText | None:

@@ -22,7 +22,7 @@ from keyturn.bot.blocks import Block
 from keyturn.bot.cards.home import AS_OF, FIRST, home, manual, name_in
 from keyturn.bot.cards.queue import HomeFilter, decidable_in_row, page_of
 from keyturn.bot.ids import Action
-from keyturn.bot.limits import PUBLISH
+from keyturn.bot.limits import PUBLISH, RESERVED
 from keyturn.bot.listener_context import ListenerContext, UserFacingError, UserText
 from keyturn.bot.listeners.reading import PersonQueue, queue_of
 from keyturn.bot.listeners.router import on_action, on_event
@@ -140,7 +140,8 @@ async def _published(
     content = _content(view)
     if not is_requested and content == before.content:
         return True
-    if not is_requested and not ctx.home.may_publish():
+    # An unrequested update needs more tokens of the rate limit.
+    if not is_requested and ctx.home.limits.take(PUBLISH, keep=RESERVED):
         return False
     try:
         reply = await ctx.slack.call(

@@ -17,12 +17,12 @@ from langchain_core.runnables import RunnableConfig
 from bench.payments_stub import Graph, PaymentsStub, Reply, agent
 from bench.world import AGENT, POLICY, durable_store
 from keyturn.agent import ApprovalMiddleware, guarded
+from keyturn.gateway.embed import running
 from keyturn.gateway.protocol.records import RunRef
 from keyturn.gateway.resume.checkpoints import open_checkpoints
 from keyturn.gateway.resume.graphs import attached
 from keyturn.gateway.resume.langgraph_local import Runner, Runners
 from keyturn.gateway.resume.threads import ThreadChange
-from keyturn.gateway.running import running
 from keyturn.gateway.store.store import Store
 
 

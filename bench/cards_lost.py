@@ -20,7 +20,7 @@ from keyturn.gateway.approvals.events import Event, EventName
 from keyturn.gateway.service.decide.reviews import ReviewService
 from keyturn.gateway.service.run.sweep import Sweeper
 from keyturn.gateway.store.connection.connection import Argument
-from keyturn.gateway.store.events.readers import backlog
+from keyturn.gateway.store.events.outbox import backlog
 from keyturn.gateway.store.keys import Keys
 from keyturn.gateway.store.sealing.event_seals import sealed_texts
 from keyturn.gateway.store.store import Store

@@ -30,7 +30,7 @@ from keyturn.gateway.protocol.records import Tier
 from keyturn.gateway.service.decide.deciding import Voters
 from keyturn.gateway.service.decide.reviews import ReviewService
 from keyturn.gateway.store.keys import Keys
-from keyturn.gateway.store.reviewers.delegations import Delegation
+from keyturn.gateway.store.reviewers.bot_records import Delegation
 
 logger = logging.getLogger(__name__)
 

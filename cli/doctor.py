@@ -38,13 +38,13 @@ from keyturn.gateway.approvals.events import SecurityKind
 from keyturn.gateway.approvals.requirement import Notify
 from keyturn.gateway.client.outgoing import outgoing
 from keyturn.gateway.config import AgentSettings, Settings, SlackMode
+from keyturn.gateway.embed import load_triage, own_gate_of
 from keyturn.gateway.failures import any_failure
 from keyturn.gateway.policy.evaluate import listed_tier
 from keyturn.gateway.policy.rules import Policy
 from keyturn.gateway.protocol.strict_json import parse_object
 from keyturn.gateway.resume.checkpoints import open_checkpoints
 from keyturn.gateway.resume.graphs import check_name, described, load_graph
-from keyturn.gateway.running import load_triage, own_gate_of
 from keyturn.gateway.service.people.queue import dead_ends
 from keyturn.gateway.service.report.audit_reading import security_events
 from keyturn.gateway.service.report.audit_writing import public_keys, required
@@ -53,7 +53,7 @@ from keyturn.gateway.store.audit.files import TreeFiles
 from keyturn.gateway.store.audit.log import is_overdue
 from keyturn.gateway.store.connection.connection import number
 from keyturn.gateway.store.connection.durability import ensure_durable, ensure_writable
-from keyturn.gateway.store.events.readers import backlog
+from keyturn.gateway.store.events.outbox import backlog
 from keyturn.gateway.store.http.webhooks import receiver_state
 from keyturn.gateway.store.store import Store
 from keyturn.gateway.trust.key_folder import Keyring

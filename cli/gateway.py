@@ -16,7 +16,7 @@ from keyturn.cli.command_context import (
 from keyturn.cli.stop_signals import run_until_stopped, serve
 from keyturn.connect.hooks import hook_routes
 from keyturn.connect.servers import connecting_servers
-from keyturn.gateway.api.serving import serving_api
+from keyturn.gateway.api.server import serving_api
 from keyturn.gateway.config import Settings
 from keyturn.gateway.embed import Keyturn
 from keyturn.gateway.health import Health, health_of, serving_health

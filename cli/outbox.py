@@ -14,7 +14,7 @@ from keyturn.cli import console
 from keyturn.cli.console import AsJson, argument
 from keyturn.cli.store_access import use_store
 from keyturn.gateway.errors import SettingsError
-from keyturn.gateway.store.events.readers import (
+from keyturn.gateway.store.events.outbox import (
     Backlog,
     ReaderState,
     backlog,

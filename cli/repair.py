@@ -22,12 +22,12 @@ from keyturn.cli.store_access import (
     require_store,
     use_store,
 )
+from keyturn.gateway.embed import gateway_process, load_runners
 from keyturn.gateway.resume import recovery
 from keyturn.gateway.resume.checkpoints import open_checkpoints
 from keyturn.gateway.resume.langgraph_local import Runners
 from keyturn.gateway.resume.ledger import ledger_of
 from keyturn.gateway.resume.recovery import Consistency, RepairReport
-from keyturn.gateway.running import gateway_process, load_runners
 from keyturn.gateway.service.report.audit_reading import forget_tree
 from keyturn.gateway.service.report.process_check import kept_by
 

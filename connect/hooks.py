@@ -57,8 +57,7 @@ from keyturn.gateway.api import operations
 from keyturn.gateway.api.operations import Tenant
 from keyturn.gateway.api.rate_limits import RateLimits
 from keyturn.gateway.api.refusals import Refusal, refused
-from keyturn.gateway.api.server import KeyedRoute
-from keyturn.gateway.api.serving import Routes
+from keyturn.gateway.api.server import KeyedRoute, Routes
 from keyturn.gateway.approvals.record import approval_of
 from keyturn.gateway.errors import BadJson, KeyturnError
 from keyturn.gateway.failures import any_failure, log_failure

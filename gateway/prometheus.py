@@ -25,7 +25,7 @@ from keyturn.gateway.instruments import REGISTRY
 from keyturn.gateway.metrics.counts import Counts, DurationHistogram, Outcome
 from keyturn.gateway.metrics.fold import Metrics
 from keyturn.gateway.service.decide.reviews import ReviewService
-from keyturn.gateway.store.events.readers import Backlog
+from keyturn.gateway.store.events.outbox import Backlog
 
 _KEPT_S = 5.0
 """A second request within this time gets the same text: the endpoint is public."""

@@ -46,7 +46,7 @@ from keyturn.gateway.errors import KeyturnError, StoreUnavailable, ThreadUnavail
 from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.resume.transient_retry import repeat
 from keyturn.gateway.service_settings import WebhookSettings, WebhookTarget
-from keyturn.gateway.store.events.readers import drop_idle_readers
+from keyturn.gateway.store.events.outbox import drop_idle_readers
 from keyturn.gateway.store.http.webhooks import note_attempt
 from keyturn.gateway.store.scripts.fences import Lease
 from keyturn.gateway.store.store import Store

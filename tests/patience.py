@@ -10,7 +10,7 @@ from __future__ import annotations
 import pytest
 
 from keyturn.bot import ingress, limits, reviewers, web
-from keyturn.gateway import running
+from keyturn.gateway import embed
 from keyturn.gateway.resume import worker
 from keyturn.sandbox import delivery, triggers
 from keyturn.sandbox.rate_limits import RateLimits
@@ -25,7 +25,7 @@ def be_patient(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ingress, "ANSWER_WITHIN_S", WAIT_S - 5)
     patch.setattr(reviewers, "LOOKUP_TIMEOUT_S", WAIT_S - 10)
     patch.setattr(web, "TIMEOUT_S", WAIT_S)
-    patch.setattr(running, "SWEEP_S", 0.05)
+    patch.setattr(embed, "SWEEP_S", 0.05)
     patch.setattr(worker, "BLOCK_MS", 50)
 
 

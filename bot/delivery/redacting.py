@@ -23,7 +23,7 @@ from keyturn.gateway.approvals.events import Event, EventName
 from keyturn.gateway.approvals.record import Approval
 from keyturn.gateway.errors import CorruptRecord
 from keyturn.gateway.service.decide.reviews import ReviewService
-from keyturn.gateway.store.reviewers.posted_messages import LOOK, Ended, PostedMessages
+from keyturn.gateway.store.reviewers.bot_records import LOOK, Ended, PostedMessages
 
 logger = logging.getLogger(__name__)
 

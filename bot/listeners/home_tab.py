@@ -34,7 +34,7 @@ from keyturn.gateway.approvals.record import Approval
 from keyturn.gateway.errors import StoreUnavailable
 from keyturn.gateway.failures import any_failure, log_failure
 from keyturn.gateway.store.records.atomic_write import Loaded
-from keyturn.gateway.store.reviewers.home_tabs import HomeTab, ShownTab
+from keyturn.gateway.store.reviewers.bot_records import HomeTab, ShownTab
 
 logger = logging.getLogger(__name__)
 

@@ -38,8 +38,8 @@ from keyturn.gateway.protocol.records import ItemState, Verb
 from keyturn.gateway.service.submit.quality_checks import refusal
 from keyturn.gateway.store.keys import Keys
 from keyturn.gateway.store.records.atomic_write import Loaded
+from keyturn.gateway.store.reviewers.bot_records import Delegation
 from keyturn.gateway.store.reviewers.cards import CardPlace, ViewBinding
-from keyturn.gateway.store.reviewers.delegations import Delegation
 
 logger = logging.getLogger(__name__)
 

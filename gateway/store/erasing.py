@@ -15,7 +15,7 @@ from keyturn.gateway.protocol import digest
 from keyturn.gateway.store.audit import files as audit_files
 from keyturn.gateway.store.audit.files import Row, TreeFiles
 from keyturn.gateway.store.connection.connection import text
-from keyturn.gateway.store.events.readers import EntryId
+from keyturn.gateway.store.events.outbox import EntryId
 from keyturn.gateway.store.keys import KEEP_MS, Keys
 from keyturn.gateway.store.limits.agent_load import fingerprint
 from keyturn.gateway.store.limits.precedents import body_of

@@ -37,20 +37,21 @@ from keyturn.gateway.store.limits.windows import WindowStore
 from keyturn.gateway.store.records.approval_indexes import StandingStore, TimerStore
 from keyturn.gateway.store.records.approvals import ApprovalStore
 from keyturn.gateway.store.records.definitions import DefinitionStore
+from keyturn.gateway.store.reviewers.bot_records import (
+    DelegationStore,
+    HomeTabStore,
+    InstallationStore,
+    MovedChannelStore,
+    PostedMessageStore,
+    SeededStore,
+    SpotCheckCounter,
+)
 from keyturn.gateway.store.reviewers.cards import (
     CardStore,
     CollectedCardStore,
     CopyStore,
     ReadPageStore,
 )
-from keyturn.gateway.store.reviewers.delegations import DelegationStore
-from keyturn.gateway.store.reviewers.home_tabs import HomeTabStore
-from keyturn.gateway.store.reviewers.installations import InstallationStore
-from keyturn.gateway.store.reviewers.posted_messages import (
-    MovedChannelStore,
-    PostedMessageStore,
-)
-from keyturn.gateway.store.reviewers.seeded import SeededStore, SpotCheckCounter
 from keyturn.gateway.store.runs.auto_runs import AutoRunStore
 from keyturn.gateway.store.runs.jobs import JobQueue, StalledRuns
 from keyturn.gateway.store.runs.processes import ProcessStore

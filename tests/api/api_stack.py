@@ -15,8 +15,7 @@ from aiohttp import web
 from keyturn.gateway.api.api_keys import ApiKeys
 from keyturn.gateway.api.rate_limits import RateLimits
 from keyturn.gateway.api.refusals import unreadable
-from keyturn.gateway.api.server import Api
-from keyturn.gateway.api.serving import tenant_services
+from keyturn.gateway.api.server import Api, tenant_services
 from keyturn.gateway.client.http_gateway import HttpGateway
 from keyturn.gateway.guarded_server import GuardedServer, Limits
 from keyturn.gateway.protocol import run_context

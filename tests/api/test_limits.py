@@ -26,7 +26,7 @@ from keyturn.gateway.api.operations import (
 )
 from keyturn.gateway.api.rate_limits import RateLimits
 from keyturn.gateway.api.refusals import Refusal
-from keyturn.gateway.api.serving import serving_api
+from keyturn.gateway.api.server import serving_api
 from keyturn.gateway.approvals.decisions import Approve
 from keyturn.gateway.approvals.events import SecurityKind
 from keyturn.gateway.client import outgoing

@@ -9,7 +9,7 @@ import pytest
 from keyturn.bot.ids import Action
 from keyturn.bot.listeners import home_tab
 from keyturn.gateway.store.limits.freezes import FreezeScope, ScopeKind
-from keyturn.gateway.store.reviewers.home_tabs import HomeTab
+from keyturn.gateway.store.reviewers.bot_records import HomeTab
 from tests.bot.bot_stack import Stack
 from tests.bot.listeners.test_review_together import home, home_of, text_of, waiting
 from tests.conftest import eventually

@@ -28,7 +28,7 @@ from keyturn.gateway.service_settings import (
     DigestSettings,
     MetricsSettings,
 )
-from keyturn.gateway.store.events.readers import Backlog
+from keyturn.gateway.store.events.outbox import Backlog
 from keyturn.gateway.store.scripts.fences import holding
 from keyturn.sandbox.api_errors import ApiError
 from keyturn.sandbox.validation import check_message

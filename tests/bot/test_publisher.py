@@ -25,11 +25,10 @@ from keyturn.gateway.errors import LeaseLost, StoreUnavailable
 from keyturn.gateway.protocol.questions import ASK_USER
 from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.store import missed_cards
-from keyturn.gateway.store.events.outbox import Outbox
-from keyturn.gateway.store.events.readers import drop_reader
+from keyturn.gateway.store.events.outbox import Outbox, drop_reader
 from keyturn.gateway.store.keys import Keys
+from keyturn.gateway.store.reviewers.bot_records import Ended
 from keyturn.gateway.store.reviewers.cards import CardPlace, CardStore
-from keyturn.gateway.store.reviewers.posted_messages import Ended
 from keyturn.gateway.store.scripts.fences import holding
 from keyturn.gateway.store.store import Store
 from keyturn.sandbox.json_types import JsonObject

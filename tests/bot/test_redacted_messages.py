@@ -19,7 +19,7 @@ from keyturn.gateway.protocol.strict_json import JsonObject as Args
 from keyturn.gateway.protocol.wire import Verdict
 from keyturn.gateway.service.people.erasing import Eraser
 from keyturn.gateway.service.report.audit_reading import security_events
-from keyturn.gateway.store.reviewers.posted_messages import Ended
+from keyturn.gateway.store.reviewers.bot_records import Ended
 from tests.bot.bot_stack import POLICY, Stack, has_button
 from tests.bot.test_publisher import nothing_is_left
 from tests.conftest import eventually

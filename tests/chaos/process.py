@@ -13,11 +13,11 @@ from pathlib import Path
 from keyturn.bot.app import SlackBot
 from keyturn.bot.config import BotConfig
 from keyturn.gateway.config import PolicySource, SlackMode
+from keyturn.gateway.embed import running
 from keyturn.gateway.policy_file import PolicyFile, followed
 from keyturn.gateway.resume.checkpoints import open_checkpoints
 from keyturn.gateway.resume.graphs import attached
 from keyturn.gateway.resume.langgraph_local import Runner, Runners
-from keyturn.gateway.running import running
 from keyturn.gateway.service.decide.reviews import ReviewService
 from keyturn.gateway.setting_forms import AUDIT_KEPT
 from keyturn.gateway.store.store import Store

@@ -14,7 +14,7 @@ from keyturn.gateway.errors import ThreadUnavailable
 from keyturn.gateway.protocol.records import RunRef
 from keyturn.gateway.resume.retries import Retries
 from keyturn.gateway.service.people.erasing import Eraser
-from keyturn.gateway.store.events import readers
+from keyturn.gateway.store.events import outbox
 from keyturn.gateway.store.runs.jobs import Job, JobKind
 from keyturn.gateway.store.store import Store
 from tests.bot.strategies import CANARY
@@ -136,9 +136,9 @@ def test_readers_are_listed_with_what_they_have_not_read(
     assert f"reader={AWAY}  unread=3\n" in told
     assert "keyturn outbox drop" not in told
 
-    monkeypatch.setattr(readers, "MANY", 2)
+    monkeypatch.setattr(outbox, "MANY", 2)
     # As if these events were older than the retention for idle readers.
-    monkeypatch.setattr(readers, "_KEPT_MS", -60_000)
+    monkeypatch.setattr(outbox, "_KEPT_MS", -60_000)
     told = operator.said("outbox", "list")
     assert "'keyturn outbox drop' if it is gone for good" in told
 

@@ -10,9 +10,9 @@ from langchain_core.tools import tool
 
 from keyturn.agent.scripted_model import scripted
 from keyturn.gateway.config import Settings
+from keyturn.gateway.embed import own_gate_of
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.resume.graphs import as_graph, described
-from keyturn.gateway.running import own_gate_of
 from tests.docs.test_readme import ROOT, blocks
 
 PAGE = (ROOT / "docs" / "stock-agents.md").read_text("utf-8")

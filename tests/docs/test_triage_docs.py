@@ -10,11 +10,11 @@ import pytest
 
 from keyturn.gateway.approvals.evidence import Argument
 from keyturn.gateway.config import Settings
+from keyturn.gateway.embed import load_triage
 from keyturn.gateway.policy.evaluate import evaluate
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.policy.rules import TriageRule
 from keyturn.gateway.protocol.records import Tier
-from keyturn.gateway.running import load_triage
 from keyturn.gateway.triage.asking import TriageFailure, ask
 from keyturn.gateway.triage.chat_model import ChatModelTriage
 from keyturn.gateway.triage.request import MAX_ARGUMENTS, MAX_VALUE, TriageRequest

@@ -19,7 +19,7 @@ from keyturn.agent import ApprovalMiddleware, guarded
 from keyturn.gateway.approvals.decisions import Forbidden, Respond, Stale
 from keyturn.gateway.approvals.events import Event, EventName
 from keyturn.gateway.approvals.record import Item
-from keyturn.gateway.embed import Keyturn
+from keyturn.gateway.embed import Keyturn, running
 from keyturn.gateway.errors import ThreadUnavailable
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.http_api import connected
@@ -27,7 +27,6 @@ from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.resume.checkpoints import open_checkpoints
 from keyturn.gateway.resume.graphs import attached
 from keyturn.gateway.resume.langgraph_local import Runner, Runners
-from keyturn.gateway.running import running
 from keyturn.gateway.service.decide.reviews import ReviewService
 from keyturn.gateway.store.runs.jobs import Job, JobKind
 from keyturn.gateway.store.store import Store

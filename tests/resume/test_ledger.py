@@ -16,13 +16,13 @@ from langgraph.checkpoint.memory import InMemorySaver
 
 from keyturn.gateway.approvals.executing import Attempt
 from keyturn.gateway.clock import now_s
+from keyturn.gateway.embed import forget_attempts
 from keyturn.gateway.errors import AlreadySpent, LeaseLost, StoreUnavailable
 from keyturn.gateway.protocol.records import Finding, ItemState
 from keyturn.gateway.protocol.wire import Claimed, InDoubt
 from keyturn.gateway.resume import ledger as ledgers
 from keyturn.gateway.resume.langgraph_local import Runners
 from keyturn.gateway.resume.recovery import Recovery
-from keyturn.gateway.running import forget_attempts
 from keyturn.gateway.store.connection.connection import Ledger
 from keyturn.gateway.store.records.atomic_write import after_spending
 from keyturn.gateway.store.scripts.fences import Lease, holding

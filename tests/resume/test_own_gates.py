@@ -18,7 +18,7 @@ from keyturn.gateway.approvals.events import EventName
 from keyturn.gateway.approvals.record import Item
 from keyturn.gateway.config import Settings
 from keyturn.gateway.dialects.asked import Question
-from keyturn.gateway.embed import Keyturn
+from keyturn.gateway.embed import Keyturn, own_gate_of
 from keyturn.gateway.errors import GraphError, SettingsError
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol import wire
@@ -30,7 +30,6 @@ from keyturn.gateway.resume.graphs import as_graph, described
 from keyturn.gateway.resume.own_gates import OwnGates
 from keyturn.gateway.resume.program_runs import GivenUp
 from keyturn.gateway.resume.threads import ThreadState
-from keyturn.gateway.running import own_gate_of
 from keyturn.gateway.store.store import Store
 from tests.api.remote_program import remote_program
 from tests.conftest import eventually

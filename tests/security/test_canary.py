@@ -26,7 +26,7 @@ from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.protocol.wire import ProposedCall, Turn, TurnRef
 from keyturn.gateway.service.report.audit_reading import StatisticsService
 from keyturn.gateway.store.connection.connection import Connection, Reply, entries, text
-from keyturn.gateway.store.events.readers import Backlog
+from keyturn.gateway.store.events.outbox import Backlog
 from keyturn.gateway.store.runs.jobs import Job, JobKind, input_of
 from keyturn.gateway.store.runs.threads import ThreadFacts
 from keyturn.gateway.store.sealing.encryption import MARK, unpacked

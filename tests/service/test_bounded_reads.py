@@ -20,7 +20,7 @@ from keyturn.gateway.store.keys import Keys
 from keyturn.gateway.store.limits.agent_load import AgentLoad, fingerprint
 from keyturn.gateway.store.limits.windows import held_in
 from keyturn.gateway.store.records.atomic_write import Loaded, Write
-from keyturn.gateway.store.reviewers import delegations
+from keyturn.gateway.store.reviewers import bot_records
 from keyturn.gateway.store.store import Store
 from tests.service.harness import ANA, ServiceHarness
 
@@ -70,7 +70,7 @@ async def test_a_thread_reads_rejections_of_its_calls(store: Store, keys: Keys) 
 async def test_as_many_delegations_as_can_be_read_at_each_decision(
     store: Store, keys: Keys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(delegations, "MOST_DELEGATIONS", 3)
+    monkeypatch.setattr(bot_records, "MOST_DELEGATIONS", 3)
     service = DelegationService(store, tenant="default")
     day = timedelta(days=1)
     for user in ("U1", "U2", "U3"):

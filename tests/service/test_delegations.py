@@ -15,7 +15,7 @@ from keyturn.gateway.service.people import queue
 from keyturn.gateway.service.people.queue import DelegationService
 from keyturn.gateway.store.connection.connection import Argument
 from keyturn.gateway.store.keys import Keys
-from keyturn.gateway.store.reviewers.delegations import Delegation
+from keyturn.gateway.store.reviewers.bot_records import Delegation
 from keyturn.gateway.store.sealing.sealing import Sealed
 from keyturn.gateway.store.store import Store
 from tests.service.harness import ANA, BEN, CHLOE, EVE, ServiceHarness, claim_of, person

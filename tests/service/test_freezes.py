@@ -20,12 +20,12 @@ from keyturn.gateway.approvals.decisions import (
     Reviewer,
 )
 from keyturn.gateway.approvals.events import EventName
+from keyturn.gateway.embed import running
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.records import ItemState, Result
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.protocol.wire import Claimed, Done, InDoubt, Refused, VerdictKind
 from keyturn.gateway.resume.langgraph_local import Runners
-from keyturn.gateway.running import running
 from keyturn.gateway.service.people.freezing import (
     FreezeService,
     ReviewerFreezes,

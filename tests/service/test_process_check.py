@@ -10,9 +10,9 @@ import pytest
 
 from keyturn.gateway.approvals.events import SecurityKind
 from keyturn.gateway.clock import ReferenceClock
+from keyturn.gateway.embed import gateway_process
 from keyturn.gateway.errors import SettingsError
 from keyturn.gateway.resume.checkpoints import open_checkpoints
-from keyturn.gateway.running import gateway_process
 from keyturn.gateway.service.report.audit_reading import security_events
 from keyturn.gateway.service.report.process_check import (
     process_problems,

@@ -14,9 +14,9 @@ from keyturn.gateway.store.connection.connection import (
     number,
 )
 from keyturn.gateway.store.connection.listed_members import approvals_by_score
-from keyturn.gateway.store.events import readers
-from keyturn.gateway.store.events.outbox import Outbox
-from keyturn.gateway.store.events.readers import (
+from keyturn.gateway.store.events import outbox
+from keyturn.gateway.store.events.outbox import (
+    Outbox,
     backlog,
     drop_idle_readers,
     trim_outbox,
@@ -115,7 +115,7 @@ async def test_a_sweep_names_the_reader_that_keeps_too_much(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(readers, "MANY", 300)
+    monkeypatch.setattr(outbox, "MANY", 300)
     clock = [0.0]
     sweeper = Sweeper(store, clock=lambda: clock[0])
     await reader(store, keys, "slack:away")
@@ -141,14 +141,14 @@ async def test_a_reader_away_for_a_month_may_return(store: Store, keys: Keys) ->
     await old_events(store, keys, 1)
     await gone.take("c", block_ms=1)
     await drop_idle_readers(store.conn, keys, idle_ms=KEEP_MS)
-    assert {one.name for one in await readers.reader_states(store.conn, keys)} == {
+    assert {one.name for one in await outbox.reader_states(store.conn, keys)} == {
         "gone",
         "here",
     }
 
     await drop_idle_readers(store.conn, keys, idle_ms=-1)
 
-    names = {one.name for one in await readers.reader_states(store.conn, keys)}
+    names = {one.name for one in await outbox.reader_states(store.conn, keys)}
     assert names == {"here"}, "one that never read may just have come"
     await gone.prepare()
     assert len(await gone.take("c", block_ms=1)) == 1

@@ -23,7 +23,7 @@ from keyturn.gateway.embed import Keyturn
 from keyturn.gateway.errors import NotVerified
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.service.report.audit_reading import security_events
-from keyturn.gateway.store.events.readers import drop_idle_readers, reader_states
+from keyturn.gateway.store.events.outbox import drop_idle_readers, reader_states
 from keyturn.gateway.store.http.webhooks import ReceiverState, receiver_state
 from keyturn.gateway.store.store import Store
 from keyturn.gateway.trust.webhook_signatures import verify_webhook, webhook_secret

@@ -59,8 +59,8 @@ from keyturn.gateway.service.submit.standing import StandingService
 from keyturn.gateway.store import keys as store_keys
 from keyturn.gateway.store.keys import tenant_of_approval
 from keyturn.gateway.store.records.atomic_write import Loaded
+from keyturn.gateway.store.reviewers.bot_records import Delegation
 from keyturn.gateway.store.reviewers.cards import CardPlace
-from keyturn.gateway.store.reviewers.delegations import Delegation
 from keyturn.gateway.store.runs.jobs import Job, JobKind
 from keyturn.gateway.store.runs.threads import ThreadFacts
 from keyturn.gateway.store.store import Store

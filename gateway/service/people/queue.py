@@ -22,7 +22,7 @@ from keyturn.gateway.service.submit.call_evaluation import as_of_now
 from keyturn.gateway.service.tenant_service import TenantService
 from keyturn.gateway.store.connection.listed_members import approvals_by_score
 from keyturn.gateway.store.records.atomic_write import Loaded, Write
-from keyturn.gateway.store.reviewers.delegations import MOST_DELEGATIONS, Delegation
+from keyturn.gateway.store.reviewers.bot_records import MOST_DELEGATIONS, Delegation
 from keyturn.gateway.store.store import Store
 
 logger = logging.getLogger(__name__)

@@ -29,7 +29,7 @@ from keyturn.gateway.store.audit.files import Row, TreeFiles, segments
 from keyturn.gateway.store.audit.log import TreeNote, event_of
 from keyturn.gateway.store.audit.verifying import Progress, Verified, verify_log
 from keyturn.gateway.store.connection.connection import number
-from keyturn.gateway.store.events.readers import Backlog, backlog, entry_id
+from keyturn.gateway.store.events.outbox import Backlog, backlog, entry_id
 from keyturn.gateway.store.sealing.event_seals import read_seal
 from keyturn.gateway.store.store import Store
 from keyturn.gateway.trust.audit_bundle import (

@@ -45,7 +45,7 @@ from keyturn.gateway.store.audit import files as audit_files
 from keyturn.gateway.store.audit import log
 from keyturn.gateway.store.audit.files import Row, TreeFiles, TreeRecord
 from keyturn.gateway.store.connection.connection import fields, text
-from keyturn.gateway.store.events.readers import EntryId, entry_id
+from keyturn.gateway.store.events.outbox import EntryId, entry_id
 from keyturn.gateway.store.keys import Keys
 from keyturn.gateway.store.scripts.fences import Lease, holding
 from keyturn.gateway.store.sealing.event_seals import read_seal

@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from keyturn.gateway.approvals.events import Event, EventName, state_after
 from keyturn.gateway.errors import StoreUnavailable
 from keyturn.gateway.protocol.approval_views import EventPage, EventView
-from keyturn.gateway.store.events.readers import entry_id
+from keyturn.gateway.store.events.outbox import entry_id
 from keyturn.gateway.store.store import Store
 
 logger = logging.getLogger(__name__)

@@ -14,7 +14,7 @@ from keyturn.gateway.approvals.events import SecurityEvent, SecurityKind
 from keyturn.gateway.errors import CorruptRecord
 from keyturn.gateway.failures import log_failure
 from keyturn.gateway.service.tenant_service import TenantService
-from keyturn.gateway.store.events.readers import MANY, drop_idle_readers, trim_outbox
+from keyturn.gateway.store.events.outbox import MANY, drop_idle_readers, trim_outbox
 from keyturn.gateway.store.keys import KEEP_MS, RETENTION
 from keyturn.gateway.store.records.approval_indexes import Timer
 from keyturn.gateway.store.records.atomic_write import Loaded, Write

@@ -39,7 +39,7 @@ from keyturn.gateway.approvals.audit_leaf import Leaf, SealState, leaf_of
 from keyturn.gateway.errors import AuditUnreadable, NotVerified
 from keyturn.gateway.protocol.public_keys import PublicKey
 from keyturn.gateway.secret_file import make_private, sync_folder
-from keyturn.gateway.store.events.readers import EntryId, entry_id
+from keyturn.gateway.store.events.outbox import EntryId, entry_id
 from keyturn.gateway.store.sealing.event_seals import nonce_of
 from keyturn.gateway.trust.checkpoints import (
     Checkpoint,

@@ -45,8 +45,7 @@ from keyturn.gateway.store.connection.connection import (
     first_stream,
     text,
 )
-from keyturn.gateway.store.events.outbox import event_in
-from keyturn.gateway.store.events.readers import EntryId, entry_id
+from keyturn.gateway.store.events.outbox import EntryId, entry_id, event_in
 from keyturn.gateway.store.keys import Keys
 from keyturn.gateway.store.sealing.event_seals import decrypted_event
 from keyturn.gateway.store.sealing.sealing import write_if

@@ -15,7 +15,7 @@ from keyturn.gateway.errors import NotVerified
 from keyturn.gateway.protocol.public_keys import PublicKey
 from keyturn.gateway.store.audit.files import Damaged, TreeFiles, read_segment, segments
 from keyturn.gateway.store.audit.log import TreeNote, place_text
-from keyturn.gateway.store.events.readers import EntryId
+from keyturn.gateway.store.events.outbox import EntryId
 from keyturn.gateway.trust.checkpoints import (
     Checkpoint,
     MerkleTree,

@@ -34,7 +34,7 @@ from keyturn.gateway.store.connection.connection import (
     number,
     text,
 )
-from keyturn.gateway.store.events.readers import make_group
+from keyturn.gateway.store.events.outbox import make_group
 from keyturn.gateway.store.keys import KEEP_MS, Keys
 from keyturn.gateway.store.scripts.script import Script
 from keyturn.gateway.store.sealing.sealing import (

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from keyturn.gateway.approvals import waiting_changes
-from keyturn.gateway.approvals.decisions import Decision, Edit, Reject, Respond
 from keyturn.gateway.approvals.events import EventName
 from keyturn.gateway.approvals.record import Item
 from keyturn.gateway.policy.load import load_policy
@@ -35,7 +34,6 @@ RULES = load_policy(
     POLICY.replace("tools:", "tools:\n  pay: {tier: approve}\n  mail: {tier: auto}"),
     "policy.yml",
 )
-SHORT = load_policy(POLICY.replace("expires_in: 1h", "expires_in: 1s"), "policy.yml")
 PAY: Call = {"name": "pay", "args": {"order": "7", "amount": 7.0}}
 FULL = {"order": "7", "amount": 7.0}
 
@@ -114,39 +112,6 @@ async def test_an_approved_call_runs_once(stack: Stack, agent: Agent) -> None:
 
     assert agent.effects == [("pay", FULL)]
     assert await stack.states() == [ItemState.HANDED_OVER]
-
-
-@pytest.mark.parametrize(
-    "decision",
-    [
-        Edit(args={"order": "8", "amount": 7}, reason="typo"),
-        Reject(reason="Too much."),
-        Respond(message="Ask Ada first."),
-    ],
-)
-async def test_every_other_decision_reaches_the_agent_in_its_own_words(
-    stack: Stack, agent: Agent, decision: Decision
-) -> None:
-    async with stack.working():
-        await stack.say(calls_of(agent, PAY))
-        [item] = await waits(stack)
-        await stack.decide(item, decision)
-        await ended(stack)
-
-    edited = [("pay", {"order": "8", "amount": 7.0})]
-    assert agent.effects == (edited if isinstance(decision, Edit) else [])
-    # Unchanged values keep their type.
-    assert not agent.effects or json.dumps(agent.effects[0][1]["amount"]) == "7.0"
-
-
-async def test_an_expired_call_is_refused(stack: Stack, agent: Agent) -> None:
-    stack.policy = SHORT
-    async with stack.working():
-        await stack.say(calls_of(agent, PAY))
-        await ended(stack)
-
-    assert agent.effects == []
-    assert await stack.states() == [ItemState.EXPIRED]
 
 
 async def test_an_auto_call_asks_nobody(stack: Stack, agent: Agent) -> None:

@@ -399,18 +399,18 @@ def unresolved_reason(names: Iterable[str], people: Sequence[Reviewer]) -> str:
     """Return the sentence for a click that needs a failed lookup."""
     who = " or ".join(names)
     return (
-        f"Slack did not say who is in {who}, so nothing was recorded. "
+        f"It could not be checked who is in {who}, so nothing was recorded. "
         f"{click_again(people)}"
     )
 
 
 def click_again(people: Sequence[Reviewer]) -> str:
-    """Return the time to repeat a click, as a sentence."""
+    """Return when to decide again, as a sentence."""
     actors = [actor for one in people for actor in (one, *one.stands_in_for)]
     wait_s = max((actor.retry_in_s for actor in actors), default=0)
     if wait_s > 1:
-        return f"Please click again in {wait_s} seconds."
-    return "Please click again in a moment."
+        return f"Please try again in {wait_s} seconds."
+    return "Please try again in a moment."
 
 
 def age_ms(reviewer: Reviewer) -> int:

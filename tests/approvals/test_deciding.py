@@ -404,7 +404,7 @@ def test_a_note_longer_than_slack_takes_is_refused() -> None:
 def test_the_last_finding_waits_for_slack_to_know_the_others(again: Reviewer) -> None:
     first = changed(found(doubtful(TWO_FINDINGS), IN_SUPPORT)).approval
     reason = forbidden(found(first, reviewer(CHLOE), again))
-    assert reason.startswith("Slack did not say who is in support, so nothing")
+    assert reason.startswith("It could not be checked who is in support, so nothing")
 
 
 @pytest.mark.parametrize(

@@ -64,8 +64,8 @@ def test_no_vote_is_recorded_while_one_of_its_roles_is_open(decision: Decision) 
     # well.
     ana = person(ANA, unknown="S0SENIOR", retry_in_s=20)
     assert forbidden(say(two_people(), decision, ana)) == (
-        "Slack did not say who is in senior, so nothing was recorded. "
-        "Please click again in 20 seconds."
+        "It could not be checked who is in senior, so nothing was recorded. "
+        "Please try again in 20 seconds."
     )
     eve = person(EVE, unknown="S0SUPPORT")
     assert "who is in support" in forbidden(say(two_people(), decision, eve))
@@ -91,8 +91,8 @@ def test_the_last_vote_waits_for_slack_to_know_the_others(again: Reviewer) -> No
     chloe = person(CHLOE, "S0SENIOR")
 
     assert forbidden(say(first, Approve(), chloe, voters=[again])) == (
-        "Slack did not say who is in support, so nothing was recorded. "
-        "Please click again in 7 seconds."
+        "It could not be checked who is in support, so nothing was recorded. "
+        "Please try again in 7 seconds."
     )
     assert changed(say(first, Approve(), chloe, voters=[before])).waits_on is None
 
@@ -306,8 +306,8 @@ def test_a_spot_check_is_answered_by_who_holds_the_role_as_far_as_slack_knows() 
     assert said_to(person(EVE, "S0SENIOR")) is None
     assert said_to(reviewer(EVE)) == NOT_YOU
     assert said_to(person(EVE, unknown="S0SENIOR")) == (
-        "Slack did not say who is in senior, so nothing was recorded. "
-        "Please click again in a moment."
+        "It could not be checked who is in senior, so nothing was recorded. "
+        "Please try again in a moment."
     )
 
 

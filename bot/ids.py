@@ -21,6 +21,7 @@ from enum import StrEnum
 from pydantic import JsonValue
 
 from keyturn.gateway.approvals.record import Approval
+from keyturn.gateway.errors import BadJson
 from keyturn.gateway.protocol import digest
 
 
@@ -283,8 +284,12 @@ def seal_name(name: str, *, key: bytes, team: str, purpose: str) -> str:
 def name_in(text: str, *, keys: Sequence[bytes], team: str, purpose: str) -> str:
     """Return the name in a button's value; "" unless the bot sealed it for this."""
     name, _, _ = text.rpartition(":")
-    wanted = (seal_name(name, key=key, team=team, purpose=purpose) for key in keys)
-    is_sealed = any(hmac.compare_digest(one.encode(), text.encode()) for one in wanted)
+    try:
+        wanted = [seal_name(name, key=key, team=team, purpose=purpose) for key in keys]
+    except BadJson:  # half of a surrogate pair, which no seal contains
+        return ""
+    given = text.encode(errors="replace")
+    is_sealed = any(hmac.compare_digest(one.encode(), given) for one in wanted)
     return name if is_sealed else ""
 
 

@@ -38,10 +38,12 @@ from keyturn.bot.text import (
     joined,
     label,
     on_one_line,
+    spoken,
     template,
     untrusted,
 )
 from keyturn.gateway.approvals.events import Event, EventName
+from keyturn.sandbox.blockkit import limits
 
 _HINT = (
     "Keyturn refused it: no call runs because of it. You don't need to decide "
@@ -121,8 +123,8 @@ _KINDS = 10
 
 _FLOOD = template(
     "Further calls share one card for each tool, without notifications. Escalated "
-    "calls still have separate cards. On Home, *Review together* decides many calls of "
-    "one tool."
+    "calls still have separate cards. With *Review together* on Home, you can decide "
+    "many calls of one tool at once."
 )
 
 
@@ -130,6 +132,9 @@ def flood_message(
     event: Event, waiting: Mapping[str, int], *, key: bytes, team: str
 ) -> Message:
     """Return the message about an agent that floods people.
+
+    It has no button if the agent's name is too long for one. The spoken text does not
+    name the agent: Slack would interpret parts of the name there.
 
     Args:
         event: the flood.
@@ -141,6 +146,7 @@ def flood_message(
     many: LiteralString = (
         "🌊 *Many requests:* {agent} sent at least {n} in ten minutes."
     )
+    n = _ms(event, "requests")
     rows = [
         f"{count} × {fit(on_one_line(tool), NAME)}"
         for tool, count in sorted(waiting.items(), key=lambda row: (-row[1], row[0]))
@@ -148,19 +154,24 @@ def flood_message(
     if len(rows) > _KINDS:
         rows[_KINDS:] = [f"… and {len(rows) - _KINDS} more tools"]
     listed = [rich_text(*titled("Waiting calls:", "\n".join(rows)))] if rows else []
+    value = seal_name(event.agent, key=key, team=team, purpose=Action.FREEZE_AGENT)
+    question = confirm(
+        label("Freeze the agent?"),
+        label("None of its calls starts until someone ends the freeze."),
+        yes=label("Freeze"),
+    )
     freeze = button(
         Action.FREEZE_AGENT,
         label("Freeze agent"),
-        value=seal_name(event.agent, key=key, team=team, purpose=Action.FREEZE_AGENT),
+        value=value,
         style="danger",
-        confirm=confirm(
-            label("Freeze the agent?"),
-            label("None of its calls starts until someone ends the freeze."),
-            yes=label("Freeze"),
-        ),
+        confirm=question,
     )
-    head = template(many, agent=agent, n=_ms(event, "requests"))
-    return said(head, *notes(named), *listed, context(_FLOOD), actions(freeze))
+    has_button = len(value) <= limits.BUTTON_VALUE
+    head = section(template(many, agent=agent, n=n))
+    foot = [context(_FLOOD), *([actions(freeze)] if has_button else [])]
+    unnamed = template(many, agent=template("an agent"), n=n)
+    return Message((head, *notes(named), *listed, *foot), spoken(unnamed))
 
 
 def scope_of(event: Event) -> tuple[str, str]:

@@ -147,10 +147,11 @@ class QueueSender:
             is_last=is_last,
             is_plain=entry.is_plain,
         )
-        if event.name is EventName.AGENT_FLOODS:
-            message = await self._flood_message(entry, event)
-        if message is not None and channel:
+        is_flood = event.name is EventName.AGENT_FLOODS
+        if channel and (message is not None or is_flood):
             self.card_publisher.take(POST, channel, RESERVED)
+            # Made after the rate limit allows a post: it reads all waiting calls.
+            message = message or await self._flood_message(entry, event)
             thread_ts = event.data.get("thread_ts") or None
             await self.card_publisher.post(channel, message, thread_ts=thread_ts)
         await self.updater.acknowledge(entry, [event])

@@ -55,7 +55,7 @@ _OTHER_WORKSPACE: LiteralString = (
 )
 _NOT_OURS: LiteralString = (
     "This button does not belong to this message, so nothing was done. Please use the "
-    "newest message about it."
+    "newest message about this run or agent."
 )
 _OVER: LiteralString = (
     "This run is not stopped any more: it went on, or it was dropped. Nothing was done."

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
+from collections.abc import Mapping
 from datetime import timedelta
 
 import pytest
 
-from keyturn.bot.blocks import Message
+from keyturn.bot.blocks import Message, ensure_valid_message
 from keyturn.bot.cards import table
+from keyturn.bot.cards.channel_messages import flood_message
 from keyturn.bot.delivery import card_publisher
+from keyturn.bot.delivery.card_publisher import CardPublisher, RateLimitDelay
 from keyturn.bot.ids import Action, seal
-from keyturn.gateway.approvals.events import EventName
+from keyturn.bot.limits import POST, Call
+from keyturn.gateway.api.operations import MAX_NAME
+from keyturn.gateway.approvals.events import Event, EventName
 from keyturn.gateway.approvals.record import collected
 from keyturn.gateway.approvals.timing import TimerKind
 from keyturn.gateway.policy.load import load_policy
@@ -19,9 +25,13 @@ from keyturn.gateway.policy.rules import BatchRule, Policy
 from keyturn.gateway.protocol.records import Person
 from keyturn.gateway.protocol.wire import Verdict
 from keyturn.gateway.service.decide import reviews
+from keyturn.gateway.service.people.queue import ReviewQueue
 from keyturn.sandbox.json_types import JsonObject, as_objects
 from tests.bot.bot_stack import CHANNEL, POLICY, REFUND, TEAM, Stack, has_button, says
 from tests.bot.listeners.test_time import PATIENT, PATIENT_TEXT, has_note, ring
+from tests.bot.markup_audit import assert_tame
+from tests.bot.samples import KEY
+from tests.bot.strategies import CANARY
 from tests.bot.tampering import click_with, copied, expire
 from tests.bot.test_publisher import nothing_is_left
 from tests.conftest import eventually
@@ -466,6 +476,7 @@ FLOOD = 3
 CALLS = size(deep=98, short=20)
 FLOODS = f"protect: {{flood_per_10m: {FLOOD}}}\n"
 GROUP = "<!subteam^S0SUPPORT>"
+_LONG = CANARY + "x" * (MAX_NAME - len(CANARY))
 
 
 @pytest.fixture
@@ -525,6 +536,65 @@ async def test_the_message_about_a_flood_freezes_the_agent(flooded: Stack) -> No
 
     (freeze,) = await flooded.reviews.freezes.frozen()
     assert (str(freeze.scope), freeze.by) == ("agent support", f"{TEAM}/U0ANA")
+
+
+@pytest.mark.parametrize(
+    ("agent", "has_freeze"),
+    [(f"{CANARY} :eyes: a.com", True), (CANARY + "`*_<!here>", True), (_LONG, False)],
+    ids=["plain", "markup", "long"],
+)
+def test_the_name_of_an_agent_that_floods_is_not_markup(
+    agent: str, *, has_freeze: bool
+) -> None:
+    event = Event(
+        name=EventName.AGENT_FLOODS,
+        tenant="default",
+        agent=agent,
+        thread="t1",
+        data={"requests": "4"},
+    )
+
+    message = flood_message(event, {f"`{CANARY}` <!here>": 4}, key=KEY, team=TEAM)
+
+    ensure_valid_message(message.blocks, message.text)
+    texts = [one for one in message.blocks if one["type"] != "actions"]
+    assert_tame(texts, message.text)
+    assert (message.blocks[-1]["type"] == "actions") is has_freeze
+
+
+async def test_a_flood_is_counted_once_if_slack_limits_messages(
+    flooded: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limited, counted, is_limited = list[str](), list[str](), asyncio.Event()
+    take, count = CardPublisher.take, ReviewQueue.waiting_by_tool
+
+    def refused(
+        self: CardPublisher, method: str, channel: str = "", keep: int = 0
+    ) -> None:
+        if method == POST and is_limited.is_set():
+            limited.append(channel)
+            raise RateLimitDelay(Call(method, channel), 0.01)
+        take(self, method, channel, keep)
+
+    async def counting(self: ReviewQueue, agent: str) -> Mapping[str, int]:
+        counted.append(agent)
+        return await count(self, agent)
+
+    monkeypatch.setattr(CardPublisher, "take", refused)
+    monkeypatch.setattr(ReviewQueue, "waiting_by_tool", counting)
+    async with flooded.running():
+        for n in range(FLOOD):
+            await flooded.refund(f"t{n}", order_id=f"{n}")
+        await posted(flooded, FLOOD)
+        is_limited.set()
+        await flooded.refund(f"t{FLOOD}", order_id=f"{FLOOD}")
+        await eventually(lambda: len(limited) > 2)
+        is_limited.clear()
+        await flooded.actor("U0ANA").message_with(
+            CHANNEL, lambda m: has_button(m, Action.FREEZE_AGENT)
+        )
+
+    assert counted == ["support"]
 
 
 async def test_a_reminder_of_a_flood_notifies_people(

@@ -9,7 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keyturn.bot import ids
-from keyturn.bot.ids import Action, BadSeal, Sealed, View, seal, unseal, verify
+from keyturn.bot.ids import (
+    Action,
+    BadSeal,
+    Sealed,
+    View,
+    name_in,
+    seal,
+    seal_name,
+    unseal,
+    verify,
+)
 from keyturn.gateway.approvals.record import Approval
 from tests.bot.samples import KEY, TEAM, a_refund, an_approval, an_item, edited
 
@@ -135,3 +145,18 @@ def test_any_text_is_a_seal_or_a_bad_seal(text: str) -> None:
 def test_a_malformed_seal_is_called_one(text: str) -> None:
     with pytest.raises(BadSeal):
         unseal(text)
+
+
+def test_a_name_is_read_only_from_its_own_seal() -> None:
+    keys, purpose = [b"x" * 32, KEY], Action.FREEZE_AGENT
+    name = "é: a:b \u202e<!here>"
+    value = seal_name(name, key=KEY, team=TEAM, purpose=purpose)
+    halves = [f"\ud800{value}", f"{value}\ud800"]
+    forged = ["", ":", value[:-1], f"x{value}", f"{name}:", *halves]
+
+    assert name_in(value, keys=keys, team=TEAM, purpose=purpose) == name
+    for text in forged:
+        assert not name_in(text, keys=keys, team=TEAM, purpose=purpose)
+    assert not name_in(value, keys=keys, team="T0OTHER", purpose=purpose)
+    assert not name_in(value, keys=keys, team=TEAM, purpose=Action.TRY_AGAIN)
+    assert not name_in(value, keys=keys[:1], team=TEAM, purpose=purpose)

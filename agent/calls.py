@@ -55,6 +55,10 @@ CACHE_AGE_S = 5.0
 """How long a verdict is valid in this process before the gateway is asked again."""
 
 
+# Not of one cache: a middleware with a lock could not be copied or pickled.
+_PUT = Lock()
+
+
 class VerdictCache:
     """Recent verdicts of the gateway, kept in this process.
 
@@ -64,12 +68,11 @@ class VerdictCache:
 
     def __init__(self) -> None:
         self._turns: dict[str, tuple[float, dict[str, wire.Verdict]]] = {}
-        self._lock = Lock()
 
     def put(self, ref: wire.TurnRef, verdicts: Mapping[str, wire.Verdict]) -> None:
         """Cache the verdicts on a turn and drop expired ones."""
         key, turns = ref.model_dump_json(), self._turns
-        with self._lock:
+        with _PUT:
             turns.pop(key, None)
             turns[key] = now_s(), dict(verdicts)
             # The oldest come first, so only expired ones are read.

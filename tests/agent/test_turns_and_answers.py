@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import threading
 from types import SimpleNamespace
 from typing import Any
@@ -59,6 +60,10 @@ TURN = calling(
     ("pay", {"amount": 20, "to": "bob"}, "c3"),
     text="I pay both.",
 )
+
+
+def test_middleware_can_be_copied() -> None:
+    assert copy.deepcopy(ApprovalMiddleware("support")).agent == "support"
 
 
 async def test_a_turn_is_submitted_once(runner: Runner, saver: Any) -> None:

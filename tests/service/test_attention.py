@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
 
 import pytest
 
@@ -239,3 +240,16 @@ async def test_a_person_who_may_not_vote_is_not_notified(store: Store) -> None:
     assert loaded is not None
     (role,) = loaded.approval.items[0].requirement.roles
     assert (role.asked.users, role.asked.silent) == (("U0BEN",), "enough")
+
+
+async def test_a_card_counts_the_same_when_it_is_drawn_again(store: Store) -> None:
+    cards, keys, hour_ms = store.cards, store.keys_of_tenant("default"), 3_600_000
+    drawn_ms = await store.conn.now_ms(keys.outbox)
+    within = timedelta(hours=24)
+    await cards.note_notified(keys, "ap_1", ["U0ANA"], drawn_ms - 23 * hour_ms)
+    before = await cards.notified(keys, "U0ANA", drawn_ms, within)
+
+    await cards.note_notified(keys, "ap_2", ["U0ANA"], drawn_ms + 2 * hour_ms)
+
+    assert before == 1
+    assert await cards.notified(keys, "U0ANA", drawn_ms, within) == before

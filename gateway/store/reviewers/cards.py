@@ -36,7 +36,8 @@ ATTACH = Script("attach")
 
 # Fields of the hash of a card.
 MEMBERS, LISTED, GROUP, IN = "members", "listed", "group", "in"
-_DAY_MS = 86_400_000
+_NOTIFIED_MS = 2 * 86_400_000
+"""Twice the longest `AttentionRule.within`: cards of the last day are drawn again."""
 ALONE = ""
 """Value of ``in`` for an approval that left: it is not collected again."""
 
@@ -593,8 +594,8 @@ class CardStore(AttachedStore):
             key = keys.notified(one)
             await self._conn.transaction(
                 ["ZADD", key, at_ms, approval],
-                ["ZREMRANGEBYSCORE", key, "-inf", at_ms - _DAY_MS],
-                ["PEXPIRE", key, _DAY_MS],
+                ["ZREMRANGEBYSCORE", key, "-inf", at_ms - _NOTIFIED_MS],
+                ["PEXPIRE", key, _NOTIFIED_MS],
             )
 
     async def notified(

@@ -23,7 +23,7 @@ from keyturn.bot.reviewers import Reviewers
 from keyturn.bot.text import Label, Template, escape_mrkdwn, label, template
 from keyturn.bot.web import BotToken, Slack, SlackError
 from keyturn.gateway.approvals.decisions import AccountKind, Reviewer
-from keyturn.gateway.approvals.quorum import click_again
+from keyturn.gateway.approvals.quorum import try_again
 from keyturn.gateway.approvals.record import Approval, Item
 from keyturn.gateway.failures import any_failure, log_failure
 from keyturn.gateway.protocol.records import Tier
@@ -227,7 +227,7 @@ class ListenerContext:
         user, user_team = who
         found = await self.reviewers.resolve(user, user_team=user_team, fresh=fresh)
         if found.account is AccountKind.UNKNOWN:
-            again = click_again([found]).replace("click", "try")
+            again = try_again([found])
             raise UserFacingError(label(f"Slack did not say {asked}. {again}"))
         if found.account is not AccountKind.MEMBER:
             raise UserFacingError(refusal)

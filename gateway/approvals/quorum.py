@@ -134,7 +134,7 @@ def no_member(reviewer: Reviewer) -> str | None:
     """Return why this account may never decide; None for a member."""
     if reviewer.account is not AccountKind.UNKNOWN:
         return _ACCOUNT_REASONS.get(reviewer.account)
-    again = click_again([reviewer])
+    again = try_again([reviewer])
     return f"Slack did not say who you are, so nothing was recorded. {again}"
 
 
@@ -400,11 +400,11 @@ def unresolved_reason(names: Iterable[str], people: Sequence[Reviewer]) -> str:
     who = " or ".join(names)
     return (
         f"It could not be checked who is in {who}, so nothing was recorded. "
-        f"{click_again(people)}"
+        f"{try_again(people)}"
     )
 
 
-def click_again(people: Sequence[Reviewer]) -> str:
+def try_again(people: Sequence[Reviewer]) -> str:
     """Return when to decide again, as a sentence."""
     actors = [actor for one in people for actor in (one, *one.stands_in_for)]
     wait_s = max((actor.retry_in_s for actor in actors), default=0)

@@ -62,9 +62,9 @@ async def approve(stack: Stack, user: str, ts: str, verdict: Verdict) -> int:
     told = await click(stack, user, ts)
     if (await stack.approval(verdict)).rev > before:
         return 1
-    assert [text.partition(" say ")[0] for text in told] == ["Slack did not"]
+    assert [text.partition(" who ")[0] for text in told] == ["It could not be checked"]
     assert "nothing was recorded" in told[0]
-    wait = re.search(r"click again in (\d+) seconds", told[0])
+    wait = re.search(r"try again in (\d+) seconds", told[0])
     stack.sandbox.control.advance(float(wait[1]) if wait else 0.0)
     await click(stack, user, ts)
     return 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
 from datetime import timedelta
 from pathlib import Path
@@ -17,7 +18,7 @@ from temporalio.client import WorkflowFailureError
 from temporalio.exceptions import CancelledError
 
 from keyturn.connect.gate import HttpGate, Listing, each_listed
-from keyturn.connect.temporal import gated
+from keyturn.connect.temporal import gated, waker
 from keyturn.gateway.api.rate_limits import RateLimits
 from keyturn.gateway.approvals.decisions import Approve, Reconcile
 from keyturn.gateway.protocol.records import Finding, ItemState
@@ -28,6 +29,7 @@ from tests.connect.temporal.flows import TOOL, Eager, Hasty, Refund, Refunds, Re
 from tests.connect.temporal.worker_process import PLACES
 from tests.forked import Forked
 from tests.levels import sample, size
+from tests.service.harness import ServiceHarness
 
 
 async def cancelled(handle: Handle) -> None:
@@ -349,3 +351,40 @@ async def test_many_workflows_wait_on_one_connection(world: World) -> None:
 
     assert waiting == 1
     assert took_s < 10
+
+
+# The waker's log tells people why it waits, and when it goes on.
+
+
+AWAY = 10
+"""Number of requests that fail."""
+
+
+async def test_a_gateway_that_is_away_is_one_line_and_one_when_it_is_back(
+    people: ServiceHarness,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(waker, "PAUSE_S", 0.01)
+    requests = itertools.count()
+
+    @web.middleware
+    async def away_at_first(request: web.BaseRequest, handler: Any) -> Any:
+        is_away = next(requests) < AWAY
+        return web.Response(status=502) if is_away else await handler(request)
+
+    unused: Any = None
+    async with serving(people, [away_at_first]) as stack:
+        gate = HttpGate(stack.url, stack.key(agents=["*"]))
+        waking = asyncio.create_task(waker.Waker(unused, gate).run())
+
+        await eventually(lambda: len(caplog.records) > 1)
+        waking.cancel()
+        await asyncio.gather(waking, return_exceptions=True)
+        await gate.aclose()
+
+    began, ended = (one.getMessage() for one in caplog.records)
+    assert "outage.began of=the gateway" in began
+    assert "answered 502" in began
+    assert ".py:" not in began
+    assert ended == "outage.ended of=the gateway"

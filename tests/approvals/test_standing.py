@@ -131,6 +131,8 @@ def test_givers_cover_only_what_they_could_approve(evaluation: PolicyDecision) -
         wanted(agent="ops"),
         wanted(tool="Refund"),
         wanted({**ARGS, "customer": "c2"}),
+        wanted({**ARGS, "customer": "c1 "}),
+        wanted({**ARGS, "extra": None}),
         wanted(principals=(ANA,)),
     ],
 )
@@ -238,7 +240,9 @@ def test_a_call_that_cannot_be_written_down_is_not_covered(odd: str | int) -> No
     assert amount(wanted({**ARGS, "note": odd})) is None
 
 
-@pytest.mark.parametrize("odd", [float("inf"), -1, 10**40, "1e2", "01", None, True])
+@pytest.mark.parametrize(
+    "odd", [float("inf"), -1, 10**40, "1e2", "01", None, True, [3]]
+)
 def test_what_is_no_plain_amount_is_not_covered(odd: JsonValue) -> None:
     assert amount(wanted({**ARGS, "amount": odd})) is None
     assert amount(wanted({"customer": "c1", "order": "o1"})) is None

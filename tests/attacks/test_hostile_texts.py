@@ -15,7 +15,6 @@ import pytest
 
 from keyturn.bot.ids import COMMAND, Action, View
 from keyturn.gateway.approvals.events import Event, EventName
-from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.records import ItemState, Result
 from keyturn.gateway.protocol.strict_json import JsonObject as Args
 from keyturn.gateway.protocol.wire import ProposedCall, Turn, TurnRef, Verdict
@@ -60,7 +59,7 @@ def evil_policy() -> str:
 async def test_no_text_of_strangers_is_markup(stack: Stack, unlimited: None) -> None:
     people = stack.sandbox.workspace
     people.users["U0BEN"] = replace(people.users["U0BEN"], real_name=EVIL[1])
-    stack.policy = load_policy(evil_policy(), "policy.yml")
+    stack.put_policy(of=evil_policy())
     async with stack.running():
         for number, text in enumerate(EVIL):
             await whole_life(stack, number, text)

@@ -14,7 +14,6 @@ from pydantic import ValidationError
 
 from keyturn.bot.ids import Action, Input
 from keyturn.cli.main import run
-from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.records import ItemState, Result
 from keyturn.gateway.store.runs.jobs import Job
 from keyturn.gateway.store.store import Store
@@ -101,7 +100,7 @@ async def test_no_argument_and_no_secret_reaches_a_log_an_event_or_a_fallback(
     stack: Stack, unlimited: None, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    stack.policy = load_policy(REDACTING, "policy.yml")
+    stack.put_policy(of=REDACTING)
     async with stack.running() as bot:
         await whole_life(stack)
         await deliver_bytes(stack, b"payload=" + CANARY.encode())

@@ -17,7 +17,6 @@ from keyturn.gateway.approvals.decisions import (
     Reconcile,
     Reviewer,
 )
-from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.records import Finding, ItemState
 from keyturn.gateway.protocol.wire import Verdict
 from keyturn.sandbox.json_types import as_object
@@ -28,7 +27,7 @@ from tests.attacks.attacker import (
     trace,
     value_of,
 )
-from tests.bot.bot_stack import POLICY, TEAM, Stack
+from tests.bot.bot_stack import TEAM, Stack
 
 DECIDING = [
     *(Action.APPROVE, Action.EDIT, Action.REJECT, Action.RESPOND),
@@ -103,9 +102,7 @@ async def test_who_lost_the_role_with_the_form_open_is_refused(
 
 async def test_whose_edit_raised_a_call_cannot_have_it_run_again(stack: Stack) -> None:
     verdict = await stack.refund()
-    stack.policy = load_policy(
-        POLICY.replace("process_refund:\n    tier: approve", ESCALATED), "policy.yml"
-    )
+    stack.put_policy(("process_refund:\n    tier: approve", ESCALATED))
     change = Edit(args={"amount": 500, "order_id": "78291"})
     click = await click_on(stack, verdict)
     assert (await stack.reviews.decide(click, change, member("U0BEN"))).kind == "voted"

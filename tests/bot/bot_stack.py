@@ -116,6 +116,13 @@ class Stack:
             agents=("support", "ops"),
         )
 
+    def put_policy(self, *changes: tuple[str, str], of: str = POLICY) -> None:
+        """Put a policy in force: a text, with some of its parts replaced."""
+        for old, new in changes:
+            assert old in of
+            of = of.replace(old, new)
+        self.policy = load_policy(of, "policy.yml")
+
     def config_with(self, **changes: Any) -> BotConfig:
         """Return the configuration with something else in it."""
         return self.config.model_copy(update=changes)

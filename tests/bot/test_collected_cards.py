@@ -484,7 +484,7 @@ def flooded(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> Stack:
     # Posted once all of them are there, and not after ten seconds.
     rule = BatchRule(within=timedelta(minutes=10), up_to=CALLS - FLOOD)
     monkeypatch.setattr(reviews, "_FLOOD", rule)
-    stack.policy = load_policy(POLICY + FLOODS, "policy.yml")
+    stack.put_policy(of=POLICY + FLOODS)
     return stack
 
 
@@ -600,7 +600,7 @@ async def test_a_flood_is_counted_once_if_slack_limits_messages(
 async def test_a_reminder_of_a_flood_notifies_people(
     flooded: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    flooded.policy = load_policy(PATIENT_TEXT + FLOODS, "policy.yml")
+    flooded.put_policy(of=PATIENT_TEXT + FLOODS)
     one_second = BatchRule(within=timedelta(seconds=1))
     monkeypatch.setattr(reviews, "_FLOOD", one_second)
     async with flooded.running():
@@ -620,7 +620,7 @@ async def test_after_its_reminder_a_flood_still_shares_its_card(flooded: Stack) 
     direct = "users: [U0DAN], notify: dm}"
     text = PATIENT_TEXT.replace("users: [U0DAN]}", direct)
     assert direct in text
-    flooded.policy = load_policy(text + FLOODS, "policy.yml")
+    flooded.put_policy(of=text + FLOODS)
     async with flooded.running():
         ana, verdicts = flooded.actor("U0ANA"), list[Verdict]()
         for n in range(CALLS):
@@ -641,7 +641,7 @@ async def test_after_its_reminder_a_flood_still_shares_its_card(flooded: Stack) 
 
 async def test_people_who_had_enough_cards_are_not_notified(flooded: Stack) -> None:
     policy = POLICY.replace("[S0SUPPORT], users: [U0DAN]", "[S0SUPPORT, S0SENIOR]")
-    flooded.policy = load_policy(policy + "attention: {per_person: 2}\n", "policy.yml")
+    flooded.put_policy(of=policy + "attention: {per_person: 2}\n")
     seniors, keys = "<!subteam^S0SENIOR>", flooded.keys
     async with flooded.running():
         first = await flooded.refund("t1")

@@ -20,7 +20,6 @@ from keyturn.bot.limits import HISTORY, OPEN_DM, POST, UPDATE
 from keyturn.bot.listeners.usable_copy import is_usable_copy
 from keyturn.bot.web import RateLimited, Slack, SlackNoResponse
 from keyturn.gateway.config import SlackMode
-from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.protocol.wire import Verdict
 from keyturn.gateway.store.store import Store
@@ -142,7 +141,7 @@ async def test_in_a_storm_each_person_has_one_usable_card_and_it_is_true(
     stack: Stack, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     assert DIRECT != POLICY
-    stack.policy = load_policy(DIRECT, "policy.yml")
+    stack.put_policy(of=DIRECT)
     storm = Storm(seed)
     monkeypatch.setattr(Slack, "call", storm.over(Slack.call))
     monkeypatch.setattr(Slack, "ask", storm.over(Slack.ask))

@@ -8,10 +8,9 @@ import pytest
 
 from keyturn.bot.delivery import redacting
 from keyturn.bot.ids import Action, Input
-from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.protocol.wire import Verdict
-from tests.bot.bot_stack import CHANNEL, POLICY, Stack, has_button, says
+from tests.bot.bot_stack import CHANNEL, Stack, has_button, says
 from tests.bot.test_publisher import nothing_is_left
 from tests.bot.test_redacted_messages import (
     DAY,
@@ -67,7 +66,7 @@ async def test_words_under_a_card_of_a_moved_channel_count(stack: Stack) -> None
 async def second(stack: Stack) -> tuple[Verdict, str]:
     """Post a card in the channel while it has its second id."""
     named = stack.policy
-    stack.policy = load_policy(POLICY.replace(CHANNEL, NEW), "policy.yml")
+    stack.put_policy((CHANNEL, NEW))
     verdict = await stack.refund("t2")
     ts = str((await stack.card(verdict, channel=NEW))["ts"])
     await stack.drawn(verdict)

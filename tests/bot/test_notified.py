@@ -12,7 +12,6 @@ from keyturn.gateway.approvals.decisions import (
     Edit,
     Reviewer,
 )
-from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.wire import ClaimRequest, TurnRef
 from keyturn.sandbox.json_types import JsonObject
 from tests.bot.bot_stack import CHANNEL, POLICY, TEAM, Stack, says
@@ -37,7 +36,7 @@ LINE = "Your decision is needed too"
 
 def raising(stack: Stack) -> Stack:
     assert PLAIN in POLICY
-    stack.policy = load_policy(POLICY.replace(PLAIN, RAISING) + WINDOWS, "policy.yml")
+    stack.put_policy(of=POLICY.replace(PLAIN, RAISING) + WINDOWS)
     return stack
 
 

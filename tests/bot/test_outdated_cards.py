@@ -10,7 +10,6 @@ import pytest
 from keyturn.bot.delivery import publisher
 from keyturn.bot.ids import Action
 from keyturn.gateway.approvals.decisions import AccountKind, Reject, Reviewer
-from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.protocol.wire import Verdict
 from keyturn.gateway.store.limits.freezes import FreezeScope, ScopeKind
@@ -52,7 +51,7 @@ def needs_one(message: JsonObject) -> bool:
 def summed(stack: Stack) -> None:
     """Group refunds of one order."""
     assert PLAIN in POLICY
-    stack.policy = load_policy(POLICY.replace(PLAIN, LIMITED) + WINDOWS, "policy.yml")
+    stack.put_policy(of=POLICY.replace(PLAIN, LIMITED) + WINDOWS)
 
 
 async def approve(stack: Stack, user: str, card: JsonObject) -> None:
@@ -174,7 +173,7 @@ async def test_a_new_policy_redraws_all_cards_however_many_there_are(
         # Two of the same people: nobody else has to be asked.
         escalated = POLICY.replace(PLAIN, PLAIN.replace("approve", "escalate"))
         escalated = escalated.replace("{needs: with_senior}", "{needs: support}")
-        stack.policy = load_policy(escalated, "policy.yml")
+        stack.put_policy(of=escalated)
         # An event is soon followed by a look at all cards.
         await stack.refund(thread="t9", order_id="o9")
         for one in refunds:

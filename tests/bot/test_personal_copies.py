@@ -12,7 +12,6 @@ from keyturn.bot.ids import Action
 from keyturn.bot.listeners.usable_copy import is_usable_copy
 from keyturn.bot.payload import Clicked
 from keyturn.gateway.errors import LeaseLost
-from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.protocol.wire import Verdict
 from keyturn.sandbox.json_types import JsonObject, as_objects
@@ -38,7 +37,7 @@ DM = {"U0ANA": "D0ANA", "U0BEN": "D0BEN", "U0CHLOE": "D0CHLOE"}
 @pytest.fixture
 def direct(stack: Stack) -> Stack:
     assert DIRECT != POLICY
-    stack.policy = load_policy(DIRECT, "policy.yml")
+    stack.put_policy(of=DIRECT)
     return stack
 
 

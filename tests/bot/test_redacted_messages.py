@@ -14,7 +14,6 @@ from keyturn.bot.ids import Action
 from keyturn.gateway.approvals.decisions import Edit, Reject
 from keyturn.gateway.approvals.events import EventName
 from keyturn.gateway.approvals.record import short_id
-from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.strict_json import JsonObject as Args
 from keyturn.gateway.protocol.wire import Verdict
 from keyturn.gateway.service.people.erasing import Eraser
@@ -104,7 +103,7 @@ async def redact(stack: Stack) -> None:
 
 
 async def test_everything_about_a_request_is_redacted(stack: Stack) -> None:
-    stack.policy = load_policy(DIRECT, "policy.yml")
+    stack.put_policy(of=DIRECT)
     async with keeping(stack, DAY):
         verdict = await decided(stack, copies=("D0ANA", "D0BEN"))
         before = [one for one in await shown(stack) if CANARY in one]
@@ -156,7 +155,7 @@ async def test_nothing_is_redacted_before_its_time(stack: Stack) -> None:
 
 
 async def test_what_the_store_has_forgotten_is_redacted(stack: Stack) -> None:
-    stack.policy = load_policy(DIRECT, "policy.yml")
+    stack.put_policy(of=DIRECT)
     async with keeping(stack, 40 * DAY):
         verdict = await decided(stack, copies=("D0ANA", "D0BEN"))
         await time_is_over(stack)
@@ -205,7 +204,7 @@ async def test_a_message_that_cannot_be_edited_is_deleted(stack: Stack) -> None:
 
 
 async def test_calls_that_share_a_card_are_redacted_together(stack: Stack) -> None:
-    stack.policy = load_policy(SHARED, "policy.yml")
+    stack.put_policy(of=SHARED)
     async with keeping(stack, DAY):
         # The same call twice would get two cards.
         args: list[Args] = [{"to": CANARY, "subject": f"{n}"} for n in range(2)]

@@ -15,7 +15,6 @@ from keyturn.gateway.approvals.events import Event, EventName
 from keyturn.gateway.approvals.record import Origin
 from keyturn.gateway.config import Settings
 from keyturn.gateway.errors import SettingsError
-from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.protocol.wire import Verdict
 from keyturn.sandbox.faults import Fault
@@ -283,7 +282,7 @@ async def test_an_answer_waits_for_its_workspace(live: Stack, error: str) -> Non
 @pytest.mark.usefixtures("soon")
 @pytest.mark.parametrize("method", [POST, "conversations.open"])
 async def test_a_refused_direct_message_is_repeated(stack: Stack, method: str) -> None:
-    stack.policy = load_policy(DIRECT, "policy.yml")
+    stack.put_policy(of=DIRECT)
     async with stack.running():
         # The card is posted in its channel first.
         after = 1 if method == POST else 0

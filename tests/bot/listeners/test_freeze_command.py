@@ -9,7 +9,6 @@ import pytest
 from keyturn.bot.ids import COMMAND
 from keyturn.gateway.approvals.decisions import AccountKind, Click, Reject, Reviewer
 from keyturn.gateway.approvals.events import EventName
-from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.wire import VerdictKind
 from keyturn.gateway.store.limits.freezes import FreezeScope, ScopeKind
 from keyturn.sandbox.json_types import JsonObject
@@ -142,9 +141,7 @@ async def test_members_read_what_is_frozen_and_by_whom(live: Stack) -> None:
 
 @pytest.mark.slow
 async def test_a_paused_agent_is_announced_once_and_let_go_on(stack: Stack) -> None:
-    stack.policy = load_policy(
-        POLICY + "protect: {pause_after_rejections: 1}\n", "policy.yml"
-    )
+    stack.put_policy(of=POLICY + "protect: {pause_after_rejections: 1}\n")
     async with stack.running():
         verdict = await stack.refund()
         approval = await stack.approval(verdict)

@@ -7,7 +7,6 @@ import pytest
 from keyturn.bot.ids import Action, Input, View
 from keyturn.gateway.approvals.events import Event, EventName
 from keyturn.gateway.approvals.record import Approval, approval_of
-from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.protocol.wire import ClaimRequest, TurnRef, Verdict
@@ -77,12 +76,8 @@ def without(*numbers: int) -> dict[str, object]:
 async def test_a_call_escalated_meanwhile_is_left_out(stack: Stack) -> None:
     async with stack.running():
         first, _, ts = await opened(stack)
-        raised = POLICY.replace(
-            "  process_refund:\n",
-            "  process_refund:\n"
-            "    raise: [{to: escalate, when: args.amount > 54, because: big}]\n",
-        )
-        stack.policy = load_policy(raised, "policy.yml")
+        big = "    raise: [{to: escalate, when: args.amount > 54, because: big}]\n"
+        stack.put_policy(("  process_refund:\n", f"  process_refund:\n{big}"))
 
         await stack.actor("U0ANA").click(CHANNEL, ts, Action.APPROVE_ALL)
 
@@ -92,10 +87,9 @@ async def test_a_call_escalated_meanwhile_is_left_out(stack: Stack) -> None:
 
 
 async def test_sorting_keeps_the_ticks_and_decides_the_same_calls(live: Stack) -> None:
-    totalled = POLICY.replace(
-        "  process_refund:\n", "  process_refund:\n    totals: args.amount|eur\n"
+    live.put_policy(
+        ("  process_refund:\n", "  process_refund:\n    totals: args.amount|eur\n")
     )
-    live.policy = load_policy(totalled, "policy.yml")
     first, _, ts = await opened(live)
     ana = await choose(live, "U0ANA", ts)
 
@@ -180,7 +174,7 @@ async def test_the_last_page_names_the_call_decided_meanwhile(live: Stack) -> No
 
 @pytest.mark.slow
 async def test_a_call_edited_meanwhile_is_left_out(stack: Stack) -> None:
-    stack.policy = load_policy(TWO, "policy.yml")
+    stack.put_policy(of=TWO)
     async with stack.running():
         first, _, ts = await opened(stack)
         ana = await choose(stack, "U0ANA", ts)

@@ -147,8 +147,7 @@ async def test_a_report_is_on_message_thread_and_audit_log(live: Stack) -> None:
 
 async def test_hostile_arguments_are_shown_as_text(stack: Stack) -> None:
     hostile = f"<!channel> *b* {CANARY} \u202e"
-    redacting = POLICY.replace("{tier: notify}", "{tier: notify, redact: [args.key]}")
-    stack.policy = load_policy(redacting, "policy.yml")
+    stack.put_policy(("{tier: notify}", "{tier: notify, redact: [args.key]}"))
     async with stack.running():
         (verdict,) = await stack.submit(
             ("post_notice", {"text": hostile, "key": "s3cret"})

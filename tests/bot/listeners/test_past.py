@@ -7,7 +7,6 @@ import pytest
 from keyturn.bot.cards.refs import when
 from keyturn.bot.ids import Action, Input, View
 from keyturn.gateway.approvals.record import short_id
-from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.records import Person
 from keyturn.gateway.protocol.wire import Verdict
 from keyturn.gateway.service.run.agents import AgentService
@@ -88,8 +87,9 @@ async def test_the_home_tab_searches_a_persons_decisions(live: Stack) -> None:
 
 async def test_a_search_finds_nothing_that_the_policy_hides(stack: Stack) -> None:
     described = "    description: "
-    hiding = POLICY.replace(described, f"    redact: [args.note]\n{described}", 1)
-    stack.policy = load_policy(hiding, "policy.yml")
+    stack.put_policy(
+        of=POLICY.replace(described, f"    redact: [args.note]\n{described}", 1)
+    )
     async with stack.running():
         await stack.click(await stack.refund(note="for Hannelore"), Action.APPROVE)
 
@@ -242,7 +242,7 @@ SECRET = POLICY.replace(
 
 async def private_call(stack: Stack, requester: Person | None = None) -> Verdict:
     """Request a call in a private channel, with Ana and Chloé in it."""
-    stack.policy = load_policy(SECRET, "policy.yml")
+    stack.put_policy(of=SECRET)
     stack.sandbox.control.join(PRIVATE, "U0KEYTURN")
     (verdict,) = await stack.submit(("lonely", {"to": "Jane"}), requester=requester)
     await stack.card(verdict, channel=PRIVATE)
@@ -328,7 +328,7 @@ async def test_a_forged_place_of_a_card_opens_nothing(live: Stack, field: str) -
 async def test_who_reads_where_the_card_was_posted_reads_it_there(
     stack: Stack, named: str, fallback: str
 ) -> None:
-    stack.policy = load_policy(SECRET.replace(PRIVATE, f'"{named}"'), "policy.yml")
+    stack.put_policy((PRIVATE, f'"{named}"'), of=SECRET)
     stack.sandbox.control.join(PRIVATE, "U0KEYTURN")
     async with stack.running(fallback_channel=fallback):
         (verdict,) = await stack.submit(("lonely", {"to": "Jane"}))

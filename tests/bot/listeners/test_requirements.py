@@ -8,7 +8,7 @@ from keyturn.bot.ids import COMMAND, Action, Input
 from keyturn.gateway.approvals.resume_value import answer_for
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.records import ItemState
-from keyturn.gateway.protocol.wire import AnswerKind, Verdict
+from keyturn.gateway.protocol.wire import AnswerKind
 from tests.bot.bot_stack import CHANNEL, POLICY, Stack, says
 
 RULES = """\
@@ -40,12 +40,8 @@ def shop(stack: Stack) -> Stack:
     text = POLICY.replace("requirements:\n", RULES) + TOOLS
     people = "  finance: {users: [U0EVE, U0ANA]}\n"
     text = text.replace("requirements:\n", f"{people}requirements:\n", 1)
-    stack.policy = load_policy(text, "policy.yml")
+    stack.put_policy(of=text)
     return stack
-
-
-async def click(stack: Stack, verdict: Verdict, user: str, action: Action) -> None:
-    await stack.click(verdict, action, user)
 
 
 async def test_a_first_vote_shows_what_is_missing(shop: Stack) -> None:

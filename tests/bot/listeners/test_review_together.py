@@ -290,11 +290,8 @@ async def test_a_row_that_hides_something_decides_nothing(live: Stack) -> None:
 
 
 async def test_redacted_arguments_are_in_no_row_and_no_form(stack: Stack) -> None:
-    stack.policy = load_policy(
-        POLICY.replace(
-            "  process_refund:\n", "  process_refund:\n    redact: [args.note]\n"
-        ),
-        "policy.yml",
+    stack.put_policy(
+        ("  process_refund:\n", "  process_refund:\n    redact: [args.note]\n")
     )
     async with stack.running():
         for n in range(2):

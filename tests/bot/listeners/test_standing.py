@@ -82,8 +82,7 @@ async def test_a_form_approves_and_allows_similar_calls(allowing: Stack) -> None
 
 async def test_amounts_are_written_as_in_the_description(allowing: Stack) -> None:
     stack = allowing
-    text = ALLOWING.replace("Refund {args.amount}", "Refund {args.amount|eur}")
-    stack.policy = load_policy(text, "policy.yml")
+    stack.put_policy(("Refund {args.amount}", "Refund {args.amount|eur}"), of=ALLOWING)
     async with stack.running():
         await open_form(stack)
         ana = stack.actor("U0ANA")
@@ -225,7 +224,7 @@ async def test_a_policy_changed_behind_the_form_widens_nothing(allowing: Stack) 
     async with stack.running():
         await open_form(stack)
         # The form shows: any order, at most 50 in one call, at most 500 in all.
-        stack.policy = load_policy(WIDER, "policy.yml")
+        stack.put_policy(of=WIDER)
 
         await stack.actor("U0ANA").submit({})
 

@@ -99,7 +99,7 @@ async def test_more_time_is_on_the_card_once_people_were_reminded(stack: Stack) 
 
 
 async def test_a_snooze_reminds_its_person_when_it_is_over(stack: Stack) -> None:
-    stack.policy = load_policy(POLICY.replace("expires_in: 1h", "expires_in: 3h"), "p")
+    stack.put_policy(("expires_in: 1h", "expires_in: 3h"))
     async with stack.running():
         verdict = await stack.refund()
         card = await stack.card(verdict)
@@ -119,8 +119,7 @@ async def test_a_snooze_reminds_its_person_when_it_is_over(stack: Stack) -> None
 
 
 async def test_a_reminder_calls_everybody_and_ends_a_snooze(stack: Stack) -> None:
-    text = PATIENT_TEXT.replace("expires_in: 1h", "expires_in: 3h")
-    stack.policy = load_policy(text, "policy.yml")
+    stack.put_policy(("expires_in: 1h", "expires_in: 3h"), of=PATIENT_TEXT)
     async with stack.running():
         verdict = await stack.refund()
         card = await stack.card(verdict)
@@ -138,8 +137,7 @@ async def test_a_reminder_calls_everybody_and_ends_a_snooze(stack: Stack) -> Non
 
 
 async def test_a_card_is_snoozed_until_the_persons_next_morning(stack: Stack) -> None:
-    text = POLICY.replace("expires_in: 1h", "expires_in: 48h")
-    stack.policy = load_policy(text, "policy.yml")
+    stack.put_policy(("expires_in: 1h", "expires_in: 48h"))
     async with stack.running():
         # The menu of a card with one call has no room for it; Full details have it.
         call = ("process_refund", REFUND)
@@ -161,7 +159,7 @@ async def test_a_card_is_snoozed_until_the_persons_next_morning(stack: Stack) ->
 
 
 async def test_an_urgent_call_cannot_be_snoozed(stack: Stack) -> None:
-    stack.policy = load_policy(POLICY.replace("expires_in: 1h", "expires_in: 48h"), "p")
+    stack.put_policy(("expires_in: 1h", "expires_in: 48h"))
     async with stack.running():
         (verdict,) = await stack.submit(("wire_money", {"n": 1}))
         card = await stack.card(verdict)

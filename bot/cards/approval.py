@@ -51,6 +51,7 @@ from keyturn.bot.cards.refs import (
     join_list,
     people,
     place,
+    short_ref,
     unusual_agent,
     when,
     who,
@@ -286,8 +287,20 @@ def _top(frame: Frame, *small: Template | Plain) -> list[Block]:
     # A card that waits begins with who asked, and any other one with its state.
     head = [asked(frame), *state] if waits else [*state, asked(frame)]
     line = joined(" ", [*head, *effect, *_reviewers(frame)])
-    rest = notes([*unusual_agent(frame), *small, *reached(frame)])
+    rest = notes([*unusual_agent(frame), *small, *reached(frame), *_short_id(frame)])
     return [_header(frame), section(line), *rest]
+
+
+def _short_id(frame: Frame) -> list[Template]:
+    """Return the short id if the card has no *Full details*, which show it otherwise.
+
+    Commands take it, and cards of covered calls name their standing approval by it.
+    """
+    approval = frame.approval
+    has_details = not (approval.is_question or approval.is_standing) and any(
+        frame.can_decide(item) or item.state is _S.IN_DOUBT for item in approval.items
+    )
+    return [] if has_details else [template("{id}", id=short_ref(approval.id))]
 
 
 def _header(frame: Frame) -> Block:

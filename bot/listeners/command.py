@@ -56,7 +56,7 @@ _WHAT_I_DO: LiteralString = (
     "• `{command} list` lists the waiting approvals: yours to decide, your own "
     "requests, and those of this channel.\n"
     "• `{command} show ID` shows the state of one approval; the id, such as "
-    "`145163ba`, is in lists and under *Full details* of its card.\n"
+    "`145163ba`, is in lists, and on its card or under *Full details* there.\n"
     "• `{command} history` lists the newest decisions that you may read, and "
     "`{command} mine` those that you made; words after it search in them.\n"
     "• `{command} stats` shows how many calls there were in the last 7 days, and how "

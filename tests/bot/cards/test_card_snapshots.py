@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from keyturn.bot.blocks import BadBlocks, ensure_valid_message
 from keyturn.bot.cards.approval import card
 from keyturn.bot.cards.call_rows import whole_calls
-from keyturn.bot.cards.frame import TABLE_FROM, shares, text_budget
+from keyturn.bot.cards.frame import TABLE_FROM, Frame, shares, text_budget
 from keyturn.bot.cards.listing import boxes_of
 from keyturn.bot.ids import Action
 from keyturn.gateway.approvals.gestures import MAX_ITEMS
@@ -25,6 +25,7 @@ from keyturn.gateway.approvals.record import (
     Item,
     TriageResult,
     Waiting,
+    short_id,
 )
 from keyturn.gateway.approvals.requirement import (
     Asking,
@@ -51,6 +52,7 @@ from keyturn.gateway.protocol.records import (
 )
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.service.submit.proposals import MAX_BATCH
+from tests.bot.cards import test_notification, test_standing_card
 from tests.bot.cards.test_table import refunds
 from tests.bot.readable import readable
 from tests.bot.samples import (
@@ -328,6 +330,21 @@ def test_a_card_reads_as_written_down(name: str) -> None:
     message = card(frame(CARDS[name]))
 
     assert_same(FOLDER, name, readable(message.blocks, message.text))
+
+
+@pytest.mark.parametrize(
+    "shown",
+    [
+        *map(frame, CARDS.values()),
+        *map(frame, test_standing_card.CARDS.values()),
+        *map(frame, test_notification.MESSAGES.values()),
+        *(frame(approval, now_ms=now_ms) for approval, now_ms in MOMENTS.values()),
+    ],
+)
+def test_every_card_leads_to_the_id_for_commands(shown: Frame) -> None:
+    blocks = str(card(shown).blocks)
+
+    assert f"`{short_id(shown.approval.id)}`" in blocks or Action.VIEW_ALL in blocks
 
 
 @pytest.mark.parametrize("name", MOMENTS)

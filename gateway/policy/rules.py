@@ -458,10 +458,10 @@ class AttentionRule(Record):
     """How often people are notified of calls at ``approve``."""
 
     per_person: Count = Field(ge=1, le=10_000)
-    """Cards that notify one person or user group. Further calls notify others of the
-    role, or nobody before the reminder."""
+    """Most cards that notify one person or user group in the time ``within``. Further
+    calls notify others of the role, or nobody before the reminder."""
     within: Annotated[Duration, capped("24h")] = timedelta(hours=1)
-    """Time for which they count, 24 hours at most."""
+    """Time in which these cards are counted, 24 hours at most."""
 
 
 class PrivacyRule(Record):

@@ -86,18 +86,18 @@ def asked(frame: Frame) -> Template:
     """
     approval, where = frame.approval, frame.conversation
     said: LiteralString = "Requested by {agent}"
-    people = {}
+    named: dict[str, Ref] = {}
     if approval.is_standing:
         said = "For calls of {agent}"
     elif approval.requester is not None:
-        people["who"] = who(approval.requester)
+        named["who"] = who(approval.requester)
         # A question is the agent's, not the requester's.
         said = "Requested by {who} through {agent}"
         if approval.is_question:
             said = "Asked by {agent} on behalf of {who}"
     links = {"link": link(where, _CONVERSATION)} if where else {}
     said += " ({link})." if where else "."
-    return template(said, agent=agent_ref(_agent(frame))[0], **people, **links)
+    return template(said, agent=agent_ref(_agent(frame))[0], **named, **links)
 
 
 def unusual_agent(frame: Frame) -> list[Plain]:

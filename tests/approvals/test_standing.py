@@ -132,6 +132,7 @@ def test_givers_cover_only_what_they_could_approve(evaluation: PolicyDecision) -
         wanted(tool="Refund"),
         wanted({**ARGS, "customer": "c2"}),
         wanted({**ARGS, "customer": "c1 "}),
+        wanted({"amount": 30, "order": "o1"}),
         wanted({**ARGS, "extra": None}),
         wanted(principals=(ANA,)),
     ],

@@ -32,6 +32,7 @@ from keyturn.gateway.approvals.standing import (
     left_of,
 )
 from keyturn.gateway.config import PolicySource
+from keyturn.gateway.errors import StoreUnavailable
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.policy.standing import Offer
 from keyturn.gateway.policy_file import PolicyFile, followed
@@ -409,6 +410,23 @@ async def test_a_freeze_that_was_cut_off_ends_it_when_it_is_lifted(
 
     assert await end_of(harness, standing) == FROZEN
     assert not await is_covered(harness, refund(5, "o2"))
+
+
+async def test_a_freeze_counts_although_the_store_fails_after_it(
+    harness: ServiceHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    standing, service = await allowed(harness), harness.reviews.freezes
+
+    async def fails(_scope: FreezeScope) -> None:
+        raise StoreUnavailable("It does not answer.")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(service, "_end_standing", fails)
+        assert await service.freeze(TOOL, "T0/U0ANA", "stop")
+    assert not await is_covered(harness, refund(5, "o1"))
+    await service.unfreeze(TOOL, "T0/U0ANA")
+
+    assert await end_of(harness, standing) == FROZEN
 
 
 async def test_another_policy_ends_it_for_good(harness: ServiceHarness) -> None:

@@ -6,6 +6,7 @@ stops calls that were authorized before. Running calls are not interrupted.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable, Collection
 
 from keyturn.gateway.approvals import quorum
@@ -15,6 +16,7 @@ from keyturn.gateway.approvals.events import BY_GATEWAY, Event, EventName
 from keyturn.gateway.approvals.record import Approval
 from keyturn.gateway.approvals.requirement import Requirement
 from keyturn.gateway.approvals.standing import FROZEN, bounds_of
+from keyturn.gateway.errors import StoreUnavailable
 from keyturn.gateway.policy.eligibility import freeze_requirement, unfreeze_requirement
 from keyturn.gateway.policy.rules import Policy
 from keyturn.gateway.protocol.records import RunRef
@@ -32,6 +34,8 @@ from keyturn.gateway.store.limits.freezes import (
 from keyturn.gateway.store.runs.jobs import HALTED, Job, RunState, StalledRun
 from keyturn.gateway.store.store import Store
 from keyturn.gateway.validation_errors import did_you_mean
+
+logger = logging.getLogger(__name__)
 
 MAX_REASON = 500
 """Most characters of a reason; agents and people read it."""
@@ -104,8 +108,12 @@ class FreezeService(TenantService):
         event = self._event(EventName.FREEZE_SET, scope, by, on_behalf_of, gesture)
         event = event.with_(reason=reason)
         is_new = await self._store.freezes.set(self._keys, freeze, event)
-        # During the freeze no standing approval covers a call; see `unfreeze`.
-        await self._end_standing(scope)
+        # During the freeze no standing approval covers a call, and `unfreeze` ends the
+        # rest of them. So a failure here must not hide that the freeze is in force.
+        try:
+            await self._end_standing(scope)
+        except StoreUnavailable as error:
+            logger.warning("freeze.standing_approvals_left why=%s", error)
         return is_new
 
     async def unfreeze(

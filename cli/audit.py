@@ -31,7 +31,7 @@ from keyturn.cli.store_access import use_service, use_store
 from keyturn.gateway.approvals.audit_leaf import SEAL
 from keyturn.gateway.errors import BadJson, SettingsError
 from keyturn.gateway.metrics.dossier import FORMAT, Dossier, differences
-from keyturn.gateway.metrics.fold import Selection
+from keyturn.gateway.metrics.report import Selection
 from keyturn.gateway.protocol.public_keys import parse_public_key
 from keyturn.gateway.protocol.strict_json import JsonObject, parse_object
 from keyturn.gateway.service.report.audit_reading import (
@@ -44,7 +44,7 @@ from keyturn.gateway.service.report.audit_writing import public_keys, required
 from keyturn.gateway.store.audit.files import notes_in
 from keyturn.gateway.store.audit.verifying import Verified
 from keyturn.gateway.store.store import Store
-from keyturn.gateway.trust.audit_bundle import (
+from keyturn.gateway.trust.audit_proofs import (
     BundleReport,
     Story,
     calls_of,

@@ -36,14 +36,14 @@ from keyturn.cli.samples import quiet_policy
 from keyturn.connect.coding_agents import CLAUDE_CODE, REQUESTER_HEADER, WAIT_HEADER
 from keyturn.gateway.approvals.events import Event, EventName
 from keyturn.gateway.approvals.record import Approval
-from keyturn.gateway.metrics.fold import Selection
+from keyturn.gateway.metrics.report import Selection
 from keyturn.gateway.protocol.records import ItemState, Tier
 from keyturn.gateway.service.report import audit_reading, audit_writing
 from keyturn.gateway.service_settings import MetricsSettings
 from keyturn.gateway.store.keys import Keys
 from keyturn.gateway.store.runs.jobs import Job
 from keyturn.gateway.store.store import Store
-from keyturn.gateway.trust.audit_bundle import verify_bundle
+from keyturn.gateway.trust.audit_proofs import verify_bundle
 from keyturn.sandbox.json_types import JsonObject, as_objects
 
 COUNT = len(QUEUED)

@@ -18,8 +18,7 @@ from keyturn.gateway.approvals.events import Event
 from keyturn.gateway.audit_export import LAST_MS, read_export
 from keyturn.gateway.errors import SettingsError
 from keyturn.gateway.metrics import report
-from keyturn.gateway.metrics.counts import Counts
-from keyturn.gateway.metrics.fold import Metrics, Selection
+from keyturn.gateway.metrics.report import Counts, Metrics, Selection
 from keyturn.gateway.service.report.audit_reading import StatisticsService
 
 _NAME = 20

@@ -22,8 +22,7 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from keyturn.gateway.instruments import REGISTRY
-from keyturn.gateway.metrics.counts import Counts, DurationHistogram, Outcome
-from keyturn.gateway.metrics.fold import Metrics
+from keyturn.gateway.metrics.report import Counts, DurationHistogram, Metrics, Outcome
 from keyturn.gateway.service.decide.reviews import ReviewService
 from keyturn.gateway.store.events.outbox import Backlog
 

@@ -24,16 +24,8 @@ from keyturn.bot.blocks import (
 from keyturn.bot.cards.refs import when
 from keyturn.bot.text import ELLIPSIS, NAME, fit, label, template, untrusted
 from keyturn.gateway.approvals.events import Event, EventName
-from keyturn.gateway.metrics.counts import Counts, Outcome
-from keyturn.gateway.metrics.fold import Metrics
-from keyturn.gateway.metrics.report import (
-    HEADINGS,
-    Fact,
-    by_calls,
-    cells,
-    facts,
-    habits,
-)
+from keyturn.gateway.metrics import report
+from keyturn.gateway.metrics.report import facts
 from keyturn.gateway.protocol.records import Record
 from keyturn.sandbox.blockkit import JSON, limits
 
@@ -47,9 +39,9 @@ Row = tuple[str, ...]
 """The name of a tool, and a cell for each of `_HEADINGS`."""
 
 
-def tool_rows(metrics: Metrics) -> list[Row]:
+def tool_rows(metrics: report.Metrics) -> list[Row]:
     """Return the rows of a table by tool; the last may count the remaining tools."""
-    tools = by_calls(metrics)
+    tools = report.by_calls(metrics)
     rows = [_row(name, counts) for name, counts in tools[:_MAX_TOOLS]]
     if more := tools[_MAX_TOOLS:]:
         calls = str(sum(counts.evaluated for _, counts in more))
@@ -58,12 +50,12 @@ def tool_rows(metrics: Metrics) -> list[Row]:
     return rows
 
 
-def _row(name: str, counts: Counts) -> Row:
-    shown = dict(zip(HEADINGS, cells(counts), strict=True))
+def _row(name: str, counts: report.Counts) -> Row:
+    shown = dict(zip(report.HEADINGS, report.cells(counts), strict=True))
     return (name, *(shown[heading] for heading in _HEADINGS))
 
 
-def facts_block(shown: Iterable[Fact]) -> Block:
+def facts_block(shown: Iterable[report.Fact]) -> Block:
     """Return a line for each fact."""
     lines: list[Block] = []
     for one in shown:
@@ -129,18 +121,18 @@ class Digest(Record):
 _MAX_HABITS = 3
 
 
-def _habits(now: Metrics, before: Metrics) -> Iterator[Fact]:
+def _habits(now: report.Metrics, before: report.Metrics) -> Iterator[report.Fact]:
     """Yield how people decide the most frequent calls; in brackets as before."""
-    for name, cells_ in islice(habits(now, before), _MAX_HABITS):
+    for name, cells_ in islice(report.habits(now, before), _MAX_HABITS):
         _, approved, changed, in_details, half = cells_
         said = (
             f"approved {approved}, changed {changed}, approved in Full details "
             f"{in_details}, half within {half}"
         )
-        yield Fact(fit(name, NAME), "", said)
+        yield report.Fact(fit(name, NAME), "", said)
 
 
-def digest_of(metrics: Metrics, before: Metrics) -> Digest:
+def digest_of(metrics: report.Metrics, before: report.Metrics) -> Digest:
     """Return the digest of the metrics of a period that has ended.
 
     Args:
@@ -149,7 +141,8 @@ def digest_of(metrics: Metrics, before: Metrics) -> Digest:
     """
     selected = metrics.selected
     days = [
-        (day, _outcomes(metrics.days.get(day, Counts()))) for day in _days_of(metrics)
+        (day, _outcomes(metrics.days.get(day, report.Counts())))
+        for day in _days_of(metrics)
     ]
     return Digest(
         since_ms=selected.since_ms,
@@ -163,7 +156,7 @@ def digest_of(metrics: Metrics, before: Metrics) -> Digest:
     )
 
 
-def _days_of(metrics: Metrics) -> Iterator[str]:
+def _days_of(metrics: report.Metrics) -> Iterator[str]:
     """Yield each day of the period, also those without calls; the last 20 at most."""
     selected = metrics.selected
     ends = (selected.since_ms, (selected.until_ms or 0) - 1)
@@ -176,8 +169,8 @@ def _days_of(metrics: Metrics) -> Iterator[str]:
         yield (last - timedelta(days=back)).isoformat()
 
 
-def _outcomes(counts: Counts) -> tuple[int, ...]:
-    approved = counts.calls[Outcome.APPROVED]
+def _outcomes(counts: report.Counts) -> tuple[int, ...]:
+    approved = counts.calls[report.Outcome.APPROVED]
     known = (counts.autonomous.part, approved, counts.corrected.part)
     return (*known, max(0, counts.evaluated - sum(known)))
 
@@ -201,7 +194,7 @@ def metrics_message(event: Event, *, has_chart: bool = True) -> Message:
 
 
 def _digest(digest: Digest, *, has_chart: bool) -> Message:
-    shown = [Fact(*row) for row in digest.facts]
+    shown = [report.Fact(*row) for row in digest.facts]
     blocks: list[Block] = [
         header(label("The week's numbers")),
         context(

@@ -15,8 +15,7 @@ from zoneinfo import ZoneInfo
 
 from keyturn.bot.cards.metrics_messages import DIGEST, digest_of
 from keyturn.gateway.approvals.events import Event, EventName
-from keyturn.gateway.metrics.counts import CORRECTED, DECIDED
-from keyturn.gateway.metrics.fold import Selection, outcome_of, tier_of
+from keyturn.gateway.metrics import report
 from keyturn.gateway.service.decide.reviews import ReviewService
 from keyturn.gateway.service_settings import DigestSettings, MetricsSettings
 from keyturn.gateway.store.runs.threads import Mark
@@ -95,13 +94,13 @@ class MetricsReports:
         if now - due > _STILL_NEWS or mark in {self._empty, await self._mark("digest")}:
             return
         since, until = (int(at.timestamp() * 1000) for at in settings.week_of(due))
-        week = Selection(since_ms=since, until_ms=until)
+        week = report.Selection(since_ms=since, until_ms=until)
         if not await self.announce_digest(week, settings.zone, mark):
             # Only in memory: the log of that week is not read again each minute.
             self._empty = mark
 
     async def announce_digest(
-        self, period: Selection, zone: ZoneInfo, mark: str
+        self, period: report.Selection, zone: ZoneInfo, mark: str
     ) -> bool:
         """Announce the numbers of a period, once for each mark; False without any.
 
@@ -140,10 +139,10 @@ class MetricsReports:
         log = self._service.store.audit(self._keys)
         async for event in log.entries(since_ms=since_ms, after=self._read_to):
             self._read_to = event.seq
-            outcome = outcome_of(event)
-            if outcome in DECIDED and not event.concerns_no_call:
-                names = frozenset({_ANY, event.tool, tier_of(event)})
-                is_corrected = outcome in CORRECTED
+            outcome = report.outcome_of(event)
+            if outcome in report.DECIDED and not event.concerns_no_call:
+                names = frozenset({_ANY, event.tool, report.tier_of(event)})
+                is_corrected = outcome in report.CORRECTED
                 self._decisions.append(_Decision(event.at_ms, names, is_corrected))
         while self._decisions and self._decisions[0].at_ms < since_ms:
             self._decisions.popleft()

@@ -40,8 +40,7 @@ from keyturn.bot.text import (
     user,
 )
 from keyturn.gateway.approvals.decisions import Forbidden, Gesture, Reviewer
-from keyturn.gateway.metrics.fold import Selection
-from keyturn.gateway.metrics.report import facts
+from keyturn.gateway.metrics.report import Selection, facts
 from keyturn.gateway.protocol.records import Person
 from keyturn.gateway.service.people.freezing import MAX_REASON, misspelled, unknown_name
 from keyturn.gateway.setting_forms import parse_duration

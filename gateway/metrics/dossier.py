@@ -18,8 +18,7 @@ from pydantic import JsonValue
 
 from keyturn.gateway.approvals.events import EDITED, ROLES, Event, EventName
 from keyturn.gateway.metrics import report
-from keyturn.gateway.metrics.counts import DECIDED
-from keyturn.gateway.metrics.fold import Metrics, Selection, outcome_of
+from keyturn.gateway.metrics.report import DECIDED, Metrics, Selection, outcome_of
 from keyturn.gateway.protocol.strict_json import JsonObject
 
 FORMAT = "keyturn/dossier/v1"

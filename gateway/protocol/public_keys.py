@@ -59,11 +59,6 @@ class PublicKey:
         return True
 
 
-def is_key_name(text: str) -> bool:
-    """Return whether a text is a valid key name."""
-    return _NAME.fullmatch(text) is not None
-
-
 @lru_cache(maxsize=64)
 def key_id(name: str, raw: bytes) -> bytes:
     """Return the id of an Ed25519 key (c2sp.org/signed-note, "Signatures")."""
@@ -81,7 +76,7 @@ def parse_public_key(text: str) -> PublicKey:
     # The encoded part may contain a plus.
     name, _, rest = text.strip().partition("+")
     id_, _, encoded = rest.partition("+")
-    if not is_key_name(name) or not _ID.fullmatch(id_):
+    if not _NAME.fullmatch(name) or not _ID.fullmatch(id_):
         raise _refused(text, "it has to be <name>+<8 hex digits>+<base64>")
     try:
         decoded = base64.b64decode(encoded, validate=True)

@@ -17,8 +17,7 @@ from keyturn.gateway.store.audit.files import Row, TreeFiles
 from keyturn.gateway.store.connection.connection import text
 from keyturn.gateway.store.events.outbox import EntryId
 from keyturn.gateway.store.keys import KEEP_MS, Keys
-from keyturn.gateway.store.limits.agent_load import fingerprint
-from keyturn.gateway.store.limits.precedents import body_of
+from keyturn.gateway.store.limits.history import body_of, fingerprint
 from keyturn.gateway.store.scripts.script import Script
 from keyturn.gateway.store.sealing.event_seals import sealed_texts
 from keyturn.gateway.store.store import Store

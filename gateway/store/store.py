@@ -17,8 +17,7 @@ from pathlib import Path
 from keyturn.gateway.errors import SettingsError, StoreUnavailable
 from keyturn.gateway.secret_file import folder_secrets
 from keyturn.gateway.setting_forms import AUDIT_KEPT, RetrySettings
-from keyturn.gateway.store.audit.index import AuditIndex
-from keyturn.gateway.store.audit.log import AuditLog
+from keyturn.gateway.store.audit.log import AuditIndex, AuditLog
 from keyturn.gateway.store.connection.connection import Connection
 from keyturn.gateway.store.connection.durability import ensure_durable
 from keyturn.gateway.store.connection.usable import shown, until_loaded, until_usable
@@ -31,9 +30,8 @@ from keyturn.gateway.store.keys import (
     tenant_of_approval,
     tenant_of_run,
 )
-from keyturn.gateway.store.limits.agent_load import AgentLoadStore
 from keyturn.gateway.store.limits.freezes import FreezeStore
-from keyturn.gateway.store.limits.windows import WindowStore
+from keyturn.gateway.store.limits.history import AgentLoadStore, WindowStore
 from keyturn.gateway.store.records.approval_indexes import StandingStore, TimerStore
 from keyturn.gateway.store.records.approvals import ApprovalStore
 from keyturn.gateway.store.records.definitions import DefinitionStore

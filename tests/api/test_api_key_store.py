@@ -12,7 +12,7 @@ import pytest
 from keyturn.gateway.api.api_keys import ApiKeys
 from keyturn.gateway.approvals.events import Event, EventName, SecurityKind
 from keyturn.gateway.protocol.http_api import Scope
-from keyturn.gateway.store.audit.index import AuditIndex
+from keyturn.gateway.store.audit.log import AuditIndex
 from keyturn.gateway.store.connection.connection import fields
 from keyturn.gateway.store.http.api_keys import KEPT, ApiKeyStore
 from keyturn.gateway.store.sealing.event_seals import sealed_text

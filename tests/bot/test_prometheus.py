@@ -19,8 +19,7 @@ from keyturn.bot.delivery.metrics_reports import MetricsReports
 from keyturn.gateway.approvals.decisions import Approve, Reject
 from keyturn.gateway.approvals.events import Event, EventName
 from keyturn.gateway.instruments import DECISION_TO_RUN, SLACK_CALLS, answered
-from keyturn.gateway.metrics.counts import Counts, Outcome
-from keyturn.gateway.metrics.fold import Metrics
+from keyturn.gateway.metrics.report import Counts, Metrics, Outcome
 from keyturn.gateway.prometheus import exposition
 from keyturn.gateway.service.report.audit_reading import OTHER
 from keyturn.gateway.service_settings import (

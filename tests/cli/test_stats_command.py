@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from keyturn.gateway.metrics.counts import Share
-from keyturn.gateway.metrics.report import rate, short_duration
+from keyturn.gateway.metrics.report import Share, rate, short_duration
 from tests.bot.strategies import CANARY
 from tests.cli.conftest import Shell
 

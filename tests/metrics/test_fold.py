@@ -19,17 +19,20 @@ from keyturn.gateway.approvals.events import (
     Event,
     EventName,
 )
-from keyturn.gateway.metrics import fold
-from keyturn.gateway.metrics.counts import (
+from keyturn.gateway.metrics import report
+from keyturn.gateway.metrics.report import (
     DECIDED,
     EXPORTED_S,
+    OTHERS,
     Counts,
     DurationHistogram,
+    Metrics,
     Outcome,
+    Selection,
     Share,
+    facts,
+    outcome_of,
 )
-from keyturn.gateway.metrics.fold import OTHERS, Metrics, Selection, outcome_of
-from keyturn.gateway.metrics.report import facts
 from keyturn.gateway.protocol.records import RunRef, Tier
 from tests.levels import examples
 
@@ -56,7 +59,7 @@ def decided(
     return event(name, at_ms, tool=tool, tier="approve", actor=actor, data=data)
 
 
-def folded(*events: Event, selected: Selection = fold.EVERYTHING) -> Metrics:
+def folded(*events: Event, selected: Selection = report.EVERYTHING) -> Metrics:
     metrics = Metrics(selected)
     for one in events:
         metrics.add(one)
@@ -210,16 +213,16 @@ def test_only_what_is_selected_counts(
 
 def test_memory_is_bounded_whatever_agents_call_their_tools() -> None:
     metrics = Metrics()
-    for number in range(fold.MAX_ROWS + 500):
+    for number in range(report.MAX_ROWS + 500):
         at_ms, tier = number * 86_400_000, f"tier_{number}"
         metrics.add(event(N.CALL_RAN, at_ms, tool=f"tool_{number}", tier=tier))
-    for number in range(fold.MAX_RUNS + 5):
+    for number in range(report.MAX_RUNS + 5):
         metrics.add(event(N.RUN_STARTED, thread=f"t{number}"))
 
-    assert len(metrics.tools) == len(metrics.days) == fold.MAX_ROWS + 1
+    assert len(metrics.tools) == len(metrics.days) == report.MAX_ROWS + 1
     assert metrics.tools[OTHERS].evaluated == metrics.days[OTHERS].evaluated == 500
     assert list(metrics.tiers) == [OTHERS]
-    assert len(metrics.open_runs) == fold.MAX_RUNS
+    assert len(metrics.open_runs) == report.MAX_RUNS
 
 
 EVENTS = st.builds(

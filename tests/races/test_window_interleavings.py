@@ -32,7 +32,7 @@ from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.protocol.wire import ProposedCall, Turn, TurnRef, VerdictKind
 from keyturn.gateway.store.connection.connection import fields
 from keyturn.gateway.store.embedded.engine import EmbeddedEngine
-from keyturn.gateway.store.limits.precedents import read
+from keyturn.gateway.store.limits.history import read
 from keyturn.gateway.store.store import Store
 from tests.levels import examples, size
 from tests.races.interleaver import Choose, Interleaver, every_order

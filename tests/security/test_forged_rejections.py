@@ -9,7 +9,7 @@ from keyturn.gateway.policy.evaluate import effect_of
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.protocol.wire import Verdict, VerdictKind
 from keyturn.gateway.store.connection.connection import fields
-from keyturn.gateway.store.limits.agent_load import Rejection, fingerprint
+from keyturn.gateway.store.limits.history import Rejection, fingerprint
 from tests.security.forging import Attack
 from tests.service.test_precedents import PRECEDENTS
 

@@ -14,7 +14,7 @@ from keyturn.gateway.store.keys import LEASE_MS, Keys
 from keyturn.gateway.store.runs.threads import ThreadStore
 from keyturn.gateway.store.sealing.event_seals import sealed_text
 from keyturn.gateway.store.store import Store
-from keyturn.gateway.trust.checkpoints import Checkpoint, verified_checkpoint
+from keyturn.gateway.trust.audit_proofs import Checkpoint, verified_checkpoint
 from keyturn.gateway.trust.key_folder import Keyring, Role
 
 ANA = "T1/U0ANA"

@@ -34,7 +34,7 @@ from keyturn.gateway.service.run.agents import AgentService
 from keyturn.gateway.service.run.sweep import Sweeper
 from keyturn.gateway.store.connection.servers import Argument, Reply
 from keyturn.gateway.store.keys import Keys
-from keyturn.gateway.store.limits.windows import use_of
+from keyturn.gateway.store.limits.history import use_of
 from keyturn.gateway.store.runs.threads import ThreadFacts
 from keyturn.gateway.store.store import Store
 from tests.streams import announced, audit_entries

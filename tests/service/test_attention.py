@@ -13,8 +13,8 @@ from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.records import RunRef
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.protocol.wire import Claimed, Verdict, VerdictKind
-from keyturn.gateway.store.limits.agent_load import AgentLoad
 from keyturn.gateway.store.limits.freezes import FreezeScope, ScopeKind
+from keyturn.gateway.store.limits.history import AgentLoad
 from keyturn.gateway.store.store import Store
 from tests.service.harness import BEN, POLICY, ServiceHarness, claim_of
 

@@ -25,7 +25,7 @@ from keyturn.gateway.service.report.audit_reading import AuditBundler
 from keyturn.gateway.service.report.audit_writing import public_keys
 from keyturn.gateway.store.limits.freezes import FreezeScope, ScopeKind
 from keyturn.gateway.store.store import Store
-from keyturn.gateway.trust.audit_bundle import BundleReport, verify_bundle
+from keyturn.gateway.trust.audit_proofs import BundleReport, verify_bundle
 from keyturn.gateway.trust.key_folder import SigningKey
 from tests.conftest import eventually
 from tests.service.audit_harness import AuditHarness

@@ -31,7 +31,7 @@ from keyturn.gateway.store.audit.files import (
 from keyturn.gateway.store.connection.connection import entries, fields, number
 from keyturn.gateway.store.events.outbox import entry_id
 from keyturn.gateway.store.store import Store
-from keyturn.gateway.trust.checkpoints import leaf_hash
+from keyturn.gateway.trust.audit_proofs import leaf_hash
 from keyturn.gateway.trust.key_folder import Keyring, Role
 from tests.forked import Forked
 from tests.service.audit_harness import AuditHarness

@@ -17,8 +17,7 @@ from keyturn.gateway.protocol.wire import VerdictKind
 from keyturn.gateway.service.people.queue import DelegationService
 from keyturn.gateway.store.connection.connection import Argument, number
 from keyturn.gateway.store.keys import Keys
-from keyturn.gateway.store.limits.agent_load import AgentLoad, fingerprint
-from keyturn.gateway.store.limits.windows import held_in
+from keyturn.gateway.store.limits.history import AgentLoad, fingerprint, held_in
 from keyturn.gateway.store.records.atomic_write import Loaded, Write
 from keyturn.gateway.store.reviewers import bot_records
 from keyturn.gateway.store.store import Store

@@ -24,11 +24,11 @@ from keyturn.gateway.service.people.erasing import WHY_KEPT, Eraser, Erasure
 from keyturn.gateway.service.report.audit_reading import AuditBundler, verify_log_of
 from keyturn.gateway.service.report.audit_writing import public_keys
 from keyturn.gateway.service.submit.submitting import ERASED
-from keyturn.gateway.store.audit.index import AuditIndex
+from keyturn.gateway.store.audit.log import AuditIndex
 from keyturn.gateway.store.erasing import erase_approval
 from keyturn.gateway.store.keys import KEEP_MS
 from keyturn.gateway.store.store import Store
-from keyturn.gateway.trust.audit_bundle import verify_bundle
+from keyturn.gateway.trust.audit_proofs import verify_bundle
 from tests.api.test_api_key_store import Box
 from tests.security.test_canary import dump
 from tests.service.audit_harness import AuditHarness

@@ -22,7 +22,7 @@ from keyturn.gateway.approvals.ending import LEFT
 from keyturn.gateway.approvals.events import HANDED_TO, EventName
 from keyturn.gateway.approvals.resume_value import answer_for
 from keyturn.gateway.client.http_gateway import HttpGateway
-from keyturn.gateway.metrics.fold import outcome_of
+from keyturn.gateway.metrics.report import outcome_of
 from keyturn.gateway.protocol.records import (
     ItemState,
     NotTaken,

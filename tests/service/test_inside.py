@@ -23,7 +23,7 @@ from keyturn.gateway.approvals.decisions import (
 from keyturn.gateway.approvals.ending import NO_LONGER_ASKED
 from keyturn.gateway.approvals.events import EventName
 from keyturn.gateway.approvals.resume_value import answer_for
-from keyturn.gateway.metrics.fold import outcome_of
+from keyturn.gateway.metrics.report import outcome_of
 from keyturn.gateway.protocol import http_api
 from keyturn.gateway.protocol.http_api import Withdrawal
 from keyturn.gateway.protocol.records import ItemState, RunRef

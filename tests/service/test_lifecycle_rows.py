@@ -33,7 +33,7 @@ from keyturn.gateway.resume.langgraph_local import Runners
 from keyturn.gateway.resume.recovery import Recovery
 from keyturn.gateway.store.limits.freezes import FreezeScope, ScopeKind
 from keyturn.gateway.store.store import Store
-from keyturn.gateway.trust.audit_bundle import calls_of
+from keyturn.gateway.trust.audit_proofs import calls_of
 from tests.service.decided_calls import decided
 from tests.service.harness import BEN, EVE, POLICY, ServiceHarness, claim_of
 

@@ -16,9 +16,7 @@ from keyturn.gateway.approvals.events import Event
 from keyturn.gateway.approvals.evidence import HIDDEN
 from keyturn.gateway.approvals.quality_checks import SeededCard
 from keyturn.gateway.audit_export import read_export
-from keyturn.gateway.metrics.counts import Outcome
-from keyturn.gateway.metrics.fold import Metrics, Selection
-from keyturn.gateway.metrics.report import as_json
+from keyturn.gateway.metrics.report import Metrics, Outcome, Selection, as_json
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.policy.replay import Row, replay
 from keyturn.gateway.policy.rules import SeededCall, SpotCheckRule

@@ -20,8 +20,7 @@ from keyturn.gateway.service.report.audit_reading import verify_log_of
 from keyturn.gateway.service.run.sweep import Sweeper
 from keyturn.gateway.store.audit import log as audit_log
 from keyturn.gateway.store.audit.files import Row, segment_path, segments
-from keyturn.gateway.store.audit.index import AuditIndex
-from keyturn.gateway.store.audit.log import row_of
+from keyturn.gateway.store.audit.log import AuditIndex, row_of
 from keyturn.gateway.store.connection.connection import Argument, entries, number
 from keyturn.gateway.store.keys import Keys, keys_of_tenant
 from keyturn.gateway.store.sealing.event_seals import (

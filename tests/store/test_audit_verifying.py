@@ -28,7 +28,7 @@ from keyturn.gateway.store.audit.files import (
 from keyturn.gateway.store.audit.log import TreeNote
 from keyturn.gateway.store.audit.verifying import Verified, verify_log
 from keyturn.gateway.store.store import Store
-from keyturn.gateway.trust.checkpoints import Checkpoint
+from keyturn.gateway.trust.audit_proofs import Checkpoint
 from keyturn.gateway.trust.key_folder import Role, SigningKey
 from tests.levels import size
 from tests.service.audit_harness import AuditHarness

@@ -26,8 +26,7 @@ from keyturn.gateway.service.submit.standing import rejection_of
 from keyturn.gateway.store.connection.connection import Reply, text
 from keyturn.gateway.store.keys import Keys
 from keyturn.gateway.store.limits.freezes import FreezeScope, ScopeKind
-from keyturn.gateway.store.limits.precedents import Known
-from keyturn.gateway.store.limits.windows import Use, use_of
+from keyturn.gateway.store.limits.history import Known, Use, use_of
 from keyturn.gateway.store.records.atomic_write import (
     EvaluationInputs,
     Loaded,

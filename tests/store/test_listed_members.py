@@ -14,7 +14,7 @@ from keyturn.gateway.approvals.timing import TimerKind
 from keyturn.gateway.errors import CorruptRecord, StoreUnavailable
 from keyturn.gateway.store.connection.connection import Connection, number
 from keyturn.gateway.store.keys import Keys
-from keyturn.gateway.store.limits.precedents import read
+from keyturn.gateway.store.limits.history import read
 from keyturn.gateway.store.records.approval_indexes import Timer
 from keyturn.gateway.store.records.approvals import AT_ONCE, read_each
 from keyturn.gateway.store.records.atomic_write import Loaded

@@ -12,7 +12,7 @@ from keyturn.gateway.approvals.events import (
     SecurityEvent,
     SecurityKind,
 )
-from keyturn.gateway.metrics.fold import Metrics
+from keyturn.gateway.metrics.report import Metrics
 from keyturn.gateway.service.report.audit_reading import security_events
 from keyturn.gateway.store.keys import Keys
 from keyturn.gateway.store.sealing.sealing import SecurityEvents

@@ -6,8 +6,7 @@ import pytest
 
 from keyturn.gateway.policy.windows import MAX_MICRO
 from keyturn.gateway.protocol.records import RunRef
-from keyturn.gateway.store.limits import windows
-from keyturn.gateway.store.limits.windows import use_of
+from keyturn.gateway.store.limits.history import HOLD_MS, as_rows, use_of
 from keyturn.gateway.store.records.atomic_write import Preconditions
 from keyturn.gateway.store.store import Store
 
@@ -34,7 +33,7 @@ async def test_a_reservation_counts_once_while_it_is_held(store: Store) -> None:
 
     assert found == [[{"w": 5}, {"w": 12}]] * 2
     peek = [use_of(window, name="w", call="peek", micro=0, within_ms=1)]
-    for passes_ms, total in ((windows.HOLD_MS, 12), (windows.HOLD_MS, 0)):
+    for passes_ms, total in ((HOLD_MS, 12), (HOLD_MS, 0)):
         for use in uses:
             await store.conn.command("ZINCRBY", window, -passes_ms, use.use)
         assert await store.windows.totals("none", 0, peek) == {"w": total}
@@ -48,7 +47,7 @@ async def test_a_turn_evaluated_too_long_is_evaluated_again(store: Store) -> Non
     preconditions = Preconditions(
         RUN, ("a", "t"), (), 1, 1, counted=[use], reserved=[use]
     )
-    await store.conn.command("DEL", keys.reservation(turn, windows.as_rows([use])))
+    await store.conn.command("DEL", keys.reservation(turn, as_rows([use])))
 
     opened = await store.approvals.open_turn(
         keys,

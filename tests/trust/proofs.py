@@ -6,7 +6,7 @@ import base64
 from collections.abc import Sequence
 
 from keyturn.gateway.protocol.public_keys import PublicKey
-from keyturn.gateway.trust.checkpoints import (
+from keyturn.gateway.trust.audit_proofs import (
     Checkpoint,
     MerkleTree,
     is_included,

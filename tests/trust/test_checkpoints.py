@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from keyturn.gateway.errors import NotVerified
 from keyturn.gateway.protocol.public_keys import PublicKey, parse_public_key
 from keyturn.gateway.protocol.receipts import pae
-from keyturn.gateway.trust.checkpoints import (
+from keyturn.gateway.trust.audit_proofs import (
     EMPTY_ROOT,
     Checkpoint,
     MerkleTree,

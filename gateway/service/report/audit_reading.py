@@ -20,7 +20,7 @@ from keyturn.gateway.approvals.events import Event, EventName
 from keyturn.gateway.approvals.evidence import redacted
 from keyturn.gateway.approvals.record import approval_of
 from keyturn.gateway.errors import AuditUnreadable
-from keyturn.gateway.metrics.fold import EVERYTHING, Metrics, Selection
+from keyturn.gateway.metrics.report import EVERYTHING, Metrics, Selection
 from keyturn.gateway.policy.rules import Policy
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.service.report.audit_writing import public_keys, required
@@ -32,16 +32,14 @@ from keyturn.gateway.store.connection.connection import number
 from keyturn.gateway.store.events.outbox import Backlog, backlog, entry_id
 from keyturn.gateway.store.sealing.event_seals import read_seal
 from keyturn.gateway.store.store import Store
-from keyturn.gateway.trust.audit_bundle import (
+from keyturn.gateway.trust.audit_proofs import (
     FORMAT,
     BundleWriter,
     Call,
+    Checkpoint,
     Entry,
     Header,
     LogRange,
-)
-from keyturn.gateway.trust.checkpoints import (
-    Checkpoint,
     MerkleTree,
     encoded,
     leaf_hash,
@@ -312,7 +310,7 @@ class AuditBundler(TenantService):
         has_arguments: bool = True,
         progress: Callable[[int], None] = lambda _entries: None,
     ) -> Exported:
-        """Write a bundle; see `keyturn.gateway.trust.audit_bundle`.
+        """Write a bundle; see `keyturn.gateway.trust.audit_proofs`.
 
         Args:
             write: called with each line.

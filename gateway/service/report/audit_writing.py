@@ -50,7 +50,7 @@ from keyturn.gateway.store.keys import Keys
 from keyturn.gateway.store.scripts.fences import Lease, holding
 from keyturn.gateway.store.sealing.event_seals import read_seal
 from keyturn.gateway.store.store import Store
-from keyturn.gateway.trust.checkpoints import (
+from keyturn.gateway.trust.audit_proofs import (
     Checkpoint,
     MerkleTree,
     leaf_hash,

@@ -44,10 +44,8 @@ from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.protocol.work import aside
 from keyturn.gateway.service.submit.proposals import cannot_start_message, freeze_of
 from keyturn.gateway.store.keys import Keys
-from keyturn.gateway.store.limits.agent_load import AgentLoad
 from keyturn.gateway.store.limits.freezes import Freeze
-from keyturn.gateway.store.limits.precedents import Known
-from keyturn.gateway.store.limits.windows import Use, held_in, use_of
+from keyturn.gateway.store.limits.history import AgentLoad, Known, Use, held_in, use_of
 from keyturn.gateway.store.records.atomic_write import EvaluationInputs
 from keyturn.gateway.store.store import Store
 

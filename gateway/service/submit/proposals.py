@@ -52,9 +52,15 @@ from keyturn.gateway.protocol.records import Person, Tier
 from keyturn.gateway.protocol.strict_json import MAX_BYTES, JsonObject, accept_object
 from keyturn.gateway.protocol.texts import DENIED
 from keyturn.gateway.store.keys import Keys
-from keyturn.gateway.store.limits.agent_load import ASKED_MS, AgentLoad, fingerprint
 from keyturn.gateway.store.limits.freezes import Freeze, names_of, paused
-from keyturn.gateway.store.limits.precedents import Known, Row, row_of_auto_run
+from keyturn.gateway.store.limits.history import (
+    ASKED_MS,
+    AgentLoad,
+    Known,
+    Row,
+    fingerprint,
+    row_of_auto_run,
+)
 
 
 def opened_events(approval: Approval) -> list[Event]:

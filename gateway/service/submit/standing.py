@@ -41,7 +41,7 @@ from keyturn.gateway.service.tenant_service import PolicyService
 from keyturn.gateway.store import keys as store_keys
 from keyturn.gateway.store.erasing import turn_key_of
 from keyturn.gateway.store.keys import Keys
-from keyturn.gateway.store.limits.agent_load import AgentLoad, rejection_effects
+from keyturn.gateway.store.limits.history import AgentLoad, rejection_effects
 from keyturn.gateway.store.records.atomic_write import (
     UNLIMITED,
     Loaded,

@@ -31,10 +31,8 @@ from keyturn.gateway.service.submit.standing import covered
 from keyturn.gateway.service.tenant_service import PolicyService
 from keyturn.gateway.store.erasing import turn_key_of
 from keyturn.gateway.store.keys import Keys
-from keyturn.gateway.store.limits.agent_load import AgentLoad
 from keyturn.gateway.store.limits.freezes import names_of, paused
-from keyturn.gateway.store.limits.precedents import Known
-from keyturn.gateway.store.limits.windows import Use
+from keyturn.gateway.store.limits.history import AgentLoad, Known, Use
 from keyturn.gateway.store.records.approval_indexes import Listed
 from keyturn.gateway.store.records.atomic_write import Loaded, Preconditions
 from keyturn.gateway.store.runs.threads import ThreadFacts

@@ -29,7 +29,7 @@ from keyturn.gateway.protocol.records import Evidence, Tier, Verb
 from keyturn.gateway.protocol.wire import CallHint, ProposedCall, Turn
 from keyturn.gateway.service.submit import proposals, quality_checks
 from keyturn.gateway.service.submit.call_evaluation import CallUsage, facts_of
-from keyturn.gateway.store.limits.agent_load import AgentLoad
+from keyturn.gateway.store.limits.history import AgentLoad
 from keyturn.gateway.triage.asking import Triage, TriageResponse, apply_assessment, ask
 from keyturn.gateway.triage.request import request_of
 

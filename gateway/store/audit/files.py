@@ -41,7 +41,7 @@ from keyturn.gateway.protocol.public_keys import PublicKey
 from keyturn.gateway.secret_file import make_private, sync_folder
 from keyturn.gateway.store.events.outbox import EntryId, entry_id
 from keyturn.gateway.store.sealing.event_seals import nonce_of
-from keyturn.gateway.trust.checkpoints import (
+from keyturn.gateway.trust.audit_proofs import (
     Checkpoint,
     MerkleTree,
     leaf_hash,

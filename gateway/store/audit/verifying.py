@@ -16,7 +16,7 @@ from keyturn.gateway.protocol.public_keys import PublicKey
 from keyturn.gateway.store.audit.files import Damaged, TreeFiles, read_segment, segments
 from keyturn.gateway.store.audit.log import TreeNote, place_text
 from keyturn.gateway.store.events.outbox import EntryId
-from keyturn.gateway.trust.checkpoints import (
+from keyturn.gateway.trust.audit_proofs import (
     Checkpoint,
     MerkleTree,
     verified_checkpoint,

@@ -399,7 +399,9 @@ class SentinelMaster(Server):
         try:
             pool, connection = await super()._opened()
         except MasterNotFoundError:
-            raise _no_master(self._name) from None
+            # redis-py's text quotes every Sentinel with all of its options.
+            problem = f"No Sentinel knows a master {self._name!r} that works."
+            raise RedisConnectionError(problem) from None
         if before in {None, self._place}:
             return pool, connection
         # Older connections still lead to the replaced master. The new master may lack
@@ -412,11 +414,6 @@ class SentinelMaster(Server):
     @property
     def _place(self) -> tuple[str, int] | None:
         return cast("SentinelConnectionPool", self._pool).master_address
-
-
-def _no_master(name: str) -> RedisConnectionError:
-    # redis-py's text quotes every Sentinel with all of its options.
-    return RedisConnectionError(f"No Sentinel knows a master {name!r} that works.")
 
 
 async def _ensure_master(connection: AbstractConnection) -> None:

@@ -106,11 +106,6 @@ def entry_id(entry: str) -> EntryId:
     return int(milliseconds), int(index or 0)
 
 
-async def has_group(conn: Connection, keys: Keys, name: str) -> bool:
-    """Return whether the outbox has a reader of this name."""
-    return any(text(one["name"]) == name for one in await _groups(conn, keys))
-
-
 async def make_group(conn: Connection, stream: str, name: str) -> None:
     """Create a group at the start of a stream if it is missing."""
     try:
@@ -262,7 +257,8 @@ class Outbox:
 
     async def is_known(self) -> bool:
         """Return whether this reader has a group, so that its events are kept."""
-        return await has_group(self._conn, self._keys, self.reader)
+        groups = await _groups(self._conn, self._keys)
+        return any(text(one["name"]) == self.reader for one in groups)
 
     async def put(self, event: Event) -> None:
         """Announce an event without a change of an approval, such as a finished run."""

@@ -51,7 +51,7 @@ from keyturn.gateway.approvals.executing import NEVER_AGAIN, Attempt
 from keyturn.gateway.approvals.record import Approval, Concerned, approval_of
 from keyturn.gateway.errors import CorruptRecord, ForgedRecord, StoreUnavailable
 from keyturn.gateway.failures import log_failure
-from keyturn.gateway.metrics.fold import outcome_of
+from keyturn.gateway.metrics.report import outcome_of
 from keyturn.gateway.protocol import digest
 from keyturn.gateway.protocol.records import RunRef
 from keyturn.gateway.protocol.wire import TurnRef

@@ -38,17 +38,19 @@ from keyturn.gateway.store.connection.connection import (
     text,
 )
 from keyturn.gateway.store.keys import KEEP_MS, Keys, hash_of
-from keyturn.gateway.store.limits.agent_load import ASKED_MS, FAILED_MS
 from keyturn.gateway.store.limits.freezes import freezes_of
-from keyturn.gateway.store.limits.precedents import (
+from keyturn.gateway.store.limits.history import (
+    ASKED_MS,
+    FAILED_MS,
     Known,
     Row,
+    Use,
+    as_rows,
     encrypted_rows,
     rows_of_change,
     rows_of_opening,
     seen_precedents,
 )
-from keyturn.gateway.store.limits.windows import Use, as_rows
 from keyturn.gateway.store.records import codec
 from keyturn.gateway.store.records.approval_indexes import Listed, listed, timer_rows
 from keyturn.gateway.store.records.codec import SEAL, RecordSeals, Stored

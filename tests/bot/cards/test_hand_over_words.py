@@ -52,7 +52,7 @@ from keyturn.gateway.protocol.records import (
 )
 from keyturn.gateway.service.run.approval_readings import view_of
 from keyturn.gateway.service.run.claiming import unclaimable
-from keyturn.gateway.trust.audit_bundle import Story
+from keyturn.gateway.trust.audit_proofs import Story
 from tests.bot.cards.test_card_snapshots import CARDS, EDITED
 from tests.bot.cards.test_notification import MESSAGES
 from tests.bot.cards.test_notification import shown as notified

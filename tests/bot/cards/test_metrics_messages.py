@@ -22,8 +22,7 @@ from keyturn.bot.cards.metrics_messages import (
     metrics_message,
 )
 from keyturn.gateway.approvals.events import Event, EventName
-from keyturn.gateway.metrics.counts import Counts, Outcome
-from keyturn.gateway.metrics.fold import Metrics, Selection
+from keyturn.gateway.metrics.report import Counts, Metrics, Outcome, Selection
 from keyturn.gateway.service_settings import DigestSettings
 from tests.bot.strategies import CANARY, hostile
 from tests.levels import examples

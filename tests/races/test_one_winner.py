@@ -67,19 +67,21 @@ async def test_one_of_eight_decisions_wins_once(store: Store) -> None:
     harness = ServiceHarness(store)
     clicks = [(await harness.refund(thread=f"t{n}"))[0] for n in range(APPROVALS)]
     gate = asyncio.Semaphore(AT_ONCE)
+    # A store of one process decides about an approval in turn.
+    stores = [Store(store.conn.url, secrets=SECRETS) for _ in range(DECIDERS)]
+    reviews = [ServiceHarness(one).reviews for one in stores]
 
     async def race(place: int) -> list[Outcome]:
         async with gate:
             return await asyncio.gather(
                 *(
-                    harness.reviews.decide(
-                        clicks[place], different(n), ANA if n % 2 else BEN
-                    )
-                    for n in range(DECIDERS)
+                    each.decide(clicks[place], different(n), ANA if n % 2 else BEN)
+                    for n, each in enumerate(reviews)
                 )
             )
 
     rounds = await asyncio.gather(*(race(place) for place in range(APPROVALS)))
+    await asyncio.gather(*(one.close() for one in stores))
 
     keys = store.keys_of_tenant("default")
     audit = await audit_entries(store.conn, keys)

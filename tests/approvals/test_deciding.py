@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from keyturn.gateway.approvals.changes import Change
@@ -256,6 +258,17 @@ def test_a_second_approval_counts_after_the_clock_went_back() -> None:
             approval = changed(result).approval
 
     assert not approval.items[0].is_pending, len(approval.items[0].too_soon)
+
+
+def test_an_edit_keeps_the_order_and_types_that_the_agent_wrote() -> None:
+    item = an_item(args={"amount": 7, "order_id": "1"})
+    item = item.with_(spelled={"order_id": "1", "amount": 7.0})
+
+    edited = left(say(an_approval(item), Edit(args={"amount": 7, "order_id": "2"})))
+
+    answer = answer_for(edited)
+    assert answer
+    assert json.dumps(answer.args) == '{"order_id": "2", "amount": 7.0}'
 
 
 # The requester and an editor may reject a call that they may not approve.

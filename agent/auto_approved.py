@@ -161,7 +161,7 @@ async def note_nested_agent() -> None:
 
 @dataclass(slots=True)
 class _Call:
-    """Report one attempt at a call to the gateway: begin, enter, release, end."""
+    """Report one attempt at a call to the gateway: begin, enter, give back, end."""
 
     ref: wire.TurnRef
     verdict: wire.Verdict

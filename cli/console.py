@@ -41,7 +41,7 @@ def port_option(text: str) -> object:
 
 
 def argument(metavar: str, text: str) -> object:
-    """Describe an argument of a command like an option."""
+    """Describe an argument without a name: a word for its value, and a help text."""
     return typer.Argument(metavar=metavar, help=text)
 
 

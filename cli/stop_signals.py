@@ -110,11 +110,11 @@ async def until_stopped(
 
 
 async def run_until_stopped(store: Store, *lines: str, api_url: str = "") -> None:
-    """Print lines once the service of this process runs, and run it; see above.
+    """Run this process until it is stopped, like `until_stopped`; first print lines.
 
     Args:
-        store: as of `until_stopped`.
-        lines: what runs.
+        store: store of the service.
+        lines: sentences about the running service.
         api_url: address of the HTTP API; "" for none.
     """
     spare_what_is_there()

@@ -601,7 +601,7 @@ class CardStore(AttachedStore):
     async def notified(
         self, keys: Keys, whom: str, before_ms: int, within: timedelta
     ) -> int:
-        """Return how many cards notified a person or group in this time before."""
+        """Return how many cards notified a person or group before a moment."""
         key = keys.notified(whom)
         since_ms = before_ms - int(within.total_seconds() * 1000)
         reply = await self._conn.command("ZCOUNT", key, since_ms, f"({before_ms}")

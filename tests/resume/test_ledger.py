@@ -281,6 +281,25 @@ async def test_a_former_holder_of_a_lease_spends_nothing(place: Place) -> None:
         assert await is_free(store, FIRST._replace(number=2))
 
 
+async def test_a_former_holder_of_a_lease_still_reports_its_result(
+    place: Place,
+) -> None:
+    lease = Lease("lease:t1", "me", fence=4, ends_s=now_s() + 60, renumber=unmoved)
+    async with place.started() as store:
+        life = Life(ServiceHarness(store))
+        await life.asks()
+        await life.approved()
+        fence = await life.claimed()
+        await life.silent()
+        place.rows("INSERT INTO keyturn_fences VALUES (?, ?)", "t1", 5)
+        item_id = life.verdict.item_id
+
+        with holding(lease):
+            assert await life.harness.agents.finish(item_id, fence, RAN)
+
+        assert (await life.harness.item(item_id)).state is ItemState.EXECUTED
+
+
 async def test_rows_are_deleted_once_no_record_can_use_them(place: Place) -> None:
     async with place.started() as store:
         await ledger_of(store).spend([FIRST], now_ms=1)

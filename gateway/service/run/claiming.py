@@ -70,6 +70,7 @@ from keyturn.gateway.service.tenant_service import PolicyService
 from keyturn.gateway.store.limits.freezes import names_of
 from keyturn.gateway.store.records.approval_indexes import Timer
 from keyturn.gateway.store.records.atomic_write import Loaded, Write, spend_again
+from keyturn.gateway.store.scripts.fences import holding
 from keyturn.gateway.store.store import Store
 
 logger = logging.getLogger(__name__)
@@ -184,7 +185,9 @@ class ClaimService(PolicyService):
             )
             return Write(checked)
 
-        found = await waited_for(begun(self._change(item_id, compute)))
+        # The report of a former holder of the thread's lease is still true.
+        with holding(None):
+            found = await waited_for(begun(self._change(item_id, compute)))
         if isinstance(found, Write):
             return not executing.is_late(found.change)
         return bool(found)

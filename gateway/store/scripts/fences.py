@@ -122,8 +122,8 @@ def current() -> Lease | None:
     return _current.get()
 
 
-def holding(lease: Lease) -> Scope:
-    """Run the block under a lease."""
+def holding(lease: Lease | None) -> Scope:
+    """Run the block under a lease; None: without any."""
     return inside(_current, lease)
 
 

@@ -182,10 +182,9 @@ class Worker:
             await self._queue.later(fresh, delay_ms=0)
             raise
         except ThreadUnknown as error:
-            logger.info("job.later job=%s reason=%s", delivery.id, error)
             await self._leave(run, delivery, why=str(error))
-        except ThreadUnavailable as error:
-            logger.info("job.later job=%s reason=%s", delivery.id, error)
+        except ThreadUnavailable:
+            # Not logged: another process's long run refuses the lease many times.
             fresh = await self._as_far_as_it_got(run, runner, delivery)
             await self._queue.later(fresh, delay_ms=jittered(BUSY_MS))
 
@@ -197,7 +196,8 @@ class Worker:
             lease.beats.append(beat)
         try:
             await self._advance(run, runner, delivery)
-        except ThreadUnavailable:
+        except ThreadUnavailable as error:
+            logger.info("job.later job=%s reason=%s", delivery.id, error)
             raise
         except any_failure() as error:  # the worker survives
             await self._failed(run, runner, delivery, error)

@@ -274,6 +274,19 @@ async def test_two_processes_fork_no_thread(store: Store, tmp_path: Path) -> Non
         await history(one.runner)
 
 
+async def test_a_thread_that_another_process_runs_fills_no_log(
+    stack: Stack, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    async with stack.store.threads.lease(stack.keys, "shop", "t1"), stack.working():
+        await stack.say("hello")
+        await asyncio.sleep(0.5)
+    async with stack.working():
+        await stack.words(1)
+
+    assert "job.later" not in caplog.text
+
+
 async def test_a_fence_that_cannot_rise_gives_nobody_a_lease(stack: Stack) -> None:
     """Beyond 2**53 Lua would give two holders one number."""
     keys = stack.keys

@@ -47,6 +47,7 @@ from keyturn.gateway.health import Readiness, health_of, serving_health
 from keyturn.gateway.service.decide.reviews import ReviewService
 from keyturn.gateway.service.report import process_check
 from keyturn.gateway.store.connection.connection import refuses
+from keyturn.gateway.store.connection.usable import in_time
 from keyturn.gateway.store.runs.processes import ProcessInfo
 from keyturn.gateway.store.store import Store
 
@@ -254,11 +255,11 @@ class SlackBot:
         """Return the problems that stop the bot, as sentences."""
         problems: list[str] = []
         try:
-            if self._publisher and (late := await self._publisher.problem()):
-                problems.append(late)
+            async with in_time():
+                if self._publisher and (late := await self._publisher.problem()):
+                    problems.append(late)
         except StoreUnavailable as error:
-            away = "The store does not answer."
-            problems.append(process_check.NO_WRITES if refuses(error) else away)
+            problems.append(process_check.NO_WRITES if refuses(error) else str(error))
         if self._token is not None and (problem := await self._token.problem()):
             problems.append(problem)
         if self._sockets is not None and not self._sockets.connected:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from keyturn.gateway.prometheus import MetricsEndpoint
 from keyturn.gateway.service.decide.reviews import ReviewService
 from keyturn.gateway.service.report.process_check import process_problems
 from keyturn.gateway.service_settings import Address
-from keyturn.gateway.store.connection.usable import until_usable
+from keyturn.gateway.store.connection.usable import in_time, until_usable
 
 Readiness = Callable[[], Awaitable[list[str]]]
 MetricsText = Callable[[], Awaitable[bytes]]
@@ -58,7 +59,7 @@ class Health:
                 return not_found()
 
     async def _readiness(self) -> web.Response:
-        problems, facts = await self.ready(), await self.facts()
+        problems, facts = await asyncio.gather(self.ready(), self.facts())
         if not problems:
             return web.json_response({"ready": True, **facts})
         body = {"ready": False, "problems": problems, **facts}
@@ -101,9 +102,10 @@ async def _facts(service: ReviewService, tenant: str) -> dict[str, object]:
     """Return problems of other parts; they do not make the process unready."""
     store = service.store
     try:
-        waiting, parked = await service.runs.counts()
-        others = await process_problems(store, store.keys_of_tenant(tenant))
-        outbox = (await service.statistics.outbox()).problem
+        async with in_time():
+            waiting, parked = await service.runs.counts()
+            others = await process_problems(store, store.keys_of_tenant(tenant))
+            outbox = (await service.statistics.outbox()).problem
     except StoreUnavailable:
         return {}
     failed = {"waiting": waiting, "parked": parked} if waiting or parked else {}

@@ -529,10 +529,6 @@ def _read(model: type[Query], query: Mapping[str, str], key: ApiKey) -> Query:
     return asked
 
 
-Readiness = Callable[[], Awaitable[list[str]]]
-"""Returns the problems that stop the gateway from working."""
-
-
 class ReadinessView(BaseModel):
     """The answer of `/readyz`: whether the gateway works, and its problems."""
 

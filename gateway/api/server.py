@@ -28,7 +28,7 @@ from keyturn.gateway import tracing
 from keyturn.gateway.api import operations
 from keyturn.gateway.api.api_keys import ApiKeys, bearer
 from keyturn.gateway.api.decide import Decisions, people_decide
-from keyturn.gateway.api.operations import Readiness, ReadinessView, Tenant, document
+from keyturn.gateway.api.operations import ReadinessView, Tenant, document
 from keyturn.gateway.api.rate_limits import FailedKeys, RateLimits
 from keyturn.gateway.api.refusals import Refusal, refused, unreadable
 from keyturn.gateway.approvals.decisions import Reviewer
@@ -42,6 +42,7 @@ from keyturn.gateway.errors import (
 )
 from keyturn.gateway.failures import any_failure, log_failure
 from keyturn.gateway.guarded_server import GuardedServer, Limits, listening
+from keyturn.gateway.health import Readiness
 from keyturn.gateway.instruments import answered
 from keyturn.gateway.protocol import BASE
 from keyturn.gateway.protocol.http_api import (

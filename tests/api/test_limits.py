@@ -41,6 +41,7 @@ from keyturn.gateway.protocol.http_problems import MALFORMED, TOO_MANY, ProblemK
 from keyturn.gateway.protocol.wire import Claimed, ProposedCall, Turn, TurnRef, Verdict
 from keyturn.gateway.service.report.audit_reading import security_events
 from keyturn.gateway.service_settings import ApiSettings
+from keyturn.gateway.store.connection import usable
 from keyturn.gateway.store.http.api_keys import ApiKeyStore
 from keyturn.gateway.store.store import Store
 from tests.api.api_stack import ApiStack, always_ready, serving
@@ -339,6 +340,27 @@ async def test_a_wrong_key_is_noticed_once(store: Store, tmp_path: Path) -> None
     [event] = [one async for one in security_events(store, "default")]
     assert (event.reason, event.data["name"]) == ("key_refused", "0" * 16)
     assert store.security.counts == {SecurityKind.KEY_REFUSED: 1}
+
+
+async def test_a_gateway_reports_a_store_that_hangs_in_time_for_a_probe(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with Keyturn(
+        policy=RULES, url=store.conn.url, secrets=SECRETS, data_dir=tmp_path
+    ) as house:
+        now_ms = house.store.conn.now_ms
+
+        async def hanging(key: str) -> int:
+            await asyncio.sleep(1)  # other tasks ask, too
+            return await now_ms(key)
+
+        monkeypatch.setattr(usable, "ANSWERED_WITHIN_S", 0.2)
+        monkeypatch.setattr(house.store.conn, "now_ms", hanging)
+        async with asyncio.timeout(0.9):
+            problems = await house.registration.ready()
+        monkeypatch.undo()
+
+    assert problems == ["The store does not answer."]
 
 
 async def test_an_unfit_process_is_not_ready(store: Store, tmp_path: Path) -> None:

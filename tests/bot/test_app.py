@@ -23,6 +23,7 @@ from keyturn.gateway.errors import SettingsError, StoreUnavailable
 from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.service.decide.reviews import ReviewService
 from keyturn.gateway.service_settings import MetricsSettings
+from keyturn.gateway.store.connection import usable
 from keyturn.sandbox.client import UserActionFailed
 from tests.bot.bot_stack import CHANNEL, Stack
 from tests.conftest import eventually
@@ -140,6 +141,22 @@ async def test_readiness_follows_the_store_and_the_sockets(
             assert answer.status == 503
             assert "store" in str(await answer.json())
         monkeypatch.undo()
+
+
+async def test_a_store_that_hangs_is_reported_in_time_for_a_probe(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def hanging(*_: object) -> object:
+        return await asyncio.Event().wait()
+
+    async with stack.running():
+        monkeypatch.setattr(usable, "ANSWERED_WITHIN_S", 0.2)
+        monkeypatch.setattr(stack.store.conn, "command", hanging)
+        async with asyncio.timeout(4):
+            status, problems = await readiness(stack)
+        monkeypatch.undo()
+
+    assert (status, problems) == (503, ["The store does not answer."])
 
 
 async def test_a_lost_socket_is_replaced_while_another_serves(stack: Stack) -> None:

@@ -22,7 +22,7 @@ from keyturn.gateway.clock import offset_sentence
 from keyturn.gateway.errors import SettingsError, StoreUnavailable
 from keyturn.gateway.failures import log_failure
 from keyturn.gateway.store.connection.connection import refuses
-from keyturn.gateway.store.connection.usable import until_usable
+from keyturn.gateway.store.connection.usable import in_time, until_usable
 from keyturn.gateway.store.keys import Keys
 from keyturn.gateway.store.runs.processes import (
     AgentCheckpoints,
@@ -151,9 +151,10 @@ class Registration:
         conn = self._store.conn
         asked_s = conn.clock.asking()
         try:
-            now_ms = await conn.now_ms(self._keys.outbox)
+            async with in_time():
+                now_ms = await conn.now_ms(self._keys.outbox)
         except StoreUnavailable as error:
-            return [f"The store does not answer: {error}"]
+            return [str(error)]
         conn.clock.answered(now_ms / 1000, asked_s)
         return self.problems
 

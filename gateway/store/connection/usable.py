@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from typing import TypeVar
 from urllib.parse import urlsplit
 
@@ -35,6 +36,9 @@ USABLE_WITHIN_S = 120.0
 """Time limit of a start: Sentinels with default settings need half a minute to detect
 a lost master."""
 
+ANSWERED_WITHIN_S = 3.0
+"""Time limit of a health check for the store: probes wait little longer."""
+
 _SAY_EVERY_S = 5.0
 _LOOK_S = 0.5
 
@@ -42,6 +46,16 @@ Found = TypeVar("Found")
 
 LOADED_WITHIN_S = 3600.0
 """Time limit for loading data during a start."""
+
+
+@asynccontextmanager
+async def in_time() -> AsyncGenerator[None]:
+    """Raise `StoreUnavailable` if the block takes too long for a health check."""
+    try:
+        async with asyncio.timeout(ANSWERED_WITHIN_S):
+            yield
+    except TimeoutError as error:
+        raise StoreUnavailable("The store does not answer.") from error
 
 
 async def until_usable(step: Callable[[], Awaitable[Found]], url: str) -> Found:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from datetime import timedelta
 
 import pytest
@@ -15,6 +16,7 @@ from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.protocol.wire import Claimed, Verdict, VerdictKind
 from keyturn.gateway.store.limits.freezes import FreezeScope, ScopeKind
 from keyturn.gateway.store.limits.history import AgentLoad
+from keyturn.gateway.store.records.atomic_write import Loaded
 from keyturn.gateway.store.store import Store
 from tests.service.harness import BEN, POLICY, ServiceHarness, claim_of
 
@@ -253,3 +255,25 @@ async def test_a_card_counts_the_same_when_it_is_drawn_again(store: Store) -> No
 
     assert before == 1
     assert await cards.notified(keys, "U0ANA", drawn_ms, within) == before
+
+
+async def test_only_an_agents_own_calls_are_read_to_count_them(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    harness, read = guarded(store), list[str]()
+    load_each = store.approvals.load_each
+
+    async def noting(approvals: Iterable[str]) -> list[Loaded]:
+        read.extend(ids := [*approvals])
+        return await load_each(ids)
+
+    await harness.submit(("refund", {"n": 1}), agent="other", thread="t0")
+    _, verdicts = await harness.submit(("refund", {"n": 1}), ("wire_money", {"n": 1}))
+    _, (ended,) = await harness.submit(("refund", {"n": 3}), thread="t2")
+    await harness.reviews.decide(await harness.click(ended), Reject(), BEN)
+    monkeypatch.setattr(store.approvals, "load_each", noting)
+
+    counts = await harness.reviews.queue.waiting_by_tool("support")
+
+    assert counts == {"refund": 1, "wire_money": 1}
+    assert {*read} == {(await harness.approval(one.item_id)).id for one in verdicts}

@@ -117,14 +117,15 @@ class ReviewQueue(TenantService):
         Raises:
             StoreUnavailable: when the store does not answer.
         """
-        return Counter(
-            [
-                item.tool
-                async for found in self.waiting()
-                for item in found.approval.items
-                if found.approval.agent == agent and item.is_pending
-            ]
-        )
+        pending = await self._store.agent_load.pending(self._keys, agent)
+        tools = Counter[str]()
+        for start in range(0, len(pending), _PAGE):
+            for one in await self.read_each(pending[start : start + _PAGE]):
+                if _waits(one):
+                    tools.update(
+                        item.tool for item in one.approval.items if item.is_pending
+                    )
+        return tools
 
     async def end_without_reviewers(self) -> int:
         """End what needs people, because nobody can decide here any more.

@@ -43,7 +43,8 @@ from keyturn.gateway.store.connection.connection import (
     number,
     text,
 )
-from keyturn.gateway.store.keys import KEEP_MS, Keys
+from keyturn.gateway.store.connection.listed_members import readable
+from keyturn.gateway.store.keys import KEEP_MS, LISTED_BYTES, Keys
 from keyturn.gateway.store.limits.freezes import (
     Freeze,
     FreezeScope,
@@ -431,6 +432,13 @@ def _rejection(word: DecisionRecord) -> str:
 
 class AgentLoadStore(Repository):
     """Counters and rejections of each agent."""
+
+    async def pending(self, keys: Keys, agent: str) -> list[str]:
+        """Return the approvals with pending items of an agent, first due first."""
+        members = await self._conn.command("ZRANGE", keys.waiting(agent), 0, -1)
+        # The index of an item follows its approval's member.
+        found = readable(members, lambda one: keys.unlisted(one[:LISTED_BYTES]))
+        return [*dict.fromkeys(found)]
 
     async def load(
         self,

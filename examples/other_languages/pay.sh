@@ -21,8 +21,8 @@ ask() { # endpoint, body: prints the answer; retries while the gateway is unreac
     --json "$2" "$KEYTURN_GATEWAY/v1/$1"
 }
 
-wire_money() { # arguments, and the key with which a bank detects duplicates
-  echo "sent $(echo "$1" | jq -r '"\(.amount) to \(.to)"') under ${2%%"${2#????????}"}"
+wire_money() { # arguments, and the key (sha256:…) with which a bank detects duplicates
+  echo "sent $(echo "$1" | jq -r '"\(.amount) to \(.to)"') under $(echo "$2" | cut -c 8-15)"
 }
 
 # 1. Submit.

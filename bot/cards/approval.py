@@ -271,7 +271,8 @@ def _top(frame: Frame, *small: Template | Plain) -> list[Block]:
     """
     approval = frame.approval
     waits = any(item.is_pending for item in approval.items) and not frame.is_late
-    if waits and all(is_just_waiting(approval, item) for item in approval.items):
+    is_usual = all(is_just_waiting(approval, item) for item in approval.items)
+    if waits and is_usual and not approval.is_question:
         # The buttons show that a decision is needed.
         state = expires_each(approval)
     elif approval.is_batch:

@@ -17,6 +17,7 @@ from keyturn.gateway.approvals.record import Approval
 from keyturn.gateway.approvals.requirement import SpotCheck
 from keyturn.gateway.protocol.questions import Answered
 from keyturn.gateway.protocol.records import Effect, ItemState, Result
+from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.sandbox.blockkit import validate_message
 from tests.bot.readable import readable
 from tests.bot.samples import BEN, NOW, a_refund, an_approval, an_item, frame, in_state
@@ -47,6 +48,16 @@ def test_the_gravest_effect_is_shown(effects: list[Effect | None], said: str) ->
 
     found = ("Only reads", "Can be undone", "Cannot be undone")
     assert [one for one in found if one in text] == ([said] if said else [])
+
+
+def test_a_question_tells_what_follows_without_an_answer() -> None:
+    asked: JsonObject = {"questions": [{"question": "Which country?"}]}
+    item = an_item(asked, tool="ask_user", is_question=True)
+
+    head = shown(an_approval(item))
+
+    assert "Waiting for an answer" in head
+    assert "then the agent continues without it" in head
 
 
 @pytest.mark.parametrize("calls", [1, 2])

@@ -272,7 +272,8 @@ def _top(frame: Frame, *small: Template | Plain) -> list[Block]:
     approval = frame.approval
     waits = any(item.is_pending for item in approval.items) and not frame.is_late
     is_usual = all(is_just_waiting(approval, item) for item in approval.items)
-    if waits and is_usual and not approval.is_question:
+    is_of_calls = not (approval.is_question or approval.is_standing)
+    if waits and is_usual and is_of_calls:
         # The buttons show that a decision is needed.
         state = expires_each(approval)
     elif approval.is_batch:

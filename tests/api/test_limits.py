@@ -348,17 +348,17 @@ async def test_a_gateway_reports_a_store_that_hangs_in_time_for_a_probe(
     async with Keyturn(
         policy=RULES, url=store.conn.url, secrets=SECRETS, data_dir=tmp_path
     ) as house:
-        now_ms = house.store.conn.now_ms
+        now_ms, answers = house.store.conn.now_ms, asyncio.Event()
 
         async def hanging(key: str) -> int:
-            await asyncio.sleep(1)  # other tasks ask, too
+            await answers.wait()
             return await now_ms(key)
 
         monkeypatch.setattr(usable, "ANSWERED_WITHIN_S", 0.2)
         monkeypatch.setattr(house.store.conn, "now_ms", hanging)
-        async with asyncio.timeout(0.9):
+        async with asyncio.timeout(30):
             problems = await house.registration.ready()
-        monkeypatch.undo()
+        answers.set()  # other tasks ask, too
 
     assert problems == ["The store does not answer."]
 

@@ -473,7 +473,8 @@ async def test_a_copy_of_the_card_decides_nothing(live: Stack) -> None:
 
 
 FLOOD = 3
-CALLS = size(deep=98, short=20)
+CALLS = size(deep=53, short=20)
+CROWD = size(deep=202, short=22)
 FLOODS = f"protect: {{flood_per_10m: {FLOOD}}}\n"
 GROUP = "<!subteam^S0SUPPORT>"
 _LONG = CANARY + "x" * (MAX_NAME - len(CANARY))
@@ -510,6 +511,36 @@ async def test_a_flood_is_one_card_and_one_message(flooded: Stack) -> None:
     assert says("No notifications for now")(shared)
     assert GROUP not in str(shared["blocks"])
     assert len(cards) == FLOOD + 2
+
+
+async def test_a_hostile_call_in_a_flood_is_marked_on_top_of_its_card(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on_one = min(CROWD - 2, 50)
+    rule = BatchRule(within=timedelta(minutes=10), up_to=on_one)
+    monkeypatch.setattr(reviews, "_FLOOD", rule)
+    limits = "pending_per_agent: 1000, requests_per_10m: 1000, flood_per_10m: 2"
+    summed = ("process_refund:\n", "process_refund:\n    totals: args.amount\n")
+    stack.put_policy(summed, of=f"{POLICY}protect: {{{limits}}}\n")
+    async with stack.running():
+        for n in range(CROWD):
+            amount = 950 if n == CROWD - 5 else 20 + n % 5
+            await stack.refund(f"t{n}", amount=amount, order_id=f"{n}")
+        ana = stack.actor("U0ANA")
+        await ana.message_with(CHANNEL, says("in ten minutes"))
+        marked = await ana.message_with(CHANNEL, says("amount is far from the others"))
+        found = await posted(stack, 2 + (CROWD - 2) // on_one)
+        await stack.bot_is_quiet()
+
+    (table,) = [one for one in as_objects(marked["blocks"]) if one["type"] == "table"]
+    rows = table["rows"]
+    assert isinstance(rows, list)
+    # The first row is the heading.
+    assert "⚠️" in str(rows[1])
+    assert f"'{CROWD - 5}'" in str(rows[1])
+    assert says(f"Approve all {on_one}")(marked)
+    assert len(found) == 2 + (CROWD - 2) // on_one
+    assert sum(GROUP in str(card["blocks"]) for card in found) == 2
 
 
 async def test_the_message_about_a_flood_freezes_the_agent(flooded: Stack) -> None:

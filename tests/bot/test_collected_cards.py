@@ -533,11 +533,9 @@ async def test_a_hostile_call_in_a_flood_is_marked_on_top_of_its_card(
         await stack.bot_is_quiet()
 
     (table,) = [one for one in as_objects(marked["blocks"]) if one["type"] == "table"]
-    rows = table["rows"]
-    assert isinstance(rows, list)
-    # The first row is the heading.
-    assert "⚠️" in str(rows[1])
-    assert f"'{CROWD - 5}'" in str(rows[1])
+    _heading, first, *_ = str(table["rows"]).split("], [")
+    assert "⚠️" in first
+    assert f"'{CROWD - 5}'" in first
     assert says(f"Approve all {on_one}")(marked)
     assert len(found) == 2 + (CROWD - 2) // on_one
     assert sum(GROUP in str(card["blocks"]) for card in found) == 2

@@ -67,8 +67,9 @@ def sandbox(
     """Run a local Slack workspace that refuses what Slack refuses.
 
     It prints the address of its page and the settings of a bot: paste the settings into
-    another terminal, and start 'keyturn bot' or your own bot there. It has #general,
-    #agent-approvals, and the groups S0SUPPORT (U0ANA, U0BEN) and S0SENIOR (U0CHLOE).
+    another terminal, and start 'keyturn bot' or your own bot there. Its channels are
+    C0GENERAL and C0APPROVALS, its groups S0SUPPORT (U0ANA, U0BEN) and S0SENIOR
+    (U0CHLOE).
 
     Examples:
       keyturn sandbox                                             a local Slack

@@ -122,9 +122,9 @@ _KINDS = 10
 """Maximum number of tools in the message about a flood."""
 
 _FLOOD = template(
-    "Further calls share one card for each tool, without notifications. Escalated "
-    "calls still have separate cards. With *Review together* on Home, you can decide "
-    "many calls of one tool at once."
+    "Further calls share cards, up to 50 of a tool on each, without notifications. "
+    "Escalated calls still have separate cards. With *Review together* on Home, you "
+    "can decide many calls of one tool at once."
 )
 
 

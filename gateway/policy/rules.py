@@ -442,8 +442,8 @@ class Protection(Record):
     requests_per_10m: Count = Field(default=200, ge=1, le=100_000)
     """Calls put to people in ten minutes."""
     flood_per_10m: Count = Field(default=100, ge=1, le=100_000)
-    """Calls put to people in ten minutes. Further calls at ``approve`` share a card for
-    each tool, and notify nobody before the reminder."""
+    """Calls put to people in ten minutes. Further calls at ``approve`` share cards, 50
+    of a tool on each, and notify nobody before the reminder."""
     same_rejected_within: Count = Field(default=3, ge=0, le=100)
     """Turns in which an unchanged rejected call is refused without a card."""
     pause_after_rejections: Count = Field(default=10, ge=1, le=1_000)

@@ -215,6 +215,18 @@ def status_sentence(approval: Approval, item: Item, *, now_ms: int = 0) -> Templ
     return state_sentence(item, item.state, at_ms, has_names=True)
 
 
+def _words_of(item: Item, state: ItemState) -> tuple[LiteralString, LiteralString]:
+    """Return the words of a state before and after the names of people."""
+    _, head, tail = _WORDS[state]
+    if state is _S.IN_DOUBT and item.has_failed:
+        head, tail = "❌ *Failed*", " {at}. Should it run again?"
+    elif item.is_restored:
+        tail = tail.replace(_STOPPED, _OLDER)
+    if state is _S.FAILED and item.finding is Finding.SKIP and item.result is None:
+        tail = ", then left in doubt {at}. It may have run, and does not run again."
+    return head, tail.replace(NOTHING_RAN, what_ran(item))
+
+
 def state_sentence(
     item: Item, state: ItemState, at_ms: int, *, has_names: bool
 ) -> Template:
@@ -226,12 +238,7 @@ def state_sentence(
         at_ms: the time.
         has_names: whether to name the people who caused the state.
     """
-    _, head, tail = _WORDS[state]
-    if state is _S.IN_DOUBT and item.has_failed:
-        head, tail = "❌ *Failed*", " {at}. Should it run again?"
-    elif item.is_restored:
-        tail = tail.replace(_STOPPED, _OLDER)
-    tail = tail.replace(NOTHING_RAN, what_ran(item))
+    head, tail = _words_of(item, state)
     # With a decision a person withdrew it, and with `revoked` it ended by itself.
     if state is _S.WITHDRAWN and not item.decision and not item.revoked:
         tail = " by the agent" + tail

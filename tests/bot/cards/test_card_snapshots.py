@@ -172,6 +172,9 @@ CARDS: dict[str, Approval] = {
             by=BEN,
         )
     ),
+    "left_in_doubt": an_approval(
+        in_state(a_refund(), ItemState.FAILED).with_(finding=Finding.SKIP)
+    ),
     "failed": an_approval(in_state(a_refund(), ItemState.FAILED, result=BROKEN)),
     "in_doubt": an_approval(in_state(a_refund(), ItemState.IN_DOUBT)),
     "in_doubt_idempotent": an_approval(

@@ -182,7 +182,7 @@ def sentinel_set(server_program: str, tmp_path: Path) -> Generator[SentinelSet]:
 
 
 async def eventually(
-    condition: Callable[[], Awaitable[bool] | bool], *, within_s: float = WAIT_S
+    condition: Callable[[], Awaitable[object] | bool], *, within_s: float = WAIT_S
 ) -> None:
     """Wait until a condition is true; fail when it is not in time."""
     async with asyncio.timeout(within_s):

@@ -17,6 +17,7 @@ from keyturn.gateway.approvals.decisions import (
     Decision,
     Edit,
     Expired,
+    Forbidden,
     Refusal,
     Reject,
     Reviewer,
@@ -37,7 +38,12 @@ from keyturn.gateway.approvals.timing import (
     is_pressing,
     timers,
 )
-from keyturn.gateway.approvals.waiting_changes import acknowledge, extend, fire
+from keyturn.gateway.approvals.waiting_changes import (
+    acknowledge,
+    extend,
+    fire,
+    snooze,
+)
 from keyturn.gateway.protocol.records import ItemState, Tier
 from tests.approvals.builders import (
     ANA,
@@ -104,6 +110,22 @@ def test_only_who_may_decide_in_time_may_do_either(
     result = act(an_approval(), who, now_ms=now_ms)
     assert not isinstance(result, Change)
     assert result.kind == kind
+
+
+@pytest.mark.parametrize(
+    ("tier", "until_ms", "why"),
+    [
+        (Tier.ESCALATE, NOW_MS + 1, "escalated call cannot be snoozed"),
+        (Tier.APPROVE, LATER_MS, "expire"),
+    ],
+)
+def test_a_snooze_is_for_calls_that_can_wait_until_then(
+    tier: Tier, until_ms: int, why: str
+) -> None:
+    approval = an_approval(an_item(tier=tier))
+    result = snooze(approval, until_ms, REVIEWER_ANA, NOW_MS)
+    assert isinstance(result, Forbidden)
+    assert why in result.reason
 
 
 def test_who_takes_it_is_named_for_ten_minutes_and_may_be_followed() -> None:

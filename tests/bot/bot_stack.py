@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, cast
+
+import aiohttp
 
 from keyturn.bot.app import SlackBot
 from keyturn.bot.config import BotConfig
@@ -15,7 +18,9 @@ from keyturn.bot.ids import Action, chosen
 from keyturn.bot.web import Identity
 from keyturn.gateway.approvals.decisions import AccountKind, Decision
 from keyturn.gateway.approvals.decisions import Reviewer as ClickingPerson
+from keyturn.gateway.approvals.events import Event, EventName
 from keyturn.gateway.approvals.record import Approval, Item, Origin, approval_of
+from keyturn.gateway.approvals.timing import TimerKind
 from keyturn.gateway.config import SlackMode
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.policy.rules import Policy
@@ -34,6 +39,7 @@ from keyturn.gateway.service.decide.reviews import ReviewService
 from keyturn.gateway.service.run.agents import AgentService
 from keyturn.gateway.service.run.sweep import Sweeper
 from keyturn.gateway.store.keys import Keys
+from keyturn.gateway.store.records.approval_indexes import Timer
 from keyturn.gateway.store.reviewers.cards import CardPlace
 from keyturn.gateway.store.runs.threads import ThreadFacts
 from keyturn.gateway.store.store import Store
@@ -46,6 +52,7 @@ from tests.approvals.builders import click_on
 from tests.conftest import eventually
 from tests.patience import WAIT_S
 from tests.store_secrets import SEAL_KEY
+from tests.streams import audit_entries
 
 CHANNEL = "C0APPROVALS"
 TEAM = "T0SANDBOX"
@@ -199,14 +206,8 @@ class Stack:
         self, verdict: Verdict, decision: Decision, user: str = "U0ANA"
     ) -> str:
         """Decide a call as a member of the support group, without a card."""
-        who = ClickingPerson(
-            team=TEAM,
-            user=user,
-            account=AccountKind.MEMBER,
-            usergroups=frozenset({"S0SUPPORT"}),
-        )
         click = click_on(await self.approval(verdict))
-        return (await self.reviews.decide(click, decision, who)).kind
+        return (await self.reviews.decide(click, decision, supporter(user))).kind
 
     async def card(
         self,
@@ -249,6 +250,15 @@ class Stack:
         ts = card["ts"]
         return [m for m in messages if m.get("thread_ts") == ts and m["ts"] != ts]
 
+    async def note(self, card: JsonObject, *words: str) -> JsonObject:
+        """Wait for a reply under a card with these words."""
+
+        def is_it(message: JsonObject) -> bool:
+            is_reply = message.get("thread_ts") == card["ts"] != message["ts"]
+            return is_reply and all(says(one)(message) for one in words)
+
+        return await self.actor("U0ANA").message_with(CHANNEL, is_it)
+
     async def told(self, user: str, words: str, channel: str = CHANNEL) -> str:
         """Wait for a private message with these words."""
         found = await self.actor(user).message_with(
@@ -271,25 +281,90 @@ class Stack:
         assert await self.agents.finish(item_id, fence, result)
 
     async def begin(self, verdict: Verdict) -> tuple[str, int]:
-        """Claim an authorized call as an agent; return the function that ends it."""
+        """Claim an authorized call as an agent; return its id and fence."""
         item = await self.item(verdict)
-        ctx = item.ctx
-        claim = await self.agents.claim(
-            ClaimRequest(
-                item_id=item.id,
-                ref=TurnRef(
-                    agent=ctx.agent,
-                    thread=ctx.thread,
-                    ns=ctx.ns,
-                    message_id=ctx.message_id,
-                ),
-                tool=item.tool,
-                tool_call_id=ctx.tool_call_id,
-                owner="0" * 32,
-            )
-        )
+        claim = await self.agents.claim(claim_of(item))
         assert claim.kind == "new", claim
         return item.id, claim.fence
+
+    async def worker_dies(self, verdict: Verdict) -> None:
+        """Claim a call, and move the clock past the claim's lease."""
+        await self.begin(verdict)
+        approval_id, index = approval_of(verdict.item_id)
+        await self.store.conn.transaction(
+            ["HSET", self.keys.head(approval_id), f"{index}:u", 1],
+            ["ZADD", self.keys.expiry, 1, self.keys.listed(approval_id)],
+        )
+        await self.sweeper.sweep()
+
+    async def ring(self, verdict: Verdict, kind: TimerKind) -> None:
+        """Move the clock to a timer, and run every replica's sweep."""
+        name = str(Timer(approval=approval_of(verdict.item_id)[0], kind=kind))
+        await self.store.conn.command("ZADD", self.keys.timers, "XX", 1, name)
+        await self.sweeper.sweep()
+
+    async def nothing_is_left(self) -> None:
+        """Wait until every event is read, posted and acknowledged."""
+
+        async def is_done() -> bool:
+            command = self.store.conn.command
+            reply = await command("XINFO", "GROUPS", self.keys.outbox)
+            for group in cast("list[list[object]]", reply):
+                facts = dict(zip(group[::2], group[1::2], strict=True))
+                if facts[b"name"] == b"slack:default":
+                    return facts[b"pending"] == 0 and facts[b"lag"] == 0
+            return False
+
+        await eventually(is_done)
+
+    async def readiness(self) -> tuple[int, JsonObject]:
+        """Return the status of ``/readyz``, and what it says."""
+        assert self.bot is not None
+        url = self.bot.url.replace("/slack/events", "/readyz")
+        async with aiohttp.ClientSession() as session, session.get(url) as answer:
+            return answer.status, await answer.json()
+
+    async def problems(self) -> list[str]:
+        """Return the problems that ``/readyz`` names; with one, the bot is unready."""
+        status, said = await self.readiness()
+        found = list(said.get("problems", []))
+        assert status == (503 if found else 200)
+        return found
+
+    async def audit(self, name: EventName) -> list[Event]:
+        """Return the audit entries with a name, oldest first."""
+        entries = await audit_entries(self.store.conn, self.keys)
+        return [one for one in entries if one.name is name]
+
+    def calls(self, method: str) -> list[JsonObject]:
+        """Return the arguments of the calls of a Slack method that had an effect."""
+        return [
+            call.arguments
+            for call in self.sandbox.calls
+            if call.method == method and call.error is None
+        ]
+
+
+def supporter(user: str) -> ClickingPerson:
+    """Return a member of the support group, as the bot resolves them."""
+    groups = frozenset({"S0SUPPORT"})
+    return ClickingPerson(
+        team=TEAM, user=user, account=AccountKind.MEMBER, usergroups=groups
+    )
+
+
+def claim_of(item: Item) -> ClaimRequest:
+    """Return the claim of an agent for its call."""
+    ctx = item.ctx
+    return ClaimRequest(
+        item_id=item.id,
+        ref=TurnRef(
+            agent=ctx.agent, thread=ctx.thread, ns=ctx.ns, message_id=ctx.message_id
+        ),
+        tool=item.tool,
+        tool_call_id=ctx.tool_call_id,
+        owner="0" * 32,
+    )
 
 
 def is_card_of(message: Mapping[str, object], approval_id: str) -> bool:
@@ -349,6 +424,11 @@ class Reviewer(Actor):
                     )
                     return
         await super().click(channel, ts, action_id, block_id, chosen=chosen)
+
+
+def blocks_of(message: Mapping[str, object]) -> str:
+    """Return the blocks of a message or view as text."""
+    return json.dumps(message["blocks"], ensure_ascii=False)
 
 
 def says(text: str) -> Callable[[JsonObject], bool]:

@@ -8,6 +8,7 @@ import pytest
 
 from keyturn.gateway.config import SlackMode
 from keyturn.gateway.store.store import Store
+from keyturn.sandbox.pytest_fixtures import fail_on_problems
 from keyturn.sandbox.server import Sandbox
 from tests.bot.bot_stack import Stack
 from tests.levels import run_each_way
@@ -16,8 +17,10 @@ from tests.patience import lift_limits
 
 @pytest.fixture
 async def stack(store: Store) -> AsyncIterator[Stack]:
+    """Give the stack over HTTP; the bot may not do what Slack calls an error."""
     async with Sandbox() as sandbox:
         yield Stack(sandbox, store)
+        fail_on_problems(sandbox)
 
 
 @pytest.fixture
@@ -39,6 +42,14 @@ async def each_stack(
     """Give the stack over each transport."""
     async with Sandbox() as sandbox:
         yield Stack(sandbox, store, SlackMode(request.param))
+        fail_on_problems(sandbox)
+
+
+@pytest.fixture
+async def each_live(each_stack: Stack) -> AsyncIterator[Stack]:
+    """Give the stack over each transport while its bot runs."""
+    async with each_stack.running():
+        yield each_stack
 
 
 @pytest.fixture(autouse=True)

@@ -27,6 +27,7 @@ from keyturn.gateway.store.connection import usable
 from keyturn.sandbox.client import UserActionFailed
 from tests.bot.bot_stack import CHANNEL, Stack
 from tests.conftest import eventually
+from tests.panics import failing
 
 
 @pytest.mark.parametrize(
@@ -125,21 +126,14 @@ async def test_a_slack_that_is_away_while_the_bot_starts_is_asked_again(
 
 
 @pytest.mark.parametrize("mode", [SlackMode.HTTP, SlackMode.SOCKET])
-async def test_readiness_follows_the_store_and_the_sockets(
+async def test_readiness_follows_the_store(
     stack: Stack, mode: SlackMode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with stack.running(mode=mode) as bot, aiohttp.ClientSession() as session:
-        url = bot.url.replace("/slack/events", "/readyz")
-        async with session.get(url) as answer:
-            assert answer.status == 200
+    async with stack.running(mode=mode):
+        assert await stack.problems() == []
 
-        async def unavailable(*_: object) -> object:
-            raise StoreUnavailable("The store does not answer.")
-
-        monkeypatch.setattr(stack.store.conn, "command", unavailable)
-        async with session.get(url) as answer:
-            assert answer.status == 503
-            assert "store" in str(await answer.json())
+        failing(monkeypatch, stack.store.conn, "command", StoreUnavailable("gone"))
+        assert await stack.problems() == ["gone"]
         monkeypatch.undo()
 
 
@@ -153,21 +147,8 @@ async def test_a_store_that_hangs_is_reported_in_time_for_a_probe(
         monkeypatch.setattr(usable, "ANSWERED_WITHIN_S", 0.2)
         monkeypatch.setattr(stack.store.conn, "command", hanging)
         async with asyncio.timeout(4):
-            status, problems = await readiness(stack)
+            assert await stack.problems() == ["The store does not answer."]
         monkeypatch.undo()
-
-    assert (status, problems) == (503, ["The store does not answer."])
-
-
-async def test_a_lost_socket_is_replaced_while_another_serves(stack: Stack) -> None:
-    async with stack.running(mode=SlackMode.SOCKET):
-        verdict = await stack.refund()
-        ts = str((await stack.card(verdict))["ts"])
-        stack.sandbox.control.drop(1)
-
-        await stack.actor("U0ANA").click(CHANNEL, ts, Action.APPROVE)
-
-        assert (await stack.item(verdict)).state is ItemState.AUTHORIZED
 
 
 @pytest.mark.parametrize("mode", [SlackMode.HTTP, SlackMode.SOCKET])
@@ -192,23 +173,18 @@ async def test_a_retry_is_not_dropped(stack: Stack, mode: SlackMode) -> None:
     ],
 )
 async def test_whatever_breaks_in_a_listener_ends_in_a_sentence(
-    stack: Stack,
+    live: Stack,
     failure: Exception,
     words: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async with stack.running():
-        verdict = await stack.refund()
-        card = await stack.card(verdict)
+    verdict = await live.refund()
+    card = await live.card(verdict)
 
-        async def broken(*_: object, **__: object) -> object:
-            raise failure
+    failing(monkeypatch, ReviewService, "decide", failure)
+    await live.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.APPROVE)
 
-        monkeypatch.setattr(ReviewService, "decide", broken)
-        await stack.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.APPROVE)
-
-        await stack.told("U0ANA", words)
-    assert stack.sandbox.problems == []
+    await live.told("U0ANA", words)
 
 
 async def test_promised_work_ends_first(caplog: pytest.LogCaptureFixture) -> None:
@@ -260,7 +236,6 @@ async def test_the_bot_answers_to_its_command_name_only(each_stack: Stack) -> No
     assert f"{NAME} freeze tool" in told
     assert "/approvals`" not in told.replace(NAME, "")
     assert f"{NAME} delegate" in str(home)
-    assert stack.sandbox.problems == []
 
 
 PATHS = ("/healthz", "/readyz", "/metrics", "/slack/events")
@@ -309,18 +284,6 @@ async def test_an_address_in_use_is_named(stack: Stack) -> None:
                 pass
 
 
-async def readiness(stack: Stack) -> tuple[int, list[str]]:
-    assert stack.bot
-    url = stack.bot.url.replace("/slack/events", "/readyz")
-    async with aiohttp.ClientSession() as session, session.get(url) as response:
-        body = await response.json()
-        return response.status, body.get("problems", [])
-
-
-async def is_not_ready(stack: Stack) -> bool:
-    return (await readiness(stack))[0] == 503
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", [SlackMode.HTTP, SlackMode.SOCKET])
 @pytest.mark.parametrize("event", ["tokens_revoked", "app_uninstalled"])
@@ -330,17 +293,14 @@ async def test_an_event_that_the_token_is_gone_turns_readiness_off(
     stack.mode = mode
     stack.sandbox.workspace.events = (event,)
     async with stack.running(mode=mode):
-        assert await readiness(stack) == (200, [])
+        assert await stack.problems() == []
 
         with caplog.at_level(logging.ERROR):
             await stack.sandbox.control.uninstall_app()
             await stack.bot_is_quiet()
 
-        status, problems = await readiness(stack)
-        assert status == 503
-        assert "does not accept SLACK_BOT_TOKEN any more ('token_revoked')" in str(
-            problems
-        )
+        why = "does not accept SLACK_BOT_TOKEN any more ('token_revoked')"
+        assert why in str(await stack.problems())
         assert f"bot.token_lost event={event}" in caplog.text
 
 
@@ -348,11 +308,11 @@ async def test_a_revoked_token_is_noticed_without_an_event(stack: Stack) -> None
     stack.sandbox.workspace.events = ()
     async with stack.running():
         await stack.sandbox.control.revoke_bot_token()
-        assert (await readiness(stack))[0] == 200
+        assert await stack.problems() == []
 
         stack.sandbox.control.advance(CHECKED_S)
 
-        assert (await readiness(stack))[0] == 503
+        assert await stack.problems()
 
 
 async def test_what_happens_without_a_token_is_told_when_it_works_again(
@@ -367,11 +327,11 @@ async def test_what_happens_without_a_token_is_told_when_it_works_again(
 
         await stack.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.APPROVE)
         later = await stack.refund(thread="t2")
-        await eventually(lambda: is_not_ready(stack))
+        await eventually(stack.problems)
         stack.sandbox.control.restore_bot_token()
         stack.sandbox.control.advance(REJECTED_S)
 
         assert (await stack.card(later))["ts"]
-        assert (await readiness(stack))[0] == 200
+        assert await stack.problems() == []
         await stack.told("U0ANA", "Slack did not say who you are")
         assert (await stack.item(verdict)).state is ItemState.PENDING

@@ -5,7 +5,6 @@ from __future__ import annotations
 from keyturn.gateway.approvals.record import approval_of
 from keyturn.gateway.protocol.http_api import Attendance, Attended
 from tests.bot.bot_stack import CHANNEL, Stack, says
-from tests.bot.test_publisher import nothing_is_left
 
 GONE = "The client has stopped waiting. It can return until"
 
@@ -25,17 +24,16 @@ async def test_the_card_in_slack_shows_that_its_caller_has_gone(live: Stack) -> 
     await live.card(verdict, lambda card: not says(GONE)(card))
 
 
-async def test_only_the_bot_gives_a_card_an_address(stack: Stack) -> None:
-    async with stack.running():
-        verdict = await stack.refund()
-        card = await stack.card(verdict)
-        await nothing_is_left(stack)
-        place = f"/archives/{CHANNEL}/p{str(card['ts']).replace('.', '')}"
-        url = (await attends(stack, verdict.item_id, 60)).card_url
-        assert url.endswith(place)
-    key = stack.keys.card(approval_of(verdict.item_id)[0])
-    stored = await stack.store.conn.command("HGET", key, "url")
+async def test_only_the_bot_gives_a_card_an_address(live: Stack) -> None:
+    verdict = await live.refund()
+    card = await live.card(verdict)
+    await live.nothing_is_left()
+    place = f"/archives/{CHANNEL}/p{str(card['ts']).replace('.', '')}"
+    url = (await attends(live, verdict.item_id, 60)).card_url
+    assert url.endswith(place)
+    key = live.keys.card(approval_of(verdict.item_id)[0])
+    stored = await live.store.conn.command("HGET", key, "url")
     assert isinstance(stored, bytes)
     for forged in (b"https://evil.example/", stored.replace(b"/p", b"/q"), b""):
-        await stack.store.conn.command("HSET", key, "url", forged)
-        assert (await attends(stack, verdict.item_id, 60)).card_url == ""
+        await live.store.conn.command("HSET", key, "url", forged)
+        assert (await attends(live, verdict.item_id, 60)).card_url == ""

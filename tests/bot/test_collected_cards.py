@@ -28,12 +28,11 @@ from keyturn.gateway.service.decide import reviews
 from keyturn.gateway.service.people.queue import ReviewQueue
 from keyturn.sandbox.json_types import JsonObject, as_objects
 from tests.bot.bot_stack import CHANNEL, POLICY, REFUND, TEAM, Stack, has_button, says
-from tests.bot.listeners.test_time import PATIENT, PATIENT_TEXT, has_note, ring
+from tests.bot.listeners.test_time import PATIENT, PATIENT_TEXT
 from tests.bot.markup_audit import assert_tame
 from tests.bot.samples import KEY
 from tests.bot.strategies import CANARY
 from tests.bot.tampering import click_with, copied, expire
-from tests.bot.test_publisher import nothing_is_left
 from tests.conftest import eventually
 from tests.levels import size
 from tests.stored_records import put_detail
@@ -90,13 +89,12 @@ async def three(stack: Stack) -> tuple[list[Verdict], str]:
     return verdicts, str(card["ts"])
 
 
-async def test_a_call_that_is_alone_gets_its_own_card(stack: Stack) -> None:
-    stack.policy = batched("within: 1s")
-    async with stack.running():
-        verdict = await stack.refund()
+async def test_a_call_that_is_alone_gets_its_own_card(live: Stack) -> None:
+    live.policy = batched("within: 1s")
+    verdict = await live.refund()
 
-        card = await stack.card(verdict)
-        assert has_button(card, Action.APPROVE)
+    card = await live.card(verdict)
+    assert has_button(card, Action.APPROVE)
 
 
 async def test_an_edited_call_stays_where_it_was_decided(live: Stack) -> None:
@@ -168,36 +166,34 @@ async def test_a_restart_posts_what_was_collected(stack: Stack) -> None:
         await shown(stack, "3 approved")
 
 
-async def test_only_calls_of_one_task_share_a_card(stack: Stack) -> None:
-    stack.policy = batched("by: task, within: 10m, up_to: 2")
-    async with stack.running():
-        first = await stack.refund("t0", task="nightly", amount=1)
-        alone = await stack.refund("t1", amount=2)
-        await stack.card(alone)
-        other = await stack.refund("t2", task="weekly", amount=3)
-        last = await stack.refund("t3", task="nightly", amount=4)
+async def test_only_calls_of_one_task_share_a_card(live: Stack) -> None:
+    live.policy = batched("by: task, within: 10m, up_to: 2")
+    first = await live.refund("t0", task="nightly", amount=1)
+    alone = await live.refund("t1", amount=2)
+    await live.card(alone)
+    other = await live.refund("t2", task="weekly", amount=3)
+    last = await live.refund("t3", task="nightly", amount=4)
 
-        _, shared = await posted(stack, 2)
-        assert "Approve all 2" in str(shared["blocks"])
-        assert await are_together(stack, first, last)
-        assert not await are_together(stack, first, other)
+    _, shared = await posted(live, 2)
+    assert "Approve all 2" in str(shared["blocks"])
+    assert await are_together(live, first, last)
+    assert not await are_together(live, first, other)
 
 
-async def test_calls_of_two_requesters_do_not_share_a_card(stack: Stack) -> None:
-    stack.policy = batched("within: 10m, up_to: 2")
-    async with stack.running():
-        first = await stack.refund("t0", amount=1)
-        eve = Person(team=TEAM, user="U0EVE")
-        args = {**REFUND, "amount": 2}
-        call = ("process_refund", args)
-        (other,) = await stack.submit(call, thread="t1", requester=eve)
-        last = await stack.refund("t2", amount=3)
+async def test_calls_of_two_requesters_do_not_share_a_card(live: Stack) -> None:
+    live.policy = batched("within: 10m, up_to: 2")
+    first = await live.refund("t0", amount=1)
+    eve = Person(team=TEAM, user="U0EVE")
+    args = {**REFUND, "amount": 2}
+    call = ("process_refund", args)
+    (other,) = await live.submit(call, thread="t1", requester=eve)
+    last = await live.refund("t2", amount=3)
 
-        (card,) = await posted(stack)
-        assert "Approve all 2" in str(card["blocks"])
-        assert "@U0DAN" in str(card["blocks"])
-        assert await are_together(stack, first, last)
-        assert not await are_together(stack, first, other)
+    (card,) = await posted(live)
+    assert "Approve all 2" in str(card["blocks"])
+    assert "@U0DAN" in str(card["blocks"])
+    assert await are_together(live, first, last)
+    assert not await are_together(live, first, other)
 
 
 async def are_together(stack: Stack, *verdicts: Verdict) -> bool:
@@ -241,22 +237,21 @@ async def have_cards(stack: Stack, verdicts: list[Verdict]) -> None:
     await eventually(is_so)
 
 
-async def test_cards_from_before_the_rule_stay_as_they_are(stack: Stack) -> None:
-    stack.policy = PATIENT
-    async with stack.running():
-        verdicts = [await stack.refund(f"t{n}", amount=100 + n) for n in range(2)]
-        old = [await stack.card(one) for one in verdicts]
-        await nothing_is_left(stack)
-        stack.policy = batched("within: 10m, up_to: 2")
-        for verdict in verdicts:
-            await ring(stack, (await stack.approval(verdict)).id, TimerKind.REMIND)
-        for card in old:
-            await notes(stack, str(card["ts"]), "Still waiting")
+async def test_cards_from_before_the_rule_stay_as_they_are(live: Stack) -> None:
+    live.policy = PATIENT
+    verdicts = [await live.refund(f"t{n}", amount=100 + n) for n in range(2)]
+    old = [await live.card(one) for one in verdicts]
+    await live.nothing_is_left()
+    live.policy = batched("within: 10m, up_to: 2")
+    for verdict in verdicts:
+        await live.ring(verdict, TimerKind.REMIND)
+    for card in old:
+        await notes(live, str(card["ts"]), "Still waiting")
 
-        await stack.actor("U0ANA").click(CHANNEL, str(old[0]["ts"]), Action.APPROVE)
+    await live.actor("U0ANA").click(CHANNEL, str(old[0]["ts"]), Action.APPROVE)
 
-        await stack.card(verdicts[0], lambda card: not has_button(card, Action.APPROVE))
-        assert len(await cards(stack)) == 2
+    await live.card(verdicts[0], lambda card: not has_button(card, Action.APPROVE))
+    assert len(await cards(live)) == 2
 
 
 async def test_the_last_call_on_a_card_can_be_decided_there(live: Stack) -> None:
@@ -317,7 +312,7 @@ async def test_calls_that_expire_together_lose_their_buttons(live: Stack) -> Non
     card = await shown(live, "3 expired")
     assert not has_button(card, Action.APPROVE_ALL)
     assert await states(live, verdicts) == ["expired"] * 3
-    await nothing_is_left(live)
+    await live.nothing_is_left()
     updates = [one for one in live.sandbox.calls if one.method == "chat.update"]
     assert len(updates) <= 3
 
@@ -366,14 +361,13 @@ async def test_a_call_too_long_for_a_row_has_its_own_card(live: Stack) -> None:
     await have_cards(live, verdicts)
 
 
-async def test_the_same_call_twice_has_two_cards(stack: Stack) -> None:
-    stack.policy = batched("within: 1s, up_to: 2")
-    async with stack.running():
-        same = [await stack.refund(f"t{n}", amount=9) for n in range(2)]
+async def test_the_same_call_twice_has_two_cards(live: Stack) -> None:
+    live.policy = batched("within: 1s, up_to: 2")
+    same = [await live.refund(f"t{n}", amount=9) for n in range(2)]
 
-        for verdict in same:
-            own = await stack.card(verdict, says("*The same call* waits on another"))
-            assert has_button(own, Action.APPROVE)
+    for verdict in same:
+        own = await live.card(verdict, says("*The same call* waits on another"))
+        assert has_button(own, Action.APPROVE)
 
 
 async def test_a_card_holds_as_many_calls_as_it_shows_whole(
@@ -398,40 +392,39 @@ async def test_other_reviewers_for_all_calls_keep_the_card(live: Stack) -> None:
         return "S0SENIOR" in str((await cards(live))[0]["blocks"])
 
     await eventually(asks_others)
-    await nothing_is_left(live)
+    await live.nothing_is_left()
 
     assert len(await cards(live)) == 1
     # The people who were required first are still required.
     for user in ("U0ANA", "U0CHLOE"):
         await live.actor(user).click(CHANNEL, ts, Action.APPROVE_ALL)
-        await nothing_is_left(live)
+        await live.nothing_is_left()
     assert await states(live, verdicts) == ["authorized"] * 3
 
 
-async def test_an_extended_call_is_reminded_of_again(stack: Stack) -> None:
-    stack.policy = batched(
+async def test_an_extended_call_is_reminded_of_again(live: Stack) -> None:
+    live.policy = batched(
         "within: 10m, up_to: 3", tiers="  approve: {remind_at: 50%}\n"
     )
-    async with stack.running():
-        verdicts, ts = await three(stack)
-        for verdict in verdicts:
-            await ring(stack, (await stack.approval(verdict)).id, TimerKind.REMIND)
-        await notes(stack, ts, "Still waiting")
-        await nothing_is_left(stack)
-        (note,) = await notes(stack, ts, "Still waiting")
-        assert "The first of its calls expires" in str(note["blocks"])
-        ana = stack.actor("U0ANA")
-        await ana.click(CHANNEL, ts, Action.VIEW_ALL, chosen="#2")
-        await ana.wait_for_view()
-        await ana.act_in_view(Action.EXTEND)
-        await notes(stack, ts, "extended the deadline")
+    verdicts, ts = await three(live)
+    for verdict in verdicts:
+        await live.ring(verdict, TimerKind.REMIND)
+    await notes(live, ts, "Still waiting")
+    await live.nothing_is_left()
+    (note,) = await notes(live, ts, "Still waiting")
+    assert "The first of its calls expires" in str(note["blocks"])
+    ana = live.actor("U0ANA")
+    await ana.click(CHANNEL, ts, Action.VIEW_ALL, chosen="#2")
+    await ana.wait_for_view()
+    await ana.act_in_view(Action.EXTEND)
+    await notes(live, ts, "extended the deadline")
 
-        await ring(stack, (await stack.approval(verdicts[1])).id, TimerKind.REMIND)
+    await live.ring(verdicts[1], TimerKind.REMIND)
 
-        async def are_two() -> bool:
-            return len(await notes(stack, ts, "Still waiting")) == 2
+    async def are_two() -> bool:
+        return len(await notes(live, ts, "Still waiting")) == 2
 
-        await eventually(are_two)
+    await eventually(are_two)
 
 
 async def test_a_seal_over_other_calls_decides_nothing(live: Stack) -> None:
@@ -637,9 +630,9 @@ async def test_a_reminder_of_a_flood_notifies_people(
             await flooded.refund(f"t{n}", order_id=f"{n}") for n in range(FLOOD + 1)
         ]
         card = await flooded.card(verdicts[-1], says("No notifications for now"))
-        await ring(flooded, (await flooded.approval(verdicts[-1])).id, TimerKind.REMIND)
+        await flooded.ring(verdicts[-1], TimerKind.REMIND)
 
-        await eventually(lambda: has_note(flooded, card, GROUP))
+        await flooded.note(card, GROUP)
         await flooded.card(
             verdicts[-1], lambda m: not says("No notifications for now")(m)
         )
@@ -657,9 +650,9 @@ async def test_after_its_reminder_a_flood_still_shares_its_card(flooded: Stack) 
                 await flooded.refund(f"t{n}", amount=10 + n, order_id=f"{n}")
             )
         shared = await ana.message_with(CHANNEL, says(f"Approve all {CALLS - FLOOD}"))
-        await ring(flooded, (await flooded.approval(verdicts[-1])).id, TimerKind.REMIND)
+        await flooded.ring(verdicts[-1], TimerKind.REMIND)
 
-        await eventually(lambda: has_note(flooded, shared, GROUP))
+        await flooded.note(shared, GROUP)
         await flooded.bot_is_quiet()
         cards = await posted(flooded)
         copies = [m for m in await ana.messages("D0ANA") if m.get("metadata")]

@@ -6,7 +6,6 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from http import HTTPStatus
 from typing import Any
 
 import aiohttp
@@ -25,6 +24,7 @@ from keyturn.sandbox.server import Sandbox
 from tests.bot.bot_stack import CHANNEL, ME, Stack, says
 from tests.conftest import eventually
 from tests.loop_watch import watched
+from tests.panics import failing
 
 
 @asynccontextmanager
@@ -93,27 +93,16 @@ async def test_a_call_that_hangs_at_the_end_is_given_up(
 
 
 async def test_without_any_socket_the_bot_is_not_ready(stack: Stack) -> None:
-    async with (
-        stack.running(mode=SlackMode.SOCKET) as bot,
-        aiohttp.ClientSession() as session,
-    ):
-        url = bot.url.replace("/slack/events", "/readyz")
+    async with stack.running(mode=SlackMode.SOCKET):
         stack.sandbox.control.drop()
 
-        async def is_unready() -> bool:
-            async with session.get(url) as answer:
-                return answer.status == HTTPStatus.SERVICE_UNAVAILABLE
-
-        await eventually(is_unready)
+        await eventually(stack.problems)
 
 
 async def test_an_event_that_breaks_a_listener_is_not_repeated(
     stack: Stack, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def broken(*_: object, **__: object) -> object:
-        raise ZeroDivisionError
-
-    monkeypatch.setattr(type(stack.reviews), "ask_agent", broken)
+    failing(monkeypatch, type(stack.reviews), "ask_agent", ZeroDivisionError())
     with caplog.at_level(logging.ERROR):
         async with stack.running():
             await stack.actor("U0DAN").say("#general", "@keyturn refund")
@@ -157,11 +146,10 @@ async def test_news_that_comes_while_a_card_is_drawn_is_told_by_its_own_record(
 
 
 async def test_a_card_is_posted_without_walking_its_arguments_on_the_event_loop(
-    stack: Stack, monkeypatch: pytest.MonkeyPatch
+    live: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with stack.running():
-        found = watched(monkeypatch)
-        verdict = await stack.refund(order={f"k{n}": n for n in range(4000)})
-        await stack.card(verdict)
+    found = watched(monkeypatch)
+    verdict = await live.refund(order={f"k{n}": n for n in range(4000)})
+    await live.card(verdict)
 
     assert found == []

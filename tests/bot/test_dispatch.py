@@ -16,7 +16,7 @@ from keyturn.gateway.protocol.records import ItemState
 from tests.attacks.attacker import click_payload, trace, value_of
 from tests.bot.bot_stack import CHANNEL, Stack
 from tests.bot.signed import FORM, interaction, post, post_signed, signed_headers
-from tests.panics import apanic
+from tests.panics import apanic, failing
 
 
 async def _broken(*_: object, **__: object) -> object:
@@ -24,22 +24,6 @@ async def _broken(*_: object, **__: object) -> object:
 
 
 BREAKS = [_broken, apanic]
-
-
-@pytest.mark.parametrize("mode", SlackMode)
-async def test_clicks_count_over_http_and_socket(stack: Stack, mode: SlackMode) -> None:
-    async with stack.running(mode=mode):
-        approved, rejected = await stack.refund("t1"), await stack.refund("t2")
-        cards = [str((await stack.card(v))["ts"]) for v in (approved, rejected)]
-        ana = stack.actor("U0ANA")
-
-        await ana.click(CHANNEL, cards[0], Action.APPROVE)
-        await ana.click(CHANNEL, cards[1], Action.REJECT)
-        await ana.wait_for_view()
-        await ana.submit({"reason": "no receipt"})
-
-        states = [(await stack.item(v)).state for v in (approved, rejected)]
-        assert states == [ItemState.AUTHORIZED, ItemState.REJECTED]
 
 
 @pytest.mark.parametrize("breaks", BREAKS)
@@ -113,15 +97,12 @@ async def test_a_click_counts_in_every_way_of_encoding_it(stack: Stack) -> None:
 async def test_a_click_that_may_be_a_replay_decides_nothing(
     stack: Stack, monkeypatch: pytest.MonkeyPatch, mode: SlackMode
 ) -> None:
-    async def gone(*_: object) -> bool:
-        raise StoreUnavailable("gone")
-
     async with stack.running(mode=mode):
         verdict = await stack.refund()
         card = await stack.card(verdict)
         before = await trace(stack, verdict)
         # The store is back by the time that the listener runs.
-        monkeypatch.setattr(StoreNonces, "is_first", gone)
+        failing(monkeypatch, StoreNonces, "is_first", StoreUnavailable("gone"))
 
         await stack.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.APPROVE)
 

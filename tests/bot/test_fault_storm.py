@@ -27,7 +27,6 @@ from keyturn.sandbox.client import UserActionFailed
 from keyturn.sandbox.server import Sandbox
 from tests.bot.bot_stack import CHANNEL, POLICY, Stack, has_button, is_card_of
 from tests.bot.test_personal_copies import block_action
-from tests.bot.test_publisher import nothing_is_left
 from tests.conftest import eventually
 from tests.levels import sample
 
@@ -163,7 +162,7 @@ async def test_in_a_storm_each_person_has_one_usable_card_and_it_is_true(
                 return all(copy.rev == place.rev for copy in copies if copy.ts)
 
             await eventually(is_true)
-        await nothing_is_left(stack)
+        await stack.nothing_is_left()
         clock.cancel()
 
     for one in verdicts:

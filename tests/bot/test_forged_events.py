@@ -79,31 +79,27 @@ def all_acknowledged(stack: Stack) -> Callable[[], Awaitable[bool]]:
 
 
 @pytest.mark.parametrize("forged", FORGERIES)
-async def test_forged_announcements_are_dropped(stack: Stack, forged: Forgery) -> None:
-    async with stack.running():
-        await stack.store.conn.command(
-            "XADD", stack.keys.outbox, "*", *forged(stack, answer(SAID))
-        )
-        # Behind it, and in its order.
-        await stack.card(await stack.refund())
-        await eventually(all_acknowledged(stack))
+async def test_forged_announcements_are_dropped(live: Stack, forged: Forgery) -> None:
+    await live.store.conn.command(
+        "XADD", live.keys.outbox, "*", *forged(live, answer(SAID))
+    )
+    # Behind it, and in its order.
+    await live.card(await live.refund())
+    await eventually(all_acknowledged(live))
 
-        state = await stack.actor("U0ANA").state()
+    state = await live.actor("U0ANA").state()
 
     assert SAID not in json.dumps(state)
-    assert stack.store.security.counts[SecurityKind.SEAL_WRONG] == 1
+    assert live.store.security.counts[SecurityKind.SEAL_WRONG] == 1
 
 
-async def test_every_event_of_a_run_and_of_a_call_is_sealed(stack: Stack) -> None:
-    async with stack.running():
-        await stack.card(await stack.refund())
-    await stack.store.outbox(stack.keys, reader="x").put(
+async def test_every_event_of_a_run_and_of_a_call_is_sealed(live: Stack) -> None:
+    await live.card(await live.refund())
+    await live.store.outbox(live.keys, reader="x").put(
         Event(name=EventName.RUN_FAILED, tenant="default", thread="t1")
     )
 
-    found = entries(
-        await stack.store.conn.command("XRANGE", stack.keys.outbox, "-", "+")
-    )
+    found = entries(await live.store.conn.command("XRANGE", live.keys.outbox, "-", "+"))
 
     assert len(found) > 1
     assert [one.values.keys() for one in found] == [{"e", "at", "s"}] * len(found)

@@ -53,31 +53,30 @@ async def stack(wire: Proxy, request: pytest.FixtureRequest) -> AsyncIterator[St
 
 
 async def test_a_store_that_is_cut_off_fills_no_log_and_a_click_afterwards_counts(
-    stack: Stack, wire: Proxy, store: Store, caplog: pytest.LogCaptureFixture
+    live: Stack, wire: Proxy, store: Store, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with stack.running():
-        verdict = await stack.refund()
-        card = await stack.card(verdict)
+    verdict = await live.refund()
+    card = await live.card(verdict)
 
-        async def click() -> None:
-            ana = stack.actor("U0ANA")
-            with suppress(UserActionFailed):
-                await ana.click(CHANNEL, str(card["ts"]), Action.APPROVE)
+    async def click() -> None:
+        ana = live.actor("U0ANA")
+        with suppress(UserActionFailed):
+            await ana.click(CHANNEL, str(card["ts"]), Action.APPROVE)
 
-        async def is_approved() -> bool:
-            await click()
-            item = await stack.item(verdict)
-            return item.state is ItemState.AUTHORIZED
+    async def is_approved() -> bool:
+        await click()
+        item = await live.item(verdict)
+        return item.state is ItemState.AUTHORIZED
 
-        wire.lead_to("redis://127.0.0.1:1/0")
-        wire.reset()
-        caplog.clear()
-        for _ in range(CLICKS):
-            await click()
-        await stack.bot_is_quiet()
-        lines = [one for one in caplog.records if one.levelno >= logging.WARNING]
-        wire.lead_to(store.conn.url)
-        await eventually(is_approved)
+    wire.lead_to("redis://127.0.0.1:1/0")
+    wire.reset()
+    caplog.clear()
+    for _ in range(CLICKS):
+        await click()
+    await live.bot_is_quiet()
+    lines = [one for one in caplog.records if one.levelno >= logging.WARNING]
+    wire.lead_to(store.conn.url)
+    await eventually(is_approved)
 
     assert lines, "an operator has to see it"
     assert [one.getMessage() for one in lines if one.exc_info] == []
@@ -85,14 +84,13 @@ async def test_a_store_that_is_cut_off_fills_no_log_and_a_click_afterwards_count
 
 
 @pytest.mark.parametrize("text", ["list", FREEZE])
-async def test_an_outage_answers_commands(stack: Stack, wire: Proxy, text: str) -> None:
-    async with stack.running():
-        wire.close()
+async def test_an_outage_answers_commands(live: Stack, wire: Proxy, text: str) -> None:
+    wire.close()
 
-        await stack.actor("U0ANA").command(COMMAND, text, CHANNEL)
+    await live.actor("U0ANA").command(COMMAND, text, CHANNEL)
 
-        said = await stack.told("U0ANA", "The gateway")
-        wire.open()
+    said = await live.told("U0ANA", "The gateway")
+    wire.open()
     assert "cannot keep anything right now, so nothing was recorded" in said
 
 

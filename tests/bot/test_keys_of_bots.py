@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from pathlib import Path
 
-import aiohttp
 import pytest
 from slack_sdk.oauth.installation_store import Installation
 from slack_sdk.oauth.token_rotation.async_rotator import AsyncTokenRotator
@@ -29,16 +28,12 @@ ONE, TWO, THREE = (bytes([number]) * 32 for number in (1, 2, 3))
 
 async def test_another_key_is_refused_and_shown_by_readyz(stack: Stack) -> None:
     stack.store.processes.life_ms = 2000
-    async with stack.running(seal_keys=(ONE,)) as bot:
+    async with stack.running(seal_keys=(ONE,)):
         foreign = SlackBot(stack.config_with(seal_keys=(TWO,)), stack.reviews)
         with pytest.raises(SettingsError, match="give both the same KEYTURN_SECRET"):
             await foreign.__aenter__()
 
-        async with (
-            aiohttp.ClientSession() as session,
-            session.get(bot.url.replace("/slack/events", "/readyz")) as answer,
-        ):
-            status, body = answer.status, await answer.json()
+        status, body = await stack.readiness()
 
     assert (status, body["ready"]) == (200, True)
     assert "was refused: The bot" in body["others"][0]

@@ -11,7 +11,6 @@ from keyturn.bot.ids import Action, Input
 from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.protocol.wire import Verdict
 from tests.bot.bot_stack import CHANNEL, Stack, has_button, says
-from tests.bot.test_publisher import nothing_is_left
 from tests.bot.test_redacted_messages import (
     DAY,
     OVER,
@@ -30,7 +29,7 @@ async def shared(stack: Stack, thread: str = "t1") -> tuple[Verdict, str]:
     """Post a card whose channel has another id then; return its call and its ts."""
     verdict = await stack.refund(thread)
     ts = str((await stack.card(verdict))["ts"])
-    await nothing_is_left(stack)
+    await stack.nothing_is_left()
     stack.sandbox.control.share(CHANNEL, NEW)
     return verdict, ts
 
@@ -48,19 +47,18 @@ async def reject_by_words(stack: Stack, ts: str, channel: str = NEW) -> None:
     assert await ana.submit({Input.REASON: "too much"}) == {}
 
 
-async def test_words_under_a_card_of_a_moved_channel_count(stack: Stack) -> None:
+async def test_words_under_a_card_of_a_moved_channel_count(live: Stack) -> None:
     """Its channel has been given two ids, and the policy names the first one."""
-    async with stack.running():
-        verdict, ts = await shared(stack)
-        other, other_ts = await second(stack)
-        await stack.actor("U0ANA").click(NEW, ts, Action.APPROVE)
-        await stack.card(verdict, says("Waiting to run"), channel=NEW)
-        stack.sandbox.control.share(NEW, NEWEST)
+    verdict, ts = await shared(live)
+    other, other_ts = await second(live)
+    await live.actor("U0ANA").click(NEW, ts, Action.APPROVE)
+    await live.card(verdict, says("Waiting to run"), channel=NEW)
+    live.sandbox.control.share(NEW, NEWEST)
 
-        await reject_by_words(stack, other_ts, NEWEST)
+    await reject_by_words(live, other_ts, NEWEST)
 
-        assert (await stack.item(other)).state is ItemState.REJECTED
-        await stack.card(other, says("Rejected"), channel=NEWEST)
+    assert (await live.item(other)).state is ItemState.REJECTED
+    await live.card(other, says("Rejected"), channel=NEWEST)
 
 
 async def second(stack: Stack) -> tuple[Verdict, str]:
@@ -87,7 +85,7 @@ async def test_what_stands_there_is_redacted(
         _, ts = await shared(stack, "t2")
         if is_used:
             await stack.actor("U0ANA").click(NEW, ts, Action.APPROVE)
-            await nothing_is_left(stack)
+            await stack.nothing_is_left()
     await time_is_over(stack)
     async with keeping(stack, OVER):
         if not is_used:

@@ -15,7 +15,6 @@ from keyturn.gateway.approvals.decisions import (
 from keyturn.gateway.protocol.wire import ClaimRequest, TurnRef
 from keyturn.sandbox.json_types import JsonObject
 from tests.bot.bot_stack import CHANNEL, POLICY, TEAM, Stack, says
-from tests.bot.test_publisher import calls, nothing_is_left
 from tests.conftest import eventually
 
 PLAIN = """  process_refund:
@@ -62,38 +61,32 @@ def is_told(
     return is_so
 
 
-async def test_a_new_card_notifies_those_who_may_decide_it(each_stack: Stack) -> None:
-    stack = each_stack
-    async with stack.running():
-        verdict = await stack.refund()
-        card = await stack.card(verdict)
+async def test_a_new_card_notifies_those_who_may_decide_it(each_live: Stack) -> None:
+    live = each_live
+    verdict = await live.refund()
+    card = await live.card(verdict)
 
-        who = [
-            u
-            for u in ("U0ANA", "U0BEN", "U0CHLOE", "U0EVE")
-            if await notified(stack, u)
-        ]
+    who = [u for u in ("U0ANA", "U0BEN", "U0CHLOE", "U0EVE") if await notified(live, u)]
 
     assert who == ["U0ANA", "U0BEN"]
     assert '*Reviewers:* <!subteam^S0SUPPORT>"' in str(card["blocks"]).replace("'", '"')
-    (post,) = calls(stack, "chat.postMessage")
+    (post,) = live.calls("chat.postMessage")
     assert "<" not in str(post["text"]), "the notification reads as a sentence"
 
 
-async def test_an_edit_that_raises_notifies_new_reviewers(stack: Stack) -> None:
-    raising(stack)
-    async with stack.running():
-        verdict = await stack.refund()
-        await stack.card(verdict)
-        assert not await notified(stack, "U0CHLOE")
+async def test_an_edit_that_raises_notifies_new_reviewers(live: Stack) -> None:
+    raising(live)
+    verdict = await live.refund()
+    await live.card(verdict)
+    assert not await notified(live, "U0CHLOE")
 
-        edit = Edit(args={"amount": 950, "order_id": "78291"})
-        assert await stack.decide(verdict, edit) == "voted"
+    edit = Edit(args={"amount": 950, "order_id": "78291"})
+    assert await live.decide(verdict, edit) == "voted"
 
-        await eventually(is_told(stack, "U0CHLOE", "Edited."))
-        await nothing_is_left(stack)
-        assert len(await notified(stack, "U0CHLOE")) == 1
-        assert len(await notified(stack, "U0BEN", "🔔 Your decision is needed.")) == 1
+    await eventually(is_told(live, "U0CHLOE", "Edited."))
+    await live.nothing_is_left()
+    assert len(await notified(live, "U0CHLOE")) == 1
+    assert len(await notified(live, "U0BEN", "🔔 Your decision is needed.")) == 1
 
 
 @pytest.mark.slow
@@ -112,11 +105,11 @@ async def test_a_person_needed_by_another_call_is_notified(stack: Stack) -> None
         await eventually(is_told(stack, "U0CHLOE", LINE, times=2))
         await stack.agents.withdraw_items(frozenset({third.item_id}))
         await stack.card(first, lambda m: not says("Needs more now")(m))
-        await nothing_is_left(stack)
+        await stack.nothing_is_left()
     async with stack.running():
         await stack.refund(thread="t4", amount=850)
         await stack.card(first, says("Needs more now"))
-        await nothing_is_left(stack)
+        await stack.nothing_is_left()
 
     lines = await notified(stack, "U0CHLOE", LINE)
     assert len({line["thread_ts"] for line in lines}) == len(lines) == 2

@@ -9,6 +9,7 @@ import pytest
 
 from keyturn.bot.delivery.card_publisher import CardPublisher
 from keyturn.bot.ids import Action
+from keyturn.bot.limits import POST
 from keyturn.bot.listener_context import ListenerContext
 from keyturn.bot.web import Slack
 from keyturn.gateway.approvals.decisions import Approve, Click
@@ -16,7 +17,6 @@ from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.service.decide.reviews import ReviewService
 from keyturn.gateway.store.reviewers.cards import CardPlace
 from tests.bot.bot_stack import CHANNEL, Stack, has_button, says
-from tests.bot.test_publisher import POST, nothing_is_left
 from tests.conftest import eventually
 
 BOT, GENERAL = "U0KEYTURN", "C0GENERAL"
@@ -35,7 +35,7 @@ async def test_an_abandoned_copy_counts_no_more(stack: Stack) -> None:
         stack.sandbox.control.leave(CHANNEL, BOT)
         (lost,) = await stack.cards(verdict)
         card = await stack.card(verdict, channel=GENERAL)
-        await nothing_is_left(stack)
+        await stack.nothing_is_left()
 
         await stack.actor("U0ANA").click(CHANNEL, str(lost["ts"]), Action.APPROVE)
         await stack.told("U0ANA", "not the newest copy")
@@ -51,7 +51,7 @@ async def test_what_a_paused_publisher_shows_late_is_drawn_again(live: Stack) ->
     older = await live.drawn(verdict)
     assert await live.decide(verdict, Approve()) == "voted"
     await live.card(verdict, says("1 of 2"))
-    await nothing_is_left(live)
+    await live.nothing_is_left()
 
     # It was on its way to Slack when its publisher lost the lease.
     await late_update(live, older, card)
@@ -90,7 +90,7 @@ async def test_a_card_that_is_posted_by_two_at_once_has_one_copy_in_the_end(
         verdict = await stack.refund()
 
         card = await stack.card(verdict, lambda m: has_button(m, Action.APPROVE))
-        await nothing_is_left(stack)
+        await stack.nothing_is_left()
 
         async def is_one() -> bool:
             return len(await stack.cards(verdict)) == 1
@@ -103,21 +103,21 @@ async def test_a_card_that_is_posted_by_two_at_once_has_one_copy_in_the_end(
 async def test_a_card_works_in_a_channel_that_has_another_id_now(live: Stack) -> None:
     verdict = await live.refund()
     card = await live.card(verdict)
-    await nothing_is_left(live)
+    await live.nothing_is_left()
     live.sandbox.control.share(CHANNEL, "C0SHARED")
 
     await live.actor("U0ANA").click("C0SHARED", str(card["ts"]), Action.APPROVE)
 
     assert (await live.item(verdict)).state is ItemState.AUTHORIZED
     await live.card(verdict, says("Waiting to run"), channel="C0SHARED")
-    await nothing_is_left(live)
+    await live.nothing_is_left()
     assert len(await live.cards(verdict, "C0SHARED")) == 1
 
 
 async def test_a_moved_cards_click_counts_once_slack_confirms(live: Stack) -> None:
     verdict = await live.refund()
     card = await live.card(verdict)
-    await nothing_is_left(live)
+    await live.nothing_is_left()
     live.sandbox.control.share(CHANNEL, "C0SHARED")
     ana = live.actor("U0ANA")
     place = "C0SHARED", str(card["ts"]), Action.APPROVE

@@ -9,6 +9,7 @@ import pytest
 
 from keyturn.bot.delivery import publisher
 from keyturn.bot.ids import Action
+from keyturn.bot.limits import UPDATE
 from keyturn.gateway.approvals.decisions import AccountKind, Reject, Reviewer
 from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.protocol.wire import Verdict
@@ -17,7 +18,6 @@ from keyturn.sandbox.json_types import JsonObject
 from tests.approvals.builders import click_on
 from tests.bot.bot_stack import CHANNEL, POLICY, TEAM, Stack, has_button, says
 from tests.bot.tampering import expire
-from tests.bot.test_publisher import UPDATE, calls, nothing_is_left
 from tests.conftest import eventually
 
 PLAIN = """  process_refund:
@@ -107,7 +107,7 @@ async def test_a_returning_bot_finds_cards_to_redraw(stack: Stack) -> None:
     async with stack.running():
         first = await stack.refund(amount=700)
         await stack.card(first)
-        await nothing_is_left(stack)
+        await stack.nothing_is_left()
     await stack.refund(thread="t2", amount=700)
     # The event was acknowledged by a bot that died before it redrew the first card.
     outbox = stack.store.outbox(stack.keys, reader="slack:default")
@@ -154,8 +154,8 @@ async def test_a_freeze_redraws_the_cards_that_are_due_soonest_and_no_flood(
         for one in refunds:
             await stack.card(one, lambda card: not FROZEN(card))
 
-        await nothing_is_left(stack)
-        assert len(calls(stack, UPDATE)) == 4
+        await stack.nothing_is_left()
+        assert len(stack.calls(UPDATE)) == 4
 
 
 @pytest.mark.slow

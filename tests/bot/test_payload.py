@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from keyturn.bot import payload
 from keyturn.bot.payload import BadPayload, Clicked, Command, Submitted
+from keyturn.gateway.approvals.decisions import Gesture
 
 CLICK: Any = {
     "type": "block_actions",
@@ -99,7 +100,7 @@ def test_a_click_on_a_card_names_person_card_and_button() -> None:
     assert (click.team, click.user, click.user_team) == ("T1", "U1", "T1")
     assert (click.channel, click.message_ts) == ("C1", "1.2")
     assert (click.action_id, click.value) == ("approve", "ap:1:0:mac")
-    assert click.view_id == ""
+    assert (click.view_id, click.gesture) == ("", Gesture.BUTTON)
 
 
 def test_the_home_team_of_a_slack_connect_user_is_kept_apart() -> None:
@@ -112,6 +113,7 @@ def test_a_submitted_modal_brings_its_values() -> None:
     view = Submitted.read(SUBMIT)
 
     assert (view.callback_id, view.view_id) == ("edit_modal", "V1")
+    assert view.gesture is Gesture.MODAL
     assert view.private_metadata == "ap:1:0:mac"
     assert view.values["field:0"]["value"]["value"] == "1"
 

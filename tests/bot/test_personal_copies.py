@@ -24,7 +24,6 @@ from tests.bot.bot_stack import (
     is_card_of,
     says,
 )
-from tests.bot.test_publisher import nothing_is_left
 from tests.conftest import eventually
 
 DIRECT = POLICY.replace(
@@ -83,7 +82,7 @@ async def test_a_decision_on_one_copy_is_shown_on_all(direct: Stack) -> None:
         await direct.execute(verdict)
         for user in ("U0ANA", "U0BEN"):
             await copy_of(direct, verdict, user, ", done ")
-        await nothing_is_left(direct)
+        await direct.nothing_is_left()
 
 
 @pytest.mark.parametrize("is_restarted", [False, True])
@@ -100,12 +99,12 @@ async def test_a_lost_copy_becomes_true(direct: Stack, *, is_restarted: bool) ->
         if not is_restarted:
             direct.sandbox.faults.clear()
             await direct.execute(verdict)
-            await nothing_is_left(direct)
+            await direct.nothing_is_left()
     if is_restarted:
         direct.sandbox.faults.clear()
         async with direct.running():
             await direct.execute(verdict)
-            await nothing_is_left(direct)
+            await direct.nothing_is_left()
 
     assert lost
     for user in lost:
@@ -121,7 +120,7 @@ async def test_a_copy_that_a_bot_began_without_an_event_is_posted_by_the_next(
         verdict = await direct.refund()
         for user in ("U0ANA", "U0BEN"):
             await copy_of(direct, verdict, user)
-        await nothing_is_left(direct)
+        await direct.nothing_is_left()
     people = direct.sandbox.workspace.groups["S0SUPPORT"].users
     direct.sandbox.workspace.set_group("S0SUPPORT", [*people, "U0CHLOE"])
     approval = (await direct.approval(verdict)).id
@@ -157,7 +156,7 @@ async def test_no_copy_is_posted_to_a_forged_place(direct: Stack) -> None:
     async with direct.running():
         for user in ("U0ANA", "U0BEN"):
             await copy_of(direct, verdict, user)
-        await nothing_is_left(direct)
+        await direct.nothing_is_left()
 
     posted = await direct.actor("U0ANA").messages("C0GENERAL")
     assert not any(is_card_of(one, approval) for one in posted)
@@ -178,7 +177,7 @@ async def test_a_person_without_direct_messages_is_mentioned(direct: Stack) -> N
             return any("No direct message to" in str(note) for note in notes)
 
         await eventually(is_told)
-        await nothing_is_left(direct)
+        await direct.nothing_is_left()
         notes = [
             n for n in await direct.notes(card) if says("Your decision is needed")(n)
         ]
@@ -194,7 +193,7 @@ async def test_a_stuck_copy_says_so_and_takes_no_click(direct: Stack) -> None:
         verdict = await direct.refund()
         card = await direct.card(verdict, says("Sent directly to"))
         bens = await copy_of(direct, verdict, "U0BEN")
-        await nothing_is_left(direct)
+        await direct.nothing_is_left()
         workspace = direct.sandbox.workspace
         anas = (await copies_of(direct, verdict, "U0ANA"))[0]
         workspace.drop_message(workspace.messages[DM["U0ANA"]][str(anas["ts"])])
@@ -237,7 +236,7 @@ async def test_a_clicked_copy_never_becomes_the_card(direct: Stack) -> None:
 
     async with direct.running():
         await direct.card(verdict, lambda m: m["ts"] != place.ts)
-        await nothing_is_left(direct)
+        await direct.nothing_is_left()
         assert len(await copies_of(direct, verdict, "U0BEN")) == 1
 
 

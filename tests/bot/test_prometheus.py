@@ -90,14 +90,13 @@ async def test_what_happens_is_scraped(stack: Stack) -> None:
     assert samples(whole_text())[of("keyturn_outbox_held_up")] == 1
 
 
-async def test_invented_names_and_arguments_are_no_labels(stack: Stack) -> None:
-    async with stack.running():
-        await stack.submit((CANARY, {"key": CANARY}), thread="t1")
-        (verdict,) = await stack.submit((f"x{CANARY}", {"key": CANARY}), thread="t2")
-        refusal = Reject(reason=CANARY)
-        await stack.decide(verdict, refusal)
+async def test_invented_names_and_arguments_are_no_labels(live: Stack) -> None:
+    await live.submit((CANARY, {"key": CANARY}), thread="t1")
+    (verdict,) = await live.submit((f"x{CANARY}", {"key": CANARY}), thread="t2")
+    refusal = Reject(reason=CANARY)
+    await live.decide(verdict, refusal)
 
-        text = await scraped(stack)
+    text = await scraped(live)
 
     assert CANARY not in text
     found = samples(text)

@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack
-from typing import Any, cast
+from typing import Any
 
 import aiohttp
 import pytest
@@ -17,7 +17,7 @@ from keyturn.bot.delivery import card_publisher, card_updater, publisher, queue_
 from keyturn.bot.delivery.card_publisher import CardPublisher
 from keyturn.bot.delivery.publisher import Feed, Publisher, Scheduler
 from keyturn.bot.ids import Action
-from keyturn.bot.limits import Limits
+from keyturn.bot.limits import POST, Limits
 from keyturn.bot.web import Slack, SlackNoResponse
 from keyturn.gateway.approvals.decisions import Approve, Reject
 from keyturn.gateway.approvals.events import Event, EventName
@@ -28,40 +28,15 @@ from keyturn.gateway.store import missed_cards
 from keyturn.gateway.store.events.outbox import Outbox, drop_reader
 from keyturn.gateway.store.keys import Keys
 from keyturn.gateway.store.reviewers.bot_records import Ended
-from keyturn.gateway.store.reviewers.cards import CardPlace, CardStore
+from keyturn.gateway.store.reviewers.cards import CardStore
 from keyturn.gateway.store.scripts.fences import holding
 from keyturn.gateway.store.store import Store
 from keyturn.sandbox.json_types import JsonObject
 from tests.bot.bot_stack import CHANNEL, ME, REFUND, Stack, has_button, says
 from tests.bot.tampering import expire
 from tests.conftest import eventually
+from tests.panics import failing
 from tests.sample_questions import REGION
-
-POST, UPDATE = "chat.postMessage", "chat.update"
-
-
-def calls(stack: Stack, method: str, *, ok: bool = True) -> list[JsonObject]:
-    """Return the arguments of the calls of a method that had an effect."""
-    return [
-        call.arguments
-        for call in stack.sandbox.calls
-        if call.method == method and (call.error is None) == ok
-    ]
-
-
-async def nothing_is_left(stack: Stack) -> None:
-    """Wait until every event is read, posted and acknowledged."""
-
-    async def is_done() -> bool:
-        command = stack.store.conn.command
-        reply = await command("XINFO", "GROUPS", stack.keys.outbox)
-        for group in cast("list[list[object]]", reply):
-            facts = dict(zip(group[::2], group[1::2], strict=True))
-            if facts[b"name"] == b"slack:default":
-                return facts[b"pending"] == 0 and facts[b"lag"] == 0
-        return False
-
-    await eventually(is_done)
 
 
 async def test_a_button_works_after_a_restart(each_stack: Stack) -> None:
@@ -85,7 +60,7 @@ async def test_a_dead_publishers_event_is_sent_by_the_next(stack: Stack) -> None
 
     async with stack.running():
         await stack.card(verdict)
-        await nothing_is_left(stack)
+        await stack.nothing_is_left()
 
 
 @pytest.mark.slow
@@ -96,7 +71,7 @@ async def test_a_click_on_an_unanswered_card_registers_it(stack: Stack) -> None:
         await stack.click(verdict, Action.APPROVE)
 
         await stack.card(verdict, lambda m: not has_button(m, Action.APPROVE))
-        await nothing_is_left(stack)
+        await stack.nothing_is_left()
 
         assert not (await stack.item(verdict)).is_pending
         assert len(await stack.cards(verdict)) == 1
@@ -127,14 +102,14 @@ async def test_a_card_that_cannot_change_any_more_is_told_where_it_can_be(
 ) -> None:
     verdict = await live.refund()
     card = await live.card(verdict)
-    await nothing_is_left(live)
+    await live.nothing_is_left()
     harm(live, card)
     await expire(live, await live.approval(verdict))
     await live.sweeper.sweep()
 
     told = says("cannot be brought up to date")
     await live.actor("U0DAN").message_with(place, told)
-    await nothing_is_left(live)
+    await live.nothing_is_left()
 
 
 async def test_a_card_that_we_cannot_show_can_be_rejected_and_nothing_else(
@@ -176,7 +151,7 @@ async def test_a_card_that_breaks_us_is_quarantined_and_tried_again_later(
         stack.sandbox.control.advance(600)
 
         await stack.card(verdict)
-        await nothing_is_left(stack)
+        await stack.nothing_is_left()
 
 
 @pytest.mark.slow
@@ -250,9 +225,9 @@ async def test_events_of_another_tenant_are_left_to_its_own_bot(stack: Stack) ->
     await stack.store.outbox(stack.keys, reader="").put(event)
     async with stack.running():
         await stack.card(await stack.refund())
-        await nothing_is_left(stack)
+        await stack.nothing_is_left()
 
-    assert "secret" not in str(calls(stack, POST))
+    assert "secret" not in str(stack.calls(POST))
 
 
 @pytest.mark.slow
@@ -272,16 +247,9 @@ async def test_who_lost_the_lease_asks_for_it_again(
 async def test_no_failure_ends_publishing(
     stack: Stack, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    real = Outbox.take
-    failures = [ZeroDivisionError(), StoreUnavailable("The store does not answer.")]
-
-    async def failing(self: Outbox, *args: Any, **more: Any) -> Any:
-        if failures:
-            raise failures.pop()
-        return await real(self, *args, **more)
-
     monkeypatch.setattr(publisher, "_RETRY_S", 0.02)
-    monkeypatch.setattr(Outbox, "take", failing)
+    for error in (ZeroDivisionError(), StoreUnavailable("gone")):
+        failing(monkeypatch, Outbox, "take", error, times=1)
     async with stack.running():
         await stack.card(await stack.refund())
 
@@ -309,26 +277,15 @@ async def test_a_bot_that_slack_refuses_goes_on_when_it_is_helped(
 async def test_a_card_without_a_response_is_given_up_when_its_approval_is_over(
     stack: Stack, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    real, failures = CardPublisher.post_card, 4
-
-    async def failing(self: CardPublisher, *args: Any, **more: Any) -> Any:
-        nonlocal failures
-        failures -= 1
-        if failures >= 0:
-            raise SlackNoResponse("chat.postMessage", "no answer")
-        return await real(self, *args, **more)
-
-    async def silent(*_: object, **__: object) -> Any:
-        raise SlackNoResponse("chat.update", "no answer")
-
+    silence = SlackNoResponse("chat.postMessage", "no answer")
     monkeypatch.setattr(card_updater, "RETRY_FOR_S", 0.0)
     monkeypatch.setattr(queue_sender, "_LONGEST_WAIT_S", 0.01)
-    monkeypatch.setattr(CardPublisher, "post_card", failing)
+    failing(monkeypatch, CardPublisher, "post_card", silence, times=4)
     async with stack.running():
         # A day of failures does not give up a card that people still need.
         verdict = await stack.refund()
         await stack.card(verdict)
-        monkeypatch.setattr(CardPublisher, "update_card", silent)
+        failing(monkeypatch, CardPublisher, "update_card", silence)
         approval = await stack.approval(verdict)
         await stack.decide(verdict, Reject(reason="no"))
 
@@ -348,16 +305,13 @@ async def test_a_message_that_cannot_be_sent_is_given_up_and_holds_nothing_up(
     caplog: pytest.LogCaptureFixture,
     error: Exception,
 ) -> None:
-    async def failing(*_: object, **__: object) -> Any:
-        raise error
-
     monkeypatch.setattr(card_updater, "RETRY_FOR_S", 0.0)
     monkeypatch.setattr(queue_sender, "GIVE_UP_AFTER", 1)
     async with stack.running():
         with monkeypatch.context() as patch:
-            patch.setattr(CardPublisher, "post", failing)
+            failing(patch, CardPublisher, "post", error)
             await put(stack, EventName.RUN_FINISHED, text="x", channel="C0GENERAL")
-            await nothing_is_left(stack)
+            await stack.nothing_is_left()
 
     assert "publisher.gave_up" in caplog.text
 
@@ -476,11 +430,6 @@ CALLS: dict[str, tuple[str, Any]] = {
 }
 
 
-async def not_kept(*_: object, **__: object) -> CardPlace:
-    """Keep no place: what a publisher that is killed now leaves behind."""
-    raise StoreUnavailable("killed")
-
-
 @pytest.mark.parametrize("has_ended", [False, True], ids=["waits", "ended"])
 @pytest.mark.parametrize("kind", CALLS)
 async def test_a_card_that_was_not_registered_is_found_and_not_posted_again(
@@ -489,7 +438,8 @@ async def test_a_card_that_was_not_registered_is_found_and_not_posted_again(
     if kind == "notification" and has_ended:
         pytest.skip("nobody decides about it")
     with monkeypatch.context() as patch:
-        patch.setattr(CardStore, "posted", not_kept)
+        # What a publisher that is killed now leaves behind.
+        failing(patch, CardStore, "posted", StoreUnavailable("killed"))
         if kind == "plain":
             patch.setattr(card_publisher, "card", _refused)
             patch.setattr(card_publisher, "ensure_valid_message", _unchecked)
@@ -501,12 +451,12 @@ async def test_a_card_that_was_not_registered_is_found_and_not_posted_again(
 
     async with stack.running():
         place = await stack.drawn(verdict)
-        await nothing_is_left(stack)
+        await stack.nothing_is_left()
 
     [card] = await stack.cards(verdict)
     assert (card["ts"], place.ts) == (lost["ts"], lost["ts"])
     assert not (has_ended and has_button(card, Action.APPROVE))
-    posts = calls(stack, POST)
+    posts = stack.calls(POST)
     assert len([one for one in posts if not one.get("thread_ts")]) == 1
     # The plain card has no mentions.
     is_mentioned = "Your decision is needed too" in str(posts)
@@ -520,17 +470,6 @@ def _refused(*_: object) -> Message:
 
 def _unchecked(*_: object, **__: object) -> None:
     """Make Slack alone refuse it."""
-
-
-# A late publisher is visible from outside, and ends by itself.
-
-
-async def problems_of(url: str) -> tuple[int, str]:
-    async with (
-        aiohttp.ClientSession() as session,
-        session.get(url.replace("/slack/events", "/readyz")) as answer,
-    ):
-        return answer.status, await answer.text()
 
 
 @pytest.mark.slow
@@ -548,14 +487,13 @@ async def test_a_message_that_nobody_sends_makes_the_bot_unready_until_it_is_sen
 
     monkeypatch.setattr(Scheduler, "run", sleeping)
     monkeypatch.setattr(publisher, "_CHECKS", 10**6)
-    async with stack.running() as bot:
+    async with stack.running():
         verdict = await stack.refund()
 
         # A bot that has just started may be unready for other reasons before.
         async def is_unready() -> bool:
             stack.sandbox.control.advance(31)
-            status, why = await problems_of(bot.url)
-            return status == 503 and "nobody sends it" in why
+            return "nobody sends it" in str(await stack.problems())
 
         await eventually(is_unready)
 
@@ -565,7 +503,7 @@ async def test_a_message_that_nobody_sends_makes_the_bot_unready_until_it_is_sen
         with caplog.at_level(logging.ERROR):
             await stack.card(verdict)
         assert "publisher.stalled" in caplog.text
-        assert (await problems_of(bot.url))[0] == 200
+        assert await stack.problems() == []
 
 
 async def test_events_that_no_bot_reads_are_seen_by_every_bot_of_the_tenant(
@@ -577,11 +515,10 @@ async def test_events_that_no_bot_reads_are_seen_by_every_bot_of_the_tenant(
 
     monkeypatch.setattr(Feed, "read_new", deaf)
     monkeypatch.setattr(publisher, "STALLED_S", 0.3)
-    async with stack.running(), stack.running() as standing_by:
+    async with stack.running(), stack.running():
         await stack.refund()
 
         async def is_unready() -> bool:
-            status, why = await problems_of(standing_by.url)
-            return status == 503 and "No bot has read" in why
+            return "No bot has read" in str(await stack.problems())
 
         await eventually(is_unready)

@@ -20,7 +20,6 @@ from keyturn.gateway.service.people.erasing import Eraser
 from keyturn.gateway.service.report.audit_reading import security_events
 from keyturn.gateway.store.reviewers.bot_records import Ended
 from tests.bot.bot_stack import POLICY, Stack, has_button
-from tests.bot.test_publisher import nothing_is_left
 from tests.conftest import eventually
 from tests.streams import audit_entries
 
@@ -91,7 +90,7 @@ async def decided(stack: Stack, copies: tuple[str, ...] = ()) -> Verdict:
     assert await stack.decide(verdict, Edit(args=changed)) == "decided"
     await stack.execute(verdict, ok=False, summary=f"no {CANARY}")
     await stack.drawn(verdict)
-    await nothing_is_left(stack)
+    await stack.nothing_is_left()
     return verdict
 
 
@@ -136,7 +135,7 @@ async def test_nothing_is_redacted_before_its_time(stack: Stack) -> None:
             return not await posted.due(keys, 9)
 
         await eventually(is_later)
-        await nothing_is_left(stack)
+        await stack.nothing_is_left()
         after = sorted(await shown(stack))
     await time_is_over(stack)
     async with keeping(stack, OVER):
@@ -219,7 +218,7 @@ async def test_calls_that_share_a_card_are_redacted_together(stack: Stack) -> No
         await eventually(is_shown)
         for verdict in verdicts:
             await stack.decide(verdict, Reject(reason=CANARY))
-        await nothing_is_left(stack)
+        await stack.nothing_is_left()
     await redact(stack)
 
     assert any("2 rejected" in one for one in await shown(stack))

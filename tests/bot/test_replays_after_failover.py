@@ -17,6 +17,7 @@ from keyturn.gateway.store.store import Store
 from keyturn.sandbox.server import Sandbox
 from tests.bot.bot_stack import CHANNEL, TEAM, Stack
 from tests.bot.signed import post, signed_headers
+from tests.panics import failing
 from tests.store_secrets import SECRETS
 from tests.topologies import Node, SentinelSet, until
 
@@ -117,11 +118,8 @@ async def test_what_no_replica_keeps_does_not_take_effect(
 ) -> None:
     body = command("freeze tool send_email wrong")
 
-    async def unconfirmed(*_: object) -> None:
-        raise NotConfirmed
-
     async with stack.running():
-        monkeypatch.setattr(stack.store.conn, "keep", unconfirmed)
+        failing(monkeypatch, stack.store.conn, "keep", NotConfirmed())
         headers = signed_headers(stack.sandbox.signing_secret, body)
 
         answer = await sent(stack, body, headers)

@@ -9,6 +9,7 @@ from datetime import timedelta
 import pytest
 
 from keyturn.bot.ids import Action, seal_name
+from keyturn.bot.limits import POST, UPDATE
 from keyturn.gateway.approvals.decisions import Gesture
 from keyturn.gateway.approvals.events import EventName
 from keyturn.gateway.approvals.record import Origin
@@ -21,7 +22,6 @@ from keyturn.sandbox.json_types import JsonObject, as_objects
 from tests.bot.bot_stack import DAN, TEAM, Stack, has_button
 from tests.bot.strategies import CANARY
 from tests.bot.tampering import FORGED
-from tests.bot.test_publisher import POST, UPDATE, calls, nothing_is_left
 from tests.streams import announced
 
 CHANNEL = "C0GENERAL"
@@ -135,11 +135,11 @@ async def test_an_outage_is_one_message_that_is_edited_to_its_end(run: Run) -> N
         await run.message("TimeoutError")
         await run.goes_on()
         ended = await run.message("The run continued")
-        await nothing_is_left(run.stack)
+        await run.stack.nothing_is_left()
 
     assert ended["ts"] == waiting["ts"]
     assert len(await run.messages()) == 1
-    assert CANARY not in json.dumps(calls(run.stack, POST) + calls(run.stack, UPDATE))
+    assert CANARY not in json.dumps(run.stack.calls(POST) + run.stack.calls(UPDATE))
 
 
 async def test_the_requester_tries_again_and_the_message_says_so(run: Run) -> None:
@@ -155,7 +155,7 @@ async def test_the_requester_tries_again_and_the_message_says_so(run: Run) -> No
         assert not has_button(tried, Action.TRY_AGAIN)
         await run.fails(KeyError())
         again = await run.message("The run has stopped")
-        await nothing_is_left(run.stack)
+        await run.stack.nothing_is_left()
 
     assert tried["ts"] == parked["ts"] == again["ts"]
 
@@ -183,13 +183,13 @@ async def test_one_of_many_clicks_tries_again(run: Run) -> None:
         value = button_value(parked)
         await dan.click("#general", str(parked["ts"]), Action.TRY_AGAIN)
         await run.message("Tried again")
-        await nothing_is_left(run.stack)
+        await run.stack.nothing_is_left()
 
         await run.click_with(parked, value)
         await run.stack.told("U0ANA", "being tried again already", "#general")
         await run.goes_on()
         await run.message("The run continued")
-        await nothing_is_left(run.stack)
+        await run.stack.nothing_is_left()
         await run.click_with(parked, value)
         await run.stack.told("U0ANA", "not stopped any more", "#general")
 

@@ -21,7 +21,7 @@ from keyturn.sandbox.faults import Fault
 from keyturn.sandbox.json_types import JsonObject
 from keyturn.sandbox.messages import remove
 from tests.bot.bot_stack import CHANNEL, POLICY, REFUND, TEAM, Stack, has_button, says
-from tests.bot.test_publisher import nothing_is_left, put
+from tests.bot.test_publisher import put
 from tests.conftest import eventually
 
 BOT = "U0KEYTURN"
@@ -72,7 +72,7 @@ async def test_an_invited_bot_posts_the_card(stack: Stack) -> None:
         assert note["thread_ts"] == ts
         assert says("not_in_channel")(note)
         assert says("Expires")(note)
-        await nothing_is_left(stack)
+        await stack.nothing_is_left()
         assert await is_missed(stack, verdict)
         assert "card missing or outdated" in await home_of(stack, "U0ANA")
 
@@ -97,7 +97,7 @@ async def test_the_report_at_the_end_is_how_the_call_ended(stack: Stack) -> None
         stack.sandbox.control.advance(60)
 
         await told(stack, "done 20")
-        await nothing_is_left(stack)
+        await stack.nothing_is_left()
 
         async def is_let_go() -> bool:
             return not await is_missed(stack, verdict)
@@ -111,7 +111,7 @@ async def test_the_report_at_the_end_is_how_the_call_ended(stack: Stack) -> None
 async def test_a_needed_card_is_posted_again_after_deletion(live: Stack) -> None:
     (verdict,) = await live.submit(("wire_money", {}))
     card = await live.card(verdict)
-    await nothing_is_left(live)
+    await live.nothing_is_left()
     workspace = live.sandbox.workspace
     workspace.drop_message(workspace.messages[CHANNEL][str(card["ts"])])
     assert await live.decide(verdict, Approve()) == "voted"
@@ -139,12 +139,12 @@ async def test_a_card_whose_channel_is_closed_moves_to_the_fallback(
     async with stack.running(fallback_channel=GENERAL):
         (verdict,) = await stack.submit(("wire_money", {}))
         old = await stack.card(verdict)
-        await nothing_is_left(stack)
+        await stack.nothing_is_left()
         harm(stack)
         assert await stack.decide(verdict, Approve()) == "voted"
 
         card = await stack.card(verdict, channel=GENERAL)
-        await nothing_is_left(stack)
+        await stack.nothing_is_left()
         stack.sandbox.control.unarchive(CHANNEL)
         stack.sandbox.control.join(CHANNEL, BOT)
 
@@ -161,13 +161,13 @@ async def test_an_unarchived_channels_card_is_updated(stack: Stack) -> None:
     async with stack.running():
         (verdict,) = await stack.submit(("wire_money", {}))
         card = await stack.card(verdict)
-        await nothing_is_left(stack)
+        await stack.nothing_is_left()
         stack.sandbox.control.archive(CHANNEL)
         assert await stack.decide(verdict, Approve()) == "voted"
         await stack.actor("U0DAN").message_with(
             "D0DAN", says("cannot be brought up to date")
         )
-        await nothing_is_left(stack)
+        await stack.nothing_is_left()
     stack.sandbox.control.unarchive(CHANNEL)
 
     async with stack.running():
@@ -217,7 +217,7 @@ async def test_the_fallback_channel_reports_a_freeze(stack: Stack) -> None:
         await stack.store.outbox(stack.keys, reader="").put(stop)
 
         await stack.actor("U0DAN").message_with(GENERAL, says("Frozen"))
-        await nothing_is_left(stack)
+        await stack.nothing_is_left()
 
 
 DIRECT = POLICY.replace("users: [U0DAN]}", "users: [U0DAN], notify: dm}")
@@ -253,11 +253,11 @@ async def test_a_note_that_slack_never_shows_holds_nothing_up(live: Stack) -> No
     refuse(live, "invalid_blocks", calls=2)
 
     await live.decide(verdict, Edit(args={**REFUND, "amount": 5}))
-    await nothing_is_left(live)
+    await live.nothing_is_left()
 
     assert await live.notes(card) == []
     await live.execute(verdict, ok=False)
-    await nothing_is_left(live)
+    await live.nothing_is_left()
     assert await live.notes(card)
 
 
@@ -281,18 +281,17 @@ async def test_an_answer_waits_for_its_workspace(live: Stack, error: str) -> Non
 
 @pytest.mark.usefixtures("soon")
 @pytest.mark.parametrize("method", [POST, "conversations.open"])
-async def test_a_refused_direct_message_is_repeated(stack: Stack, method: str) -> None:
-    stack.put_policy(of=DIRECT)
-    async with stack.running():
-        # The card is posted in its channel first.
-        after = 1 if method == POST else 0
-        stack.sandbox.faults.plan(
-            Fault.REFUSE, method, error="team_added_to_org", calls=2, after=after
-        )
-        verdict = await stack.refund()
+async def test_a_refused_direct_message_is_repeated(live: Stack, method: str) -> None:
+    live.put_policy(of=DIRECT)
+    # The card is posted in its channel first.
+    after = 1 if method == POST else 0
+    live.sandbox.faults.plan(
+        Fault.REFUSE, method, error="team_added_to_org", calls=2, after=after
+    )
+    verdict = await live.refund()
 
-        await stack.card(verdict, channel="D0ANA")
-        assert await stack.card(verdict, channel=CHANNEL)
+    await live.card(verdict, channel="D0ANA")
+    assert await live.card(verdict, channel=CHANNEL)
 
 
 def is_settled(card: JsonObject) -> bool:

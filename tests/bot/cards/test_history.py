@@ -9,7 +9,7 @@ import pytest
 
 from keyturn.bot.blocks import Message
 from keyturn.bot.cards.approval import card
-from keyturn.bot.cards.buttons import menu, time_buttons
+from keyturn.bot.cards.buttons import menu, snooze, time_buttons
 from keyturn.bot.cards.history import thread_note
 from keyturn.bot.cards.inquiries import ask_requester, inquiries
 from keyturn.bot.cards.reminders import (
@@ -318,6 +318,23 @@ def test_nobody_is_asked_about_a_call_that_waits_no_more() -> None:
     assert ask_requester(frame(asked_about()), 0)
     assert not ask_requester(frame(an_approval(over)), 0)
     assert not ask_requester(frame(asked_about(), now_ms=LATER), 0)
+
+
+@pytest.mark.parametrize(
+    ("tier", "hours", "offered"),
+    [
+        (Tier.APPROVE, 1, []),
+        (Tier.APPROVE, 3, [Action.SNOOZE]),
+        (Tier.APPROVE, 48, [Action.SNOOZE, Action.SNOOZE_OVERNIGHT]),
+        (Tier.ESCALATE, 48, []),
+    ],
+)
+def test_only_snoozes_that_end_in_time_are_offered_and_none_of_urgent_calls(
+    tier: Tier, hours: int, offered: list[Action]
+) -> None:
+    ends = {"expires_at_ms": NOW + hours * 3_600_000}
+    waiting = an_approval(a_refund(tier=tier, **ends), **ends)
+    assert [one["action_id"] for one in snooze(frame(waiting))] == offered
 
 
 @pytest.mark.parametrize(

@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from keyturn.bot.ids import COMMAND
-from keyturn.gateway.approvals.decisions import AccountKind, Click, Reject, Reviewer
+from keyturn.gateway.approvals.decisions import (
+    Gesture,
+    Reject,
+)
 from keyturn.gateway.approvals.events import EventName
 from keyturn.gateway.protocol.wire import VerdictKind
 from keyturn.gateway.store.limits.freezes import FreezeScope, ScopeKind
 from keyturn.sandbox.json_types import JsonObject
-from tests.bot.bot_stack import CHANNEL, POLICY, TEAM, Stack
+from tests.bot.bot_stack import CHANNEL, POLICY, TEAM, Stack, blocks_of
 from tests.bot.markup_audit import assert_tame
 from tests.bot.strategies import CANARY
-from tests.streams import audit_entries
 
 HOSTILE = f"<!channel> *bold* {CANARY} <https://evil.example|click>"
-ANA = Reviewer(
-    team=TEAM,
-    user="U0ANA",
-    usergroups=frozenset({"S0SUPPORT"}),
-    account=AccountKind.MEMBER,
-)
 
 
 async def ask(stack: Stack, words: str, answer: str, user: str = "U0ANA") -> None:
@@ -35,8 +29,8 @@ async def posted(stack: Stack, *words: str) -> JsonObject:
     """Wait for a public message with all of these words."""
 
     def is_it(message: JsonObject) -> bool:
-        shown = json.dumps(message["blocks"], ensure_ascii=False)
-        return not message["ephemeral"] and all(word in shown for word in words)
+        is_public = not message["ephemeral"]
+        return is_public and all(word in blocks_of(message) for word in words)
 
     return await stack.actor("U0BEN").message_with(CHANNEL, is_it)
 
@@ -69,7 +63,7 @@ async def test_a_reviewer_stops_something_and_lets_it_run_again(
     message = await posted(live, named, "wrong <b>amounts</b>", "<@U0ANA>")
     (freeze,) = await live.reviews.freezes.frozen()
     assert (freeze.scope, freeze.by) == (scope, f"{TEAM}/U0ANA")
-    assert f"/approvals unfreeze {words}" in json.dumps(message["blocks"])
+    assert f"/approvals unfreeze {words}" in blocks_of(message)
     (verdict,) = await live.submit(("send_email", {"to": "x"}))
     assert verdict.kind is VerdictKind.DENY
     await ask(live, f"freeze {words}", "frozen already; nothing changed")
@@ -77,6 +71,9 @@ async def test_a_reviewer_stops_something_and_lets_it_run_again(
     await ask(live, f"unfreeze {words} mended", "may run again", user="U0BEN")
 
     await posted(live, "Unfrozen", named, "mended", "<@U0BEN>")
+    for name in (EventName.FREEZE_SET, EventName.FREEZE_LIFTED):
+        (entry,) = await live.audit(name)
+        assert entry.data["gesture"] == Gesture.SLASH_COMMAND
     assert await live.reviews.freezes.frozen() == ()
     await ask(live, f"unfreeze {words}", "was not frozen; nothing changed")
 
@@ -114,7 +111,7 @@ async def test_hostile_names_and_reasons_are_shown_and_never_read(stack: Stack) 
 
         message = await posted(stack, HOSTILE)
         assert_tame(message["blocks"], str(message["text"]))
-        assert "⟦U+202E⟧" in json.dumps(message["blocks"], ensure_ascii=False)
+        assert "⟦U+202E⟧" in blocks_of(message)
         await stack.actor("U0ANA").command(COMMAND, "frozen", CHANNEL)
         listed = await stack.actor("U0ANA").message_with(
             CHANNEL,
@@ -132,31 +129,19 @@ async def test_members_read_what_is_frozen_and_by_whom(live: Stack) -> None:
     await ask(live, "frozen", "Frozen or paused: 17.")
 
     listed = (await live.actor("U0ANA").ephemerals(CHANNEL))[-1]
-    shown = json.dumps(listed["blocks"], ensure_ascii=False)
-    assert "The tool tool_0 is frozen: a drill" in shown
-    assert "`cli/root`" in shown
-    assert "… and 2 more." in shown
+    for words in ("The tool tool_0 is frozen: a drill", "`cli/root`", "… and 2 more."):
+        assert words in blocks_of(listed)
     await ask(live, "frozen", "Only members", user="U0GUEST")
 
 
 @pytest.mark.slow
-async def test_a_paused_agent_is_announced_once_and_let_go_on(stack: Stack) -> None:
-    stack.put_policy(of=POLICY + "protect: {pause_after_rejections: 1}\n")
-    async with stack.running():
-        verdict = await stack.refund()
-        approval = await stack.approval(verdict)
-        click = Click(
-            approval=approval.id,
-            index=0,
-            version=1,
-            action_hash=approval.items[0].action_hash,
-        )
-        await stack.reviews.decide(click, Reject(reason="no"), ANA)
+async def test_a_paused_agent_is_announced_with_the_command_that_ends_it(
+    live: Stack,
+) -> None:
+    live.put_policy(of=POLICY + "protect: {pause_after_rejections: 1}\n")
+    assert await live.decide(await live.refund(), Reject(reason="no")) == "decided"
 
-        message = await posted(stack, "Paused", "The agent support", "in a row")
-        assert message["thread_ts"] is None
-        assert "/approvals unfreeze agent support" in json.dumps(message["blocks"])
-        await ask(stack, "unfreeze agent support", "may run again")
-        await posted(stack, "Unfrozen", "The agent support")
-    names = [event.name for event in await audit_entries(stack.store.conn, stack.keys)]
-    assert names.count(EventName.AGENT_PAUSED) == 1
+    message = await posted(live, "Paused", "The agent support", "in a row")
+
+    assert message["thread_ts"] is None
+    assert "/approvals unfreeze agent support" in blocks_of(message)

@@ -15,7 +15,6 @@ from keyturn.gateway.protocol.wire import (
     Verdict,
     VerdictKind,
 )
-from keyturn.sandbox.json_types import JsonObject
 from tests.bot.bot_stack import CHANNEL, REFUND, Stack, has_button, says
 
 NAME = "Agent Server crm"
@@ -50,50 +49,39 @@ async def handed(
     assert await stack.agents.hand_over(end)
 
 
-async def told(stack: Stack, card: JsonObject, words: str) -> None:
-    """Wait for a reply under a card."""
-    await stack.actor("U0ANA").message_with(
-        CHANNEL, lambda m: m.get("thread_ts") == card["ts"] and says(words)(m)
-    )
+async def test_the_card_names_the_program_and_its_report(live: Stack) -> None:
+    verdict = await approved(live)
+    await handed(live, verdict)
+    card = await live.card(verdict, says(f"to *{NAME}*, which runs it by itself."))
+    await live.note(card, "Handed")
+    report = ReportedOutcome(item_id=verdict.item_id, ok=True, summary="paid")
+
+    assert await live.agents.report_outcome(report)
+
+    await live.card(verdict, says(f"to *{NAME}*, which reports that it ran."))
+    await live.note(card, f"*{NAME}* reports: it ran.")
 
 
-async def test_the_card_names_the_program_and_its_report(stack: Stack) -> None:
-    async with stack.running():
-        verdict = await approved(stack)
-        await handed(stack, verdict)
-        card = await stack.card(verdict, says(f"to *{NAME}*, which runs it by itself."))
-        await told(stack, card, "Handed")
-        report = ReportedOutcome(item_id=verdict.item_id, ok=True, summary="paid")
+async def test_an_agent_that_refused_the_answer_asks_again(live: Stack) -> None:
+    verdict = await approved(live)
+    await handed(live, verdict, "refused", "KeyError: <!channel> *type*")
+    card = await live.card(verdict, lambda m: has_button(m, Action.ASK_AGAIN))
+    ts = str(card["ts"])
 
-        assert await stack.agents.report_outcome(report)
+    await live.actor("U0EVE").click(CHANNEL, ts, Action.ASK_AGAIN)
+    await live.told("U0EVE", "can decide")
+    await live.actor("U0ANA").click(CHANNEL, ts, Action.ASK_AGAIN)
 
-        await stack.card(verdict, says(f"to *{NAME}*, which reports that it ran."))
-        await told(stack, card, f"*{NAME}* reports: it ran.")
-    assert stack.sandbox.problems == []
-
-
-async def test_an_agent_that_refused_the_answer_asks_again(stack: Stack) -> None:
-    async with stack.running():
-        verdict = await approved(stack)
-        await handed(stack, verdict, "refused", "KeyError: <!channel> *type*")
-        card = await stack.card(verdict, lambda m: has_button(m, Action.ASK_AGAIN))
-        ts = str(card["ts"])
-
-        await stack.actor("U0EVE").click(CHANNEL, ts, Action.ASK_AGAIN)
-        await stack.told("U0EVE", "can decide")
-        await stack.actor("U0ANA").click(CHANNEL, ts, Action.ASK_AGAIN)
-
-        await stack.told("U0ANA", "on a new card")
-        after = await stack.card(verdict, says("<@U0ANA> wants the agent to ask again"))
-        assert not has_button(after, Action.ASK_AGAIN)
-        item = await stack.item(verdict)
-        assert item.is_to_be_asked_again
-        report = AskedAgain(item_id=item.id, ok=False, detail="no such thread")
-        assert await stack.agents.report_asked_again(report)
-        await stack.card(verdict, lambda m: has_button(m, Action.ASK_AGAIN))
-        await told(stack, card, "did not ask again")
-        assert item.state is ItemState.NOT_TAKEN
-    assert stack.sandbox.problems == []
+    await live.told("U0ANA", "on a new card")
+    after = await live.card(verdict, says("<@U0ANA> wants the agent to ask again"))
+    assert not has_button(after, Action.ASK_AGAIN)
+    item = await live.item(verdict)
+    assert item.is_to_be_asked_again
+    report = AskedAgain(item_id=item.id, ok=False, detail="no such thread")
+    assert await live.agents.report_asked_again(report)
+    await live.card(verdict, lambda m: has_button(m, Action.ASK_AGAIN))
+    await live.note(card, "did not ask again")
+    assert item.state is ItemState.NOT_TAKEN
 
 
 @pytest.mark.parametrize(
@@ -128,4 +116,3 @@ async def test_every_kind_of_card_has_the_agent_ask_again(
         assert [it.id for it in items if it.is_to_be_asked_again] == [
             refused[-1].item_id
         ]
-    assert stack.sandbox.problems == []

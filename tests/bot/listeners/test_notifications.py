@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from keyturn.bot.ids import Action, Input, View
+from keyturn.bot.limits import POST, UPDATE
 from keyturn.gateway.approvals.events import EventName
 from keyturn.gateway.approvals.quality_checks import is_drawn
 from keyturn.gateway.approvals.record import approval_of
@@ -19,7 +20,6 @@ from keyturn.sandbox.json_types import JsonObject
 from tests.bot.bot_stack import CHANNEL, POLICY, TEAM, Stack, has_button, says
 from tests.bot.markup_audit import assert_tame
 from tests.bot.strategies import CANARY
-from tests.bot.test_publisher import POST, UPDATE, calls, nothing_is_left
 from tests.conftest import eventually
 from tests.streams import audit_entries
 
@@ -85,10 +85,10 @@ async def test_a_message_shows_a_running_call_and_its_end(live: Stack) -> None:
     last = await message_of(live, verdict, says("Without review*, done"))
     assert last["ts"] == first["ts"]
     assert "posted as *12*" in shown(last)
-    await nothing_is_left(live)
+    await live.nothing_is_left()
     # It was claimed before it ended; a look in between may have shown that.
-    assert len(calls(live, POST)) == 1
-    assert len(calls(live, UPDATE)) in {1, 2}
+    assert len(live.calls(POST)) == 1
+    assert len(live.calls(UPDATE)) in {1, 2}
 
 
 async def test_a_message_of_many_calls_shows_all_of_them(stack: Stack) -> None:
@@ -175,8 +175,8 @@ async def test_a_flood_of_notifications_is_one_message(stack: Stack) -> None:
         )
 
         assert "110 of post_notice (support)" in shown(many)
-        await nothing_is_left(stack)
-        assert len(calls(stack, POST)) == 7
+        await stack.nothing_is_left()
+        assert len(stack.calls(POST)) == 7
 
 
 async def test_a_cut_off_call_is_asked_about_and_not_rerun(live: Stack) -> None:
@@ -202,7 +202,7 @@ async def test_a_folded_call_in_doubt_has_its_own_message(stack: Stack) -> None:
         for thread in ("n0", "n1", "n2", "n3", "n4", "n5", "t1")
     ]
     async with stack.running():
-        await nothing_is_left(stack)
+        await stack.nothing_is_left()
         assert not await stack.cards(verdicts[-1])
 
         await cut_off(stack, verdicts[-1])

@@ -35,13 +35,12 @@ async def answered(stack: Stack, user: str, text: str, channel: str = CHANNEL) -
     return text_of(found[-1])
 
 
-async def test_history_names_who_decided_what_and_is_searched(stack: Stack) -> None:
-    async with stack.running():
-        await approved(stack, 2)
+async def test_history_names_who_decided_what_and_is_searched(live: Stack) -> None:
+    await approved(live, 2)
 
-        everything = await answered(stack, "U0BEN", "history")
-        one = await answered(stack, "U0BEN", "history REFUND 78201")
-        none = await answered(stack, "U0BEN", "history 99999")
+    everything = await answered(live, "U0BEN", "history")
+    one = await answered(live, "U0BEN", "history REFUND 78201")
+    none = await answered(live, "U0BEN", "history 99999")
 
     assert everything.count("approved by <@U0ANA>") == 2
     assert everything.index("78201") < everything.index("78200"), "newest first"
@@ -50,12 +49,11 @@ async def test_history_names_who_decided_what_and_is_searched(stack: Stack) -> N
     assert "No decision was found that you may read" in none
 
 
-async def test_mine_lists_what_a_person_decided_and_nobody_elses(stack: Stack) -> None:
-    async with stack.running():
-        await approved(stack, 1)
+async def test_mine_lists_what_a_person_decided_and_nobody_elses(live: Stack) -> None:
+    await approved(live, 1)
 
-        by_ana = await answered(stack, "U0ANA", "mine")
-        by_ben = await answered(stack, "U0BEN", "mine")
+    by_ana = await answered(live, "U0ANA", "mine")
+    by_ben = await answered(live, "U0BEN", "mine")
 
     assert "approved by <@U0ANA>" in by_ana
     assert "No decision was found that you may read" in by_ben
@@ -100,11 +98,10 @@ async def test_a_search_finds_nothing_that_the_policy_hides(stack: Stack) -> Non
     assert "78291" in shown
 
 
-async def test_the_numbers_of_the_week_are_shown_to_a_member(stack: Stack) -> None:
-    async with stack.running():
-        nothing = await answered(stack, "U0ANA", "stats")
-        await approved(stack, 2)
-        numbers = await answered(stack, "U0ANA", "stats")
+async def test_the_numbers_of_the_week_are_shown_to_a_member(live: Stack) -> None:
+    nothing = await answered(live, "U0ANA", "stats")
+    await approved(live, 2)
+    numbers = await answered(live, "U0ANA", "stats")
 
     assert "No agent asked for a call in the last 7 days" in nothing
     assert "0 of 2 calls ran without a person" in numbers
@@ -182,16 +179,15 @@ async def test_another_tenants_approval_is_not_found(stack: Stack) -> None:
         assert "no such approval" in whole
 
 
-async def test_home_lists_only_what_waits_for_this_person(stack: Stack) -> None:
-    async with stack.running():
-        verdict = await stack.refund()
-        approval_id = (await stack.approval(verdict)).id
-        shown = {}
-        for user in ("U0ANA", "U0CHLOE", "U0DAN"):
-            person = stack.actor(user)
-            await person.open_home()
-            state = await person.wait_for(lambda s: s if s["home"] else None)
-            shown[user] = home_of(state)
+async def test_home_lists_only_what_waits_for_this_person(live: Stack) -> None:
+    verdict = await live.refund()
+    approval_id = (await live.approval(verdict)).id
+    shown = {}
+    for user in ("U0ANA", "U0CHLOE", "U0DAN"):
+        person = live.actor(user)
+        await person.open_home()
+        state = await person.wait_for(lambda s: s if s["home"] else None)
+        shown[user] = home_of(state)
 
     assert approval_id in shown["U0ANA"]
     assert "Waiting for you: 1" in shown["U0ANA"]

@@ -20,6 +20,7 @@ from keyturn.sandbox.client import Person as Actor
 from keyturn.sandbox.json_types import JsonObject, as_objects
 from tests.bot.bot_stack import CHANNEL, Stack, says
 from tests.conftest import eventually
+from tests.panics import failing
 from tests.sample_questions import EXTRAS, REGION
 
 NAME = {"question": "What is its <!channel> name?"}
@@ -68,44 +69,40 @@ async def replied(stack: Stack, verdict: Verdict, user: str, text: str) -> str:
     return str(found[-1]["text"])
 
 
-async def test_one_form_answers_all_questions_in_one_step(each_stack: Stack) -> None:
-    stack = each_stack
-    async with stack.running():
-        verdict = await asked(stack, REGION, EXTRAS, NAME)
-        dan = await opened(stack, verdict, "U0DAN")
+async def test_one_form_answers_all_questions_in_one_step(each_live: Stack) -> None:
+    live = each_live
+    verdict = await asked(live, REGION, EXTRAS, NAME)
+    dan = await opened(live, verdict, "U0DAN")
 
-        values = {
-            "question.0": "other",
-            "question.0.other": "Mars",
-            "question.1": ["1", "0"],
-            "question.1.other": "backups",
-            "question.2": "Ada & <Co>",
-        }
-        assert await dan.submit(values) == {}
+    values = {
+        "question.0": "other",
+        "question.0.other": "Mars",
+        "question.1": ["1", "0"],
+        "question.1.other": "backups",
+        "question.2": "Ada & <Co>",
+    }
+    assert await dan.submit(values) == {}
 
-        said = await decision(stack, verdict)
-        answers = ("Mars", "logs, alerts, backups", "Ada & <Co>")
-        assert (said.answers, said.by.user) == (answers, "U0DAN")
-        card = await stack.card(verdict, says("Answered"))
-        assert "<@U0DAN>" in str(card["blocks"])
-        assert "Mars" in str(card["blocks"])
-        assert not [b for b in as_objects(card["blocks"]) if b["type"] == "actions"]
-        assert (await stack.approval(verdict)).rev == 2
-    assert stack.sandbox.problems == []
+    said = await decision(live, verdict)
+    answers = ("Mars", "logs, alerts, backups", "Ada & <Co>")
+    assert (said.answers, said.by.user) == (answers, "U0DAN")
+    card = await live.card(verdict, says("Answered"))
+    assert "<@U0DAN>" in str(card["blocks"])
+    assert "Mars" in str(card["blocks"])
+    assert not [b for b in as_objects(card["blocks"]) if b["type"] == "actions"]
+    assert (await live.approval(verdict)).rev == 2
 
 
-async def test_a_thread_reply_answers_a_single_question(each_stack: Stack) -> None:
-    stack = each_stack
-    async with stack.running():
-        verdict = await asked(stack, NAME)
+async def test_a_thread_reply_answers_a_single_question(each_live: Stack) -> None:
+    live = each_live
+    verdict = await asked(live, NAME)
 
-        told = await replied(stack, verdict, "U0DAN", "Ada & Co")
+    told = await replied(live, verdict, "U0DAN", "Ada & Co")
 
-        assert told == "Recorded, thank you."
-        said = await decision(stack, verdict)
-        assert said.answers == ("Ada & Co",)
-        assert await stack.store.queue(stack.keys).depth() == 1  # resumes, starts none
-    assert stack.sandbox.problems == []
+    assert told == "Recorded, thank you."
+    said = await decision(live, verdict)
+    assert said.answers == ("Ada & Co",)
+    assert await live.store.queue(live.keys).depth() == 1  # resumes, starts none
 
 
 async def test_a_reply_cannot_answer_several_questions(live: Stack) -> None:
@@ -227,26 +224,18 @@ async def test_an_answer_outlives_a_process_that_ends_after_its_acknowledgement(
 
 
 async def test_an_answer_that_the_store_did_not_take_is_delivered_again(
-    stack: Stack, monkeypatch: pytest.MonkeyPatch
+    live: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    decide, tries = ReviewService.decide, list[int]()
+    gone = StoreUnavailable("The store does not answer.")
+    tries = failing(monkeypatch, ReviewService, "decide", gone, times=1)
+    verdict = await asked(live, NAME)
 
-    async def once_unavailable(self: ReviewService, *args: Any, **kwargs: Any) -> Any:
-        tries.append(1)
-        if len(tries) == 1:
-            raise StoreUnavailable("The store does not answer.")
-        return await decide(self, *args, **kwargs)
+    first = await replied(live, verdict, "U0DAN", "Ada")
 
-    monkeypatch.setattr(ReviewService, "decide", once_unavailable)
-    async with stack.running():
-        verdict = await asked(stack, NAME)
-
-        first = await replied(stack, verdict, "U0DAN", "Ada")
-
-        assert "Slack repeats your message" in first
-        assert (await answered(stack, verdict)).answers == ("Ada",)
-        await stack.told("U0DAN", "Recorded, thank you.")
-        assert len(tries) == 2
+    assert "Slack repeats your message" in first
+    assert (await answered(live, verdict)).answers == ("Ada",)
+    await live.told("U0DAN", "Recorded, thank you.")
+    assert len(tries) == 2
 
 
 async def test_a_reply_delivered_twice_counts_once(live: Stack) -> None:

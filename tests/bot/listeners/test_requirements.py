@@ -128,21 +128,20 @@ async def delegate(stack: Stack, words: str, answer: str, user: str = "U0ANA") -
     await stack.told(user, answer)
 
 
-async def test_a_colleague_decides_and_the_card_says_for_whom(stack: Stack) -> None:
-    stack.policy = ANA_ONLY
-    async with stack.running():
-        verdict = await stack.refund()
-        card, ben = await stack.card(verdict), stack.actor("U0BEN")
-        await ben.click(CHANNEL, str(card["ts"]), Action.APPROVE)
-        await stack.told("U0BEN", "Please ask one of them")
-        await delegate(stack, "@ben 4h", "may decide in your place until")
+async def test_a_colleague_decides_and_the_card_says_for_whom(live: Stack) -> None:
+    live.policy = ANA_ONLY
+    verdict = await live.refund()
+    card, ben = await live.card(verdict), live.actor("U0BEN")
+    await ben.click(CHANNEL, str(card["ts"]), Action.APPROVE)
+    await live.told("U0BEN", "Please ask one of them")
+    await delegate(live, "@ben 4h", "may decide in your place until")
 
-        await ben.click(CHANNEL, str(card["ts"]), Action.APPROVE)
+    await ben.click(CHANNEL, str(card["ts"]), Action.APPROVE)
 
-        card = await stack.card(verdict, says("Approved"))
-        assert "<@U0BEN> for <@U0ANA>" in str(card["blocks"])
-        vote = (await stack.item(verdict)).votes[0]
-        assert (vote.by.user, vote.on_behalf_of[0].user) == ("U0BEN", "U0ANA")
+    card = await live.card(verdict, says("Approved"))
+    assert "<@U0BEN> for <@U0ANA>" in str(card["blocks"])
+    vote = (await live.item(verdict)).votes[0]
+    assert (vote.by.user, vote.on_behalf_of[0].user) == ("U0BEN", "U0ANA")
 
 
 @pytest.mark.parametrize(

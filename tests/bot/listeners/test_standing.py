@@ -19,6 +19,7 @@ from keyturn.sandbox.elements import find
 from keyturn.sandbox.json_types import JsonObject, as_objects
 from tests.bot.bot_stack import CHANNEL, POLICY, Stack, has_button, says
 from tests.conftest import eventually
+from tests.panics import failing
 
 ALLOWING = POLICY.replace(
     '    description: "Refund {args.amount} for order {args.order_id}"\n',
@@ -240,10 +241,7 @@ async def test_a_policy_changed_behind_the_form_widens_nothing(allowing: Stack) 
 async def test_an_approved_call_is_not_told_as_not_recorded(
     allowing: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def gone(*_: object) -> None:
-        raise StoreUnavailable("A fail-over.")
-
-    monkeypatch.setattr(StandingService, "propose", gone)
+    failing(monkeypatch, StandingService, "propose", StoreUnavailable("A fail-over."))
     stack = allowing
     async with stack.running():
         verdict = await open_form(stack)

@@ -8,15 +8,11 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from keyturn.bot.ids import Action
-from keyturn.gateway.approvals import waiting_changes
-from keyturn.gateway.approvals.decisions import Forbidden, Reviewer
 from keyturn.gateway.approvals.timing import TimerKind
 from keyturn.gateway.policy.load import load_policy
-from keyturn.gateway.store.records.approval_indexes import Timer
+from keyturn.gateway.protocol.wire import Verdict
 from keyturn.sandbox.json_types import JsonObject
-from tests.bot.bot_stack import CHANNEL, POLICY, REFUND, TEAM, Stack, has_button, says
-from tests.bot.test_publisher import nothing_is_left
-from tests.conftest import eventually
+from tests.bot.bot_stack import CHANNEL, POLICY, REFUND, Stack, has_button, says
 
 WAITING = """tiers:
   approve: {remind_at: 50%, escalate_at: 80%, escalate_to: senior}
@@ -26,128 +22,91 @@ WAITING = """tiers:
 BEFORE, AFTER = POLICY.index("tiers:"), POLICY.index("tools:")
 PATIENT_TEXT = POLICY[:BEFORE] + WAITING + POLICY[AFTER:]
 PATIENT = load_policy(PATIENT_TEXT, "policy.yml")
+BOT, GENERAL = "U0KEYTURN", "C0GENERAL"
+SNOOZED = says("snoozed this card until")
 
 
-async def ring(stack: Stack, approval: str, kind: TimerKind) -> None:
-    """Move the clock to a timer, and run every replica's sweep."""
-    name = str(Timer(approval=approval, kind=kind))
-    await stack.store.conn.command("ZADD", stack.keys.timers, "XX", 1, name)
-    await stack.sweeper.sweep()
+async def test_people_are_reminded_under_the_card_and_then_others_called(
+    live: Stack,
+) -> None:
+    live.policy = PATIENT
+    verdict = await live.refund()
+    card = await live.card(verdict)
 
+    await live.ring(verdict, TimerKind.REMIND)
+    note = await live.note(card, "Still waiting", "<!subteam^S0SUPPORT>")
+    assert "U0DAN" not in str(note["blocks"]), "Dan asked for it himself"
 
-async def test_people_who_may_decide_are_reminded_under_the_card(stack: Stack) -> None:
-    stack.policy = PATIENT
-    async with stack.running():
-        verdict = await stack.refund()
-        card = await stack.card(verdict)
-
-        await ring(stack, (await stack.approval(verdict)).id, TimerKind.REMIND)
-
-        await eventually(lambda: has_note(stack, card, "Still waiting"))
-        (note,) = [n for n in await stack.notes(card) if says("Still waiting")(n)]
-        assert "<!subteam^S0SUPPORT>" in str(note["blocks"])
-        assert "U0DAN" not in str(note["blocks"]), "Dan asked for it himself"
-        assert len(await stack.cards(verdict)) == 1
-
-
-async def test_a_called_role_is_named_on_card_and_in_thread(stack: Stack) -> None:
-    stack.policy = PATIENT
-    async with stack.running():
-        verdict = await stack.refund()
-        await stack.card(verdict)
-
-        await ring(stack, (await stack.approval(verdict)).id, TimerKind.ESCALATE)
-
-        card = await stack.card(verdict, says("Escalated"))
-        assert "senior" in str(card["blocks"])
-        await eventually(lambda: has_note(stack, card, "<!subteam^S0SENIOR>"))
-
-
-async def has_note(stack: Stack, card: JsonObject, words: str) -> bool:
-    return any(says(words)(note) for note in await stack.notes(card))
+    await live.ring(verdict, TimerKind.ESCALATE)
+    assert says("senior")(await live.card(verdict, says("Escalated")))
+    await live.note(card, "<!subteam^S0SENIOR>")
+    assert len(await live.cards(verdict)) == 1
 
 
 async def test_a_reviewer_says_im_on_it_and_the_card_names_them(live: Stack) -> None:
     verdict = await live.refund()
-    card, ana = await live.card(verdict), live.actor("U0ANA")
 
-    await ana.click(CHANNEL, str(card["ts"]), Action.TAKE)
+    await live.click(verdict, Action.TAKE)
 
-    card = await live.card(verdict, says("<@U0ANA> is on it"))
-    await live.actor("U0BEN").click(CHANNEL, str(card["ts"]), Action.APPROVE)
-    card = await live.card(verdict, says("Approved"))
-    assert "is on it" not in str(card["blocks"])
+    await live.card(verdict, says("<@U0ANA> is on it"))
 
 
 @pytest.mark.slow
-async def test_more_time_is_on_the_card_once_people_were_reminded(stack: Stack) -> None:
-    stack.policy = PATIENT
-    async with stack.running():
-        verdict = await stack.refund()
-        assert not has_button(await stack.card(verdict), Action.EXTEND)
-        before = await stack.approval(verdict)
-        await ring(stack, before.id, TimerKind.REMIND)
-        card = await stack.card(verdict, lambda m: has_button(m, Action.EXTEND))
+async def test_more_time_is_on_the_card_once_people_were_reminded(live: Stack) -> None:
+    live.policy = PATIENT
+    verdict = await live.refund()
+    assert not has_button(await live.card(verdict), Action.EXTEND)
+    before = await live.approval(verdict)
+    await live.ring(verdict, TimerKind.REMIND)
+    card = await live.card(verdict, lambda m: has_button(m, Action.EXTEND))
 
-        await stack.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.EXTEND)
+    await live.click(verdict, Action.EXTEND)
 
-        await eventually(
-            lambda: has_note(stack, card, "<@U0ANA> extended the deadline")
-        )
-        after = await stack.approval(verdict)
-        assert after.expires_at_ms == before.expires_at_ms + before.ttl_ms // 2
+    await live.note(card, "<@U0ANA> extended the deadline")
+    after = await live.approval(verdict)
+    assert after.expires_at_ms == before.expires_at_ms + before.ttl_ms // 2
 
 
-async def test_a_snooze_reminds_its_person_when_it_is_over(stack: Stack) -> None:
-    stack.put_policy(("expires_in: 1h", "expires_in: 3h"))
-    async with stack.running():
-        verdict = await stack.refund()
-        card = await stack.card(verdict)
-        ana = stack.actor("U0ANA")
-        await ana.click(CHANNEL, str(card["ts"]), Action.SNOOZE)
-        await stack.card(verdict, says("snoozed this card until"))
-        item = await stack.item(verdict)
-
-        await ring(stack, (await stack.approval(verdict)).id, TimerKind.RELEASE)
-
-        await eventually(
-            lambda: has_note(stack, card, "<@U0ANA> ⏰ Your snooze is over")
-        )
-        await stack.card(verdict, lambda m: not says("snoozed this card until")(m))
-
-    assert item.is_pending
+async def snoozed(stack: Stack, *, of: str = POLICY) -> tuple[Verdict, JsonObject]:
+    """Return a call that Ana snoozed, and its card."""
+    stack.put_policy(("expires_in: 1h", "expires_in: 3h"), of=of)
+    verdict = await stack.refund()
+    await stack.click(verdict, Action.SNOOZE)
+    return verdict, await stack.card(verdict, SNOOZED)
 
 
-async def test_a_reminder_calls_everybody_and_ends_a_snooze(stack: Stack) -> None:
-    stack.put_policy(("expires_in: 1h", "expires_in: 3h"), of=PATIENT_TEXT)
-    async with stack.running():
-        verdict = await stack.refund()
-        card = await stack.card(verdict)
-        ana, approval = stack.actor("U0ANA"), await stack.approval(verdict)
-        await ana.click(CHANNEL, str(card["ts"]), Action.SNOOZE)
-        await stack.card(verdict, says("snoozed this card until"))
+async def test_a_snooze_reminds_its_person_when_it_is_over(live: Stack) -> None:
+    verdict, card = await snoozed(live)
 
-        await ring(stack, approval.id, TimerKind.REMIND)
-        await eventually(lambda: has_note(stack, card, "<!subteam^S0SUPPORT>"))
-        await stack.card(verdict, lambda m: not says("snoozed this card until")(m))
+    await live.ring(verdict, TimerKind.RELEASE)
 
-        await ring(stack, approval.id, TimerKind.RELEASE)
-        await stack.bot_is_quiet()
-        assert not await has_note(stack, card, "Your snooze is over")
+    await live.note(card, "<@U0ANA> ⏰ Your snooze is over")
+    await live.card(verdict, lambda m: not SNOOZED(m))
+    assert (await live.item(verdict)).is_pending
 
 
-async def test_a_card_is_snoozed_until_the_persons_next_morning(stack: Stack) -> None:
-    stack.put_policy(("expires_in: 1h", "expires_in: 48h"))
-    async with stack.running():
-        # The menu of a card with one call has no room for it; Full details have it.
-        call = ("process_refund", REFUND)
-        verdict, _ = await stack.submit(
-            call, ("process_refund", {**REFUND, "amount": 9})
-        )
-        await stack.click(verdict, Action.SNOOZE_OVERNIGHT, "U0BEN")
-        await stack.card(verdict, says("snoozed this card until"))
-        approval = await stack.approval(verdict)
+async def test_a_reminder_calls_everybody_and_ends_a_snooze(live: Stack) -> None:
+    verdict, card = await snoozed(live, of=PATIENT_TEXT)
 
+    await live.ring(verdict, TimerKind.REMIND)
+    await live.note(card, "<!subteam^S0SUPPORT>")
+    await live.card(verdict, lambda m: not SNOOZED(m))
+
+    await live.ring(verdict, TimerKind.RELEASE)
+    await live.bot_is_quiet()
+    assert "Your snooze is over" not in str(await live.notes(card))
+
+
+async def test_a_card_is_snoozed_until_the_persons_next_morning(live: Stack) -> None:
+    live.put_policy(("expires_in: 1h", "expires_in: 48h"))
+    # The menu of a card with one call has no room for it; Full details have it.
+    calls = [("process_refund", {**REFUND, "amount": amount}) for amount in (8, 9)]
+    verdict, _ = await live.submit(*calls)
+
+    await live.click(verdict, Action.SNOOZE_OVERNIGHT, "U0BEN")
+
+    await live.card(verdict, SNOOZED)
+    approval = await live.approval(verdict)
     assert approval.acknowledged
     zone = ZoneInfo("Europe/Amsterdam")
     asked, until = (
@@ -158,80 +117,37 @@ async def test_a_card_is_snoozed_until_the_persons_next_morning(stack: Stack) ->
     assert until.date() == asked.date() + timedelta(days=1)
 
 
-async def test_an_urgent_call_cannot_be_snoozed(stack: Stack) -> None:
-    stack.put_policy(("expires_in: 1h", "expires_in: 48h"))
-    async with stack.running():
-        (verdict,) = await stack.submit(("wire_money", {"n": 1}))
-        card = await stack.card(verdict)
-        approval = await stack.approval(verdict)
-        ana = Reviewer(team=TEAM, user="U0ANA", usergroups=frozenset({"S0SUPPORT"}))
-        until_ms = approval.created_at_ms + 1
-        refused = await stack.reviews.change_own(
-            approval.id, waiting_changes.snooze, until_ms, ana
-        )
+@pytest.mark.parametrize("is_there", [True, False], ids=["told", "the bot left"])
+async def test_another_channel_is_told_or_the_thread_says_why_not(
+    live: Stack, *, is_there: bool
+) -> None:
+    live.policy = PATIENT
+    if not is_there:
+        live.sandbox.control.leave(GENERAL, BOT)
+    (verdict,) = await live.submit(("wire_money", {}))
+    card = await live.card(verdict)
 
-    assert not has_button(card, Action.SNOOZE)
-    assert isinstance(refused, Forbidden)
-    assert "escalated call cannot be snoozed" in refused.reason
+    await live.ring(verdict, TimerKind.ESCALATE)
 
-
-async def test_a_card_cannot_be_snoozed_beyond_its_expiry(stack: Stack) -> None:
-    async with stack.running():
-        card = await stack.card(await stack.refund())
-
-    assert not has_button(card, Action.SNOOZE)
-
-
-BOT, GENERAL = "U0KEYTURN", "C0GENERAL"
-
-
-async def line_of(stack: Stack, card: JsonObject) -> JsonObject:
-    await eventually(lambda: has_note(stack, card, "others are asked too"))
-    (note,) = [n for n in await stack.notes(card) if says("others are asked")(n)]
-    return note
-
-
-async def test_a_channel_that_was_told_is_named_as_told(stack: Stack) -> None:
-    stack.policy = PATIENT
-    async with stack.running():
-        (verdict,) = await stack.submit(("wire_money", {}))
-        card = await stack.card(verdict)
-
-        await ring(stack, (await stack.approval(verdict)).id, TimerKind.ESCALATE)
-
-        await stack.actor("U0ANA").message_with(GENERAL, says("still waits"))
-        note = await line_of(stack, card)
-        assert says("Notified in")(note)
-        assert not says("Could not notify")(note)
-
-
-async def test_reviewers_are_called_in_the_thread_instead(stack: Stack) -> None:
-    stack.policy = PATIENT
-    stack.sandbox.control.leave(GENERAL, BOT)
-    async with stack.running():
-        (verdict,) = await stack.submit(("wire_money", {}))
-        card = await stack.card(verdict)
-
-        await ring(stack, (await stack.approval(verdict)).id, TimerKind.ESCALATE)
-
-        note = await line_of(stack, card)
-        assert says("Could not notify")(note)
-        assert says("not_in_channel")(note)
+    note = await live.note(card, "others are asked too")
+    assert says("Notified in")(note) is is_there
+    assert says("Could not notify")(note) is not is_there
+    assert says("not_in_channel")(note) is not is_there
+    if is_there:
+        await live.actor("U0ANA").message_with(GENERAL, says("still waits"))
+    else:
         assert says("<!subteam^S0SUPPORT>")(note)
-        assert not says("Notified in")(note)
-        await nothing_is_left(stack)
+    await live.nothing_is_left()
 
 
 @pytest.mark.slow
-async def test_without_a_card_others_are_called_to_the_home_tab(stack: Stack) -> None:
-    stack.policy = PATIENT
-    stack.sandbox.control.leave(CHANNEL, BOT)
-    async with stack.running():
-        (verdict,) = await stack.submit(("wire_money", {}))
-        await stack.actor("U0DAN").message_with("D0DAN", says("cannot be posted"))
+async def test_without_a_card_others_are_called_to_the_home_tab(live: Stack) -> None:
+    live.policy = PATIENT
+    live.sandbox.control.leave(CHANNEL, BOT)
+    (verdict,) = await live.submit(("wire_money", {}))
+    await live.actor("U0DAN").message_with("D0DAN", says("cannot be posted"))
 
-        await ring(stack, (await stack.approval(verdict)).id, TimerKind.ESCALATE)
+    await live.ring(verdict, TimerKind.ESCALATE)
 
-        told = says("on the Home tab")
-        await stack.actor("U0ANA").message_with(GENERAL, told)
-        await nothing_is_left(stack)
+    await live.actor("U0ANA").message_with(GENERAL, says("on the Home tab"))
+    await live.nothing_is_left()

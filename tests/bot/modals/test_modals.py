@@ -11,6 +11,7 @@ from keyturn.bot.blocks import notice
 from keyturn.bot.ids import PAGE, Action, Input, Sealed, View, unseal, verify
 from keyturn.bot.modals import call_form, details, edit
 from keyturn.bot.text import template
+from keyturn.gateway.approvals.decisions import Reconcile
 from keyturn.gateway.approvals.record import Approval, TriageResult
 from keyturn.gateway.approvals.requirement import Observation, Revocation
 from keyturn.gateway.protocol.records import (
@@ -229,6 +230,16 @@ def test_an_answer_has_words(text: str | None, sent: str) -> None:
     else:
         errors = refused(call_form.required_text, state, Input.MESSAGE, "Write.")
         assert errors == {Input.MESSAGE: "Write."}
+
+
+def test_a_finding_is_chosen_and_its_note_may_be_left_out() -> None:
+    doubt = in_state(a_refund(), ItemState.IN_DOUBT)
+    form: Any = call_form.reconcile_form(frame(an_approval(doubt)), 0)
+    state = untouched(form["blocks"])
+    errors = refused(call_form.submitted_finding, typed(state, Input.NOTE, "seen"))
+    found = call_form.submitted_finding(chosen(state, Input.FINDING, Finding.SKIP))
+    assert [*errors] == [Input.FINDING]
+    assert found == Reconcile(finding=Finding.SKIP)
 
 
 def _button(view: Any, action: Action) -> Any:

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from keyturn.gateway.approvals.changes import Change
+from keyturn.gateway.approvals.changes import Change, first_of
 from keyturn.gateway.approvals.deciding import MAX_TEXT, not_as_seen
 from keyturn.gateway.approvals.decisions import (
     AccountKind,
@@ -22,15 +22,24 @@ from keyturn.gateway.approvals.decisions import (
     Respond,
     Reviewer,
     Stale,
+    TooSoon,
     Voted,
     explain_state,
 )
-from keyturn.gateway.approvals.events import EventName
+from keyturn.gateway.approvals.events import AFTER_MS, EventName
 from keyturn.gateway.approvals.policy_decision import PolicyDecision
 from keyturn.gateway.approvals.record import Approval
 from keyturn.gateway.approvals.requirement import Requirement, Role
 from keyturn.gateway.approvals.resume_value import answer_for
-from keyturn.gateway.protocol.records import Finding, ItemState, Result, Tier, Verb
+from keyturn.gateway.approvals.waiting_changes import extend
+from keyturn.gateway.protocol.records import (
+    Finding,
+    ItemState,
+    Person,
+    Result,
+    Tier,
+    Verb,
+)
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.protocol.wire import AnswerKind
 from tests.approvals.builders import (
@@ -227,6 +236,90 @@ def test_a_policy_that_denies_now_wins_over_the_frozen_one() -> None:
     assert isinstance(say(an_approval(), EDIT, policy_now=denied), Invalid)
 
 
+MINUTE_MS = 60_000
+LATE_MS = NOW_MS + 30 * MINUTE_MS
+
+
+def test_a_policy_that_gives_less_time_now_ends_approvals_and_edits() -> None:
+    now = evaluation(ttl_ms=20 * MINUTE_MS)
+
+    for decision in (Approve(), EDIT):
+        late = say(an_approval(), decision, now_ms=LATE_MS, policy_now=now)
+        assert "the policy now gives less time" in forbidden(late)
+    changed(say(an_approval(), Reject(), now_ms=LATE_MS, policy_now=now))
+
+
+def test_time_that_people_added_outlives_a_policy_that_gives_less() -> None:
+    extended = changed(extend(an_approval(), reviewer(ANA), now_ms=NOW_MS)).approval
+    now = evaluation(ttl_ms=30 * MINUTE_MS)
+
+    found = say(extended, Approve(), now_ms=NOW_MS + 45 * MINUTE_MS, policy_now=now)
+
+    assert left(found).state is ItemState.AUTHORIZED
+
+
+def test_a_call_that_is_raised_now_has_the_time_of_its_tier_once() -> None:
+    now = evaluation(Tier.ESCALATE, TWO, ttl_ms=20 * MINUTE_MS)
+
+    voted = changed(say(an_approval(), Approve(), now_ms=LATE_MS, policy_now=now))
+    again = say(voted.approval, Approve(), BEN, now_ms=LATE_MS + 1, policy_now=now)
+
+    ends_ms = LATE_MS + 20 * MINUTE_MS
+    assert isinstance(voted.waits_on, Voted)
+    assert voted.approval.expires_at_ms == ends_ms
+    assert changed(again).approval.expires_at_ms == ends_ms
+
+
+def test_a_reason_that_the_policy_of_now_asks_for_is_asked_for() -> None:
+    now = evaluation(requires_reason=(Verb.EDIT, Verb.REJECT))
+
+    for decision in (Edit(args=HALF), Reject(reason=" ")):
+        assert isinstance(say(an_approval(), decision, policy_now=now), Invalid)
+    changed(say(an_approval(), Reject(reason="twice"), policy_now=now))
+
+
+def test_a_raise_by_a_vote_ends_with_its_cause_and_one_by_an_edit_does_not() -> None:
+    raises, calm = evaluation(Tier.ESCALATE, TWO), evaluation()
+    voted = changed(say(an_approval(), Approve(), policy_now=raises)).approval
+    edited = changed(say(an_approval(), EDIT, policy_now=raises)).approval.items[0]
+
+    # Who voted already is not asked for more.
+    forbidden(say(voted, Approve(), policy_now=raises))
+    done = left(say(voted, Approve(), policy_now=calm))
+
+    assert (done.state, len(done.votes)) == (ItemState.AUTHORIZED, 1)
+    assert first_of(edited, calm) == edited
+    assert (edited.tier, edited.floor) == (Tier.ESCALATE, None)
+
+
+@pytest.mark.parametrize(
+    ("args", "pointers"),
+    [({"amount": 60}, ["/amount"]), ({"amount": 1, "to": "me"}, [""])],
+)
+def test_an_edit_has_to_fit_the_schema_of_now(
+    args: JsonObject, pointers: list[str]
+) -> None:
+    amount: JsonObject = {"type": "number", "maximum": 50}
+    now = evaluation(args_schema={"properties": {"amount": amount}})
+    approval = an_approval(an_item(schema=None))
+
+    found = say(approval, Edit(args=args), policy_now=now)
+
+    assert isinstance(found, Invalid)
+    assert list(found.errors) == pointers
+    changed(say(approval, Edit(args={"amount": 40}), policy_now=now))
+
+
+@pytest.mark.parametrize(("then", "now"), [(15, 120), (120, 15)])
+def test_the_shorter_time_of_an_authorization_counts(then: int, now: int) -> None:
+    asked = an_item().with_(authorization_ms=then * MINUTE_MS)
+    policy_now = evaluation(authorization_ms=now * MINUTE_MS)
+
+    item = left(say(an_approval(asked), Approve(), policy_now=policy_now))
+
+    assert item.lapses_at_ms - item.changed_at_ms == 15 * MINUTE_MS
+
+
 def test_an_edited_call_is_described_as_it_would_run() -> None:
     asked = an_item().with_(
         description="Refund 899", link="https://a.example/1", agent_description="Pay"
@@ -244,6 +337,34 @@ def test_a_frozen_call_cannot_be_approved_but_rejected() -> None:
     found = say(approval, Approve(), policy_now=frozen)
     assert forbidden(found) == "Refunds are frozen."
     changed(say(approval, Reject(), policy_now=frozen))
+
+
+def test_a_first_quick_approval_of_each_person_does_not_count() -> None:
+    approval = an_approval(an_item(tier=Tier.ESCALATE, requirement=TWO))
+    policy, later_ms = evaluation(Tier.ESCALATE, TWO, ask_again_ms=5_000), NOW_MS + 3000
+
+    def approved(by: Person, now_ms: int = NOW_MS) -> Change | Outcome:
+        return say(approval, Approve(), by, now_ms=now_ms, policy_now=policy)
+
+    for person in (BEN, CHLOE):
+        quick = changed(approved(person))
+        assert isinstance(quick.waits_on, TooSoon)
+        [event] = quick.events
+        assert (event.name, event.data[AFTER_MS]) == (EventName.ITEM_ASKED_AGAIN, "0")
+        approval = quick.approval
+    assert approval.items[0].votes == ()
+    # A double click is one click.
+    assert "sooner than the policy accepts" in forbidden(approved(BEN))
+    voted = changed(approved(BEN, later_ms))
+    approval = voted.approval
+    assert isinstance(voted.waits_on, Voted)
+    assert left(approved(CHLOE, later_ms)).state is ItemState.AUTHORIZED
+
+
+def test_only_an_escalated_call_is_asked_about_again() -> None:
+    policy_now = evaluation(ask_again_ms=5_000)
+    found = left(say(an_approval(), Approve(), policy_now=policy_now))
+    assert found.state is ItemState.AUTHORIZED
 
 
 def test_a_second_approval_counts_after_the_clock_went_back() -> None:
@@ -430,6 +551,18 @@ def test_who_lost_the_role_since_counts_no_more(again: Reviewer) -> None:
     assert second.approval.items[0].state is ItemState.IN_DOUBT
     third = found(first, reviewer(CHLOE), IN_SUPPORT)
     assert left(third).state is ItemState.EXECUTED
+
+
+def test_two_different_findings_settle_nothing() -> None:
+    chloe = reviewer(CHLOE)
+    first = changed(found(doubtful(TWO_FINDINGS), IN_SUPPORT)).approval
+
+    other = changed(found(first, chloe, IN_SUPPORT, finding=Finding.SKIP))
+    agreed = found(other.approval, IN_SUPPORT, chloe, finding=Finding.SKIP)
+
+    assert other.approval.items[0].state is ItemState.IN_DOUBT
+    # She may think again; her last word counts.
+    assert left(agreed).state is ItemState.FAILED
 
 
 @pytest.mark.parametrize(

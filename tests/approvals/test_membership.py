@@ -14,12 +14,14 @@ from keyturn.gateway.approvals.decisions import (
     Reviewer,
     Voted,
 )
+from keyturn.gateway.approvals.policy_decision import PolicyDecision
 from keyturn.gateway.approvals.quality_checks import NOT_YOU, refusal
 from keyturn.gateway.approvals.quorum import NOBODY, is_possible
 from keyturn.gateway.approvals.record import Approval
 from keyturn.gateway.approvals.requirement import Requirement, Role, SpotCheck, Vote
-from keyturn.gateway.approvals.revoking import revoke
-from keyturn.gateway.protocol.records import ItemState, Person, Tier
+from keyturn.gateway.approvals.revoking import FORBIDDEN, NEEDS_MORE, TOO_OLD, revoke
+from keyturn.gateway.approvals.revoking import NOBODY as NOBODY_BOTH
+from keyturn.gateway.protocol.records import ItemState, Person, Tier, Verb
 from keyturn.gateway.protocol.strict_json import JsonObject
 from tests.approvals import builders
 from tests.approvals.builders import (
@@ -264,6 +266,10 @@ def test_a_queue_of_another_is_not_used_by(who: Reviewer) -> None:
 DAY = Role(name="day", users=(ANA.user,), usergroups=("S0DAY",))
 
 
+def one_of(role: Role) -> Requirement:
+    return Requirement(approvals=1, of=(role,))
+
+
 @pytest.mark.parametrize(
     ("by", "instead_of", "now", "counts"),
     [
@@ -282,7 +288,7 @@ DAY = Role(name="day", users=(ANA.user,), usergroups=("S0DAY",))
 def test_a_vote_counts_while_the_policy_gives_its_role(
     by: Person, instead_of: tuple[Person, ...], now: Role, *, counts: bool
 ) -> None:
-    item = an_item(requirement=Requirement(approvals=1, of=(DAY,)))
+    item = an_item(requirement=one_of(DAY))
     vote = Vote(
         by=by,
         roles=("day",),
@@ -291,9 +297,39 @@ def test_a_vote_counts_while_the_policy_gives_its_role(
         on_behalf_of=instead_of,
     )
     item = item.with_(state=ItemState.AUTHORIZED, votes=(vote,))
-    policy_now = evaluation(requirement=Requirement(approvals=1, of=(now,)))
+    policy_now = evaluation(requirement=one_of(now))
     change = revoke(an_approval(item), item, policy_now, now_ms=NOW_MS)
     assert (change is None) is counts
+
+
+WITHOUT_ANA = Role(name="support", users=("U0BEN",))
+BY_EVE = Role(name="support", users=("U0EVE",))
+LATE_MS = NOW_MS + 10 * 60_000
+
+
+@pytest.mark.parametrize(
+    ("policy_now", "state", "reason"),
+    [
+        (evaluation(Tier.AUTO), ItemState.AUTHORIZED, ""),
+        (evaluation(Tier.DENY), ItemState.LAPSED, FORBIDDEN),
+        (evaluation(allow=(Verb.REJECT,)), ItemState.LAPSED, FORBIDDEN),
+        (evaluation(authorization_ms=5 * 60_000), ItemState.LAPSED, TOO_OLD),
+        (evaluation(requirement=one_of(BY_EVE)), ItemState.LAPSED, NOBODY_BOTH),
+        (evaluation(Tier.ESCALATE, TWO), ItemState.PENDING, NEEDS_MORE),
+        (evaluation(requirement=one_of(WITHOUT_ANA)), ItemState.PENDING, NEEDS_MORE),
+        (evaluation(requirement=one_of(SENIOR)), ItemState.PENDING, NEEDS_MORE),
+    ],
+)
+def test_an_approved_call_is_evaluated_anew_at_its_claim(
+    policy_now: PolicyDecision, state: ItemState, reason: str
+) -> None:
+    approved = changed(say(an_approval(), Approve())).approval
+
+    change = revoke(approved, approved.items[0], policy_now, now_ms=LATE_MS)
+
+    item = (change.approval if change else approved).items[0]
+    assert item.state is state
+    assert (item.revoked.reason if item.revoked else "") == reason
 
 
 def test_a_spot_check_is_answered_by_who_holds_the_role_as_far_as_slack_knows() -> None:

@@ -115,6 +115,7 @@ def bounds(**changes: object) -> Bounds:
     [
         ({}, Tier.APPROVE),
         ({"until_ms": 8 * 3600 * 1000 + 1}, Tier.DENY),
+        ({"uses": 21}, Tier.DENY),
         ({"total_micro": 500_000_001}, Tier.DENY),
         ({"each_micro": 500_000_001}, Tier.DENY),
         ({"may_differ": ("args.order", "args.to")}, Tier.DENY),

@@ -237,13 +237,6 @@ class ServiceHarness:
         approval_id, index = approval_of(item_id)
         await self._past(approval_id, f"{index}:u")
 
-    async def authorized_ago(self, item_id: str, ms: int) -> None:
-        """Move the clock: an authorization was given that long ago."""
-        approval_id, index = approval_of(item_id)
-        head = self.keys.head(approval_id)
-        for field_ in ("t", "l"):
-            await self.command("HINCRBY", head, f"{index}:{field_}", -ms)
-
     async def lapsed(self, item_id: str) -> None:
         """Move the clock: an authorization is too old to be used."""
         approval_id, index = approval_of(item_id)

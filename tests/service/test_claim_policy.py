@@ -9,21 +9,18 @@ from typing import Any
 import pytest
 
 from keyturn.bot.cards.states import status_sentence
-from keyturn.gateway.approvals import waiting_changes
 from keyturn.gateway.approvals.decisions import (
     Approve,
     Edit,
     Expired,
-    Forbidden,
     GestureRefused,
-    Invalid,
     Reject,
     Respond,
 )
 from keyturn.gateway.approvals.events import EventName
 from keyturn.gateway.approvals.record import Approval, approval_of
 from keyturn.gateway.approvals.resume_value import answer_for
-from keyturn.gateway.approvals.revoking import FORBIDDEN, NEEDS_MORE, NOBODY, TOO_OLD
+from keyturn.gateway.approvals.revoking import FORBIDDEN, NEEDS_MORE
 from keyturn.gateway.approvals.signed_decisions import check_end
 from keyturn.gateway.config import PolicySource
 from keyturn.gateway.errors import NotVerified, SettingsError
@@ -61,27 +58,20 @@ from tests.service.decided_calls import (
 from tests.service.harness import (
     ANA,
     BEN,
-    CHLOE,
     POLICY,
     ServiceHarness,
     claim_of,
-    still_members,
 )
 from tests.store_secrets import SECRETS
 
 REFUND = "process_refund: {tier: approve}"
 SUPPORT = "support: {users: [U0ANA, U0BEN, U0DAN]}"
 RAISING = "raise: [{to: escalate, when: args.amount > 500, because: large}]"
-ESCALATED = "process_refund: {tier: escalate}"
 
 
-@pytest.mark.parametrize(
-    "now",
-    ["{tier: deny}", "{tier: approve, allow: [reject, respond]}"],
-)
-async def test_a_newly_forbidden_call_ends(harness: ServiceHarness, now: str) -> None:
+async def test_a_newly_forbidden_call_ends(harness: ServiceHarness) -> None:
     claim = await harness.approved()
-    harness.put_policy((REFUND, f"process_refund: {now}"))
+    harness.put_policy((REFUND, "process_refund: {tier: deny}"))
 
     reply = await harness.agents.claim(claim)
 
@@ -98,22 +88,12 @@ async def test_a_newly_forbidden_call_ends(harness: ServiceHarness, now: str) ->
     assert await harness.agents.claim(claim) == reply, "and it stays so"
 
 
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        (REFUND, ESCALATED),
-        (SUPPORT, "support: {users: [U0BEN, U0DAN]}"),
-        (REFUND, "process_refund: {tier: approve, needs: senior}"),
-        (REFUND, f"{REFUND[:-1]}, {RAISING}}}"),
-    ],
-    ids=["tier", "approver", "needs", "rule"],
-)
 async def test_what_needs_more_people_at_the_claim_goes_back_to_them(
-    harness: ServiceHarness, old: str, new: str
+    harness: ServiceHarness,
 ) -> None:
     claim = await harness.approved()
     before = await harness.approval(claim.item_id)
-    harness.put_policy((old, new))
+    harness.put_policy((REFUND, f"{REFUND[:-1]}, {RAISING}}}"))
 
     reply = await harness.agents.claim(claim)
 
@@ -131,17 +111,6 @@ async def test_what_needs_more_people_at_the_claim_goes_back_to_them(
     )
 
 
-async def test_a_call_nobody_may_approve_ends(harness: ServiceHarness) -> None:
-    claim = await harness.approved()
-    harness.put_policy((SUPPORT, "support: {users: [U0EVE]}"))
-
-    reply = await harness.agents.claim(claim)
-
-    assert isinstance(reply, Refused)
-    assert reply.reason == f"{NOBODY[:-1]}, so the call did not run."
-    assert (await harness.item(claim.item_id)).state is ItemState.LAPSED
-
-
 async def test_an_edited_call_runs_as_edited(harness: ServiceHarness) -> None:
     click, claim = await harness.refund()
     await harness.reviews.decide(click, Edit(args={"amount": 5}, reason="less"), ANA)
@@ -157,35 +126,6 @@ async def test_an_edited_call_runs_as_edited(harness: ServiceHarness) -> None:
     assert isinstance(reply, Claimed)
     assert reply.edit
     assert reply.edit.edited_args == {"amount": 5}
-
-
-async def test_a_looser_policy_changes_no_claim(harness: ServiceHarness) -> None:
-    claim = await harness.approved()
-    harness.put_policy((REFUND, "process_refund: {tier: auto}"))
-
-    assert isinstance(await harness.agents.claim(claim), Claimed)
-
-
-async def test_the_shorter_authorization_counts(harness: ServiceHarness) -> None:
-    harness.put_policy((REFUND, "process_refund: {tier: approve, authorization: 15m}"))
-    click, claim = await harness.refund()
-    harness.put_policy((REFUND, "process_refund: {tier: approve, authorization: 2h}"))
-    await harness.reviews.decide(click, Approve(), ANA)
-    item = await harness.item(claim.item_id)
-
-    assert item.lapses_at_ms - item.changed_at_ms == 15 * 60_000
-
-
-async def test_an_authorization_that_is_too_old_ends(harness: ServiceHarness) -> None:
-    claim = await harness.approved()
-    await harness.authorized_ago(claim.item_id, 10 * 60_000)
-    harness.put_policy((REFUND, "process_refund: {tier: approve, authorization: 5m}"))
-
-    reply = await harness.agents.claim(claim)
-
-    assert isinstance(reply, Refused)
-    assert reply.reason == f"{TOO_OLD[:-1]}, so the call did not run."
-    assert (await harness.item(claim.item_id)).state is ItemState.LAPSED
 
 
 async def test_a_forbidden_call_is_not_repeated(harness: ServiceHarness) -> None:
@@ -306,7 +246,7 @@ async def test_a_claims_attempts_share_a_receipt_id(harness: ServiceHarness) -> 
     claim = await decided(harness)
 
     first, again = [await harness.granted(claim) for _ in range(2)]
-    assert first.receipt == again.receipt
+    assert first == again
     await harness.agents.release(claim.item_id, first.fence)
     other = await receipt_of(harness, claim.with_(owner="worker-2"))
 
@@ -404,99 +344,7 @@ async def test_calls_that_wait_under_a_key_are_counted(store: Store) -> None:
     assert await counted() == len(verdicts)
 
 
-# A decision is evaluated by the pinned and the current policy; the stricter wins.
-
-
-MINUTE = int(timedelta(minutes=1).total_seconds() * 1000)
-
-
-def put_rule(harness: ServiceHarness, rule: str) -> None:
-    """Put another rule for refunds in force."""
-    harness.put_policy(("{tier: approve}", rule))
-
-
-async def has_waited(harness: ServiceHarness, item_id: str, minutes: int) -> None:
-    """Make a card that old; its end stays the same."""
-    approval = await harness.approval(item_id)
-    keys = harness.store.keys_of_approval(approval.id)
-    assert keys is not None
-    opened_ms = approval.created_at_ms - minutes * MINUTE
-    head = keys.head(approval.id)
-    await harness.command("HSET", head, "created", str(opened_ms))
-    ends_ms = approval.expires_at_ms - minutes * MINUTE
-    await harness.command("HSET", head, "expires", str(ends_ms))
-
-
-async def test_a_call_that_is_too_old_is_not_approved(harness: ServiceHarness) -> None:
-    click, claim = await harness.refund()
-    await has_waited(harness, claim.item_id, 30)
-    put_rule(harness, "{tier: approve, expires_in: 20m}")
-
-    approved = await harness.reviews.decide(click, Approve(), ANA)
-    edited = await harness.reviews.decide(click, Edit(args={"amount": 1}), ANA)
-    rejected = await harness.reviews.decide(click, Reject(reason="late"), ANA)
-
-    assert isinstance(approved, Forbidden)
-    assert approved.reason.startswith(
-        "Too late to approve: the policy now gives less time"
-    )
-    assert isinstance(edited, Forbidden)
-    assert rejected.kind == "decided"
-    item = (await harness.approval(claim.item_id)).items[0]
-    assert item.state is ItemState.REJECTED
-
-
-async def test_added_time_outlives_a_shorter_policy(harness: ServiceHarness) -> None:
-    click, claim = await harness.refund()
-    await harness.reviews.change_own(
-        claim.item_id.rpartition(".")[0], waiting_changes.extend, ANA
-    )
-    await has_waited(harness, claim.item_id, 45)
-    put_rule(harness, "{tier: approve, expires_in: 30m}")
-
-    outcome = await harness.reviews.decide(click, Approve(), ANA)
-
-    assert outcome.kind == "decided"
-
-
-async def test_a_raised_call_has_the_time_of_its_tier(harness: ServiceHarness) -> None:
-    click, claim = await harness.refund()
-    await has_waited(harness, claim.item_id, 30)
-    put_rule(harness, "{tier: escalate, expires_in: 20m}")
-
-    first = await harness.reviews.decide(click, Approve(), ANA)
-    second = await harness.reviews.decide(click, Approve(), CHLOE, voters=still_members)
-
-    assert (first.kind, second.kind) == ("voted", "decided")
-
-
-async def test_a_newly_required_reason_is_asked_for(harness: ServiceHarness) -> None:
-    click, _ = await harness.refund()
-    put_rule(harness, "{tier: approve, requires_reason: [edit, reject]}")
-
-    silent = await harness.reviews.decide(click, Reject(reason=" "), ANA)
-    changed = await harness.reviews.decide(click, Edit(args={"amount": 1}), ANA)
-    said = await harness.reviews.decide(click, Reject(reason="twice"), ANA)
-
-    assert isinstance(silent, Invalid)
-    assert isinstance(changed, Invalid)
-    assert said.kind == "decided"
-
-
-async def test_an_edit_has_to_fit_the_current_schema(harness: ServiceHarness) -> None:
-    click, _ = await harness.refund()
-    schema = "{properties: {amount: {type: number, maximum: 50}}}"
-    put_rule(harness, f"{{tier: approve, args_schema: {schema}}}")
-
-    large = await harness.reviews.decide(click, Edit(args={"amount": 60}), ANA)
-    smuggled: JsonObject = {"amount": 1, "to": "me"}
-    unknown = await harness.reviews.decide(click, Edit(args=smuggled), ANA)
-    small = await harness.reviews.decide(click, Edit(args={"amount": 40}), ANA)
-
-    assert isinstance(large, Invalid)
-    assert list(large.errors) == ["/amount"]
-    assert isinstance(unknown, Invalid)
-    assert small.kind == "decided"
+# A call that is raised has less time to be decided.
 
 
 HOUR = int(timedelta(hours=1).total_seconds() * 1000)
@@ -540,21 +388,6 @@ async def test_an_edit_that_raises_shortens_the_wait(strict: ServiceHarness) -> 
     waits = keys.waiting("support")
     full = await conn.command("ZSCORE", waits, keys.listed(after.id) + b"0")
     assert float(text(due)) == float(text(full)) == after.expires_at_ms
-
-
-async def test_a_stricter_policy_shortens_a_wait_once(strict: ServiceHarness) -> None:
-    click, claim = await strict.refund(1)
-    stricter = STRICT.replace("args.amount > 500", "args.amount > 0")
-    strict.put_policy(of=stricter)
-
-    first = await strict.reviews.decide(click, Approve(), ANA)
-
-    once = await strict.approval(claim.item_id)
-    assert first.kind == "voted"
-    assert once.expires_at_ms - once.created_at_ms <= TEN + SLACK
-    second = await strict.reviews.decide(click, Approve(), BEN, voters=still_members)
-    assert second.kind == "voted"
-    assert (await strict.approval(claim.item_id)).expires_at_ms == once.expires_at_ms
 
 
 async def beside(strict: ServiceHarness) -> Approval:

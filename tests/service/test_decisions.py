@@ -39,6 +39,7 @@ from keyturn.gateway.protocol.wire import (
     TurnRef,
     Verdict,
 )
+from keyturn.gateway.service.report.audit_reading import StatisticsService
 from keyturn.gateway.store.limits.freezes import FreezeScope, ScopeKind
 from keyturn.gateway.store.store import Store
 from tests.service.harness import ANA, BEN, ServiceHarness, claim_of, still_members
@@ -79,6 +80,19 @@ async def test_state_event_audit_and_job_are_one_step(
     assert audit[-1].name is event
     assert audit[-1].actor == "T0/U0ANA"
     assert await harness.jobs() == 1
+
+
+async def test_a_quick_approval_of_an_escalated_call_is_asked_for_again(
+    harness: ServiceHarness,
+) -> None:
+    harness.put_policy(("with_senior}", "with_senior, ask_again_within: 10m}"))
+    _, verdicts = await harness.submit(("wire_money", {}), ("process_refund", {}))
+
+    outcomes = [await harness.decide(one, Approve(), BEN) for one in verdicts]
+
+    assert [one.kind for one in outcomes] == ["toosoon", "decided"]
+    metrics = await StatisticsService(harness.store).metrics()
+    assert metrics.tools["wire_money"].too_soon == 1
 
 
 async def test_the_stores_clock_expires_a_late_click(harness: ServiceHarness) -> None:

@@ -51,15 +51,6 @@ async def test_sixteen_executors_get_one_claim(harness: ServiceHarness) -> None:
     assert sum(isinstance(reply, Busy) for reply in replies) == 15
 
 
-async def test_a_repeated_attempt_keeps_its_claim(harness: ServiceHarness) -> None:
-    claim = await harness.approved()
-
-    first, again = [await harness.agents.claim(claim) for _ in range(2)]
-
-    assert isinstance(first, Claimed)
-    assert first == again
-
-
 async def test_a_second_attempt_waits_for_the_first(harness: ServiceHarness) -> None:
     claim = await harness.approved()
     other = claim.with_(owner="1" * 32)
@@ -283,19 +274,6 @@ async def test_the_doubt_of_an_escalated_call_takes_the_people_of_the_call(
     assert last.kind == "decided"
     item = await harness.item(claim.item_id)
     assert item.finding is finding
-
-
-async def test_two_different_findings_settle_nothing(harness: ServiceHarness) -> None:
-    claim, _ = await doubtful(harness, "wire_money")
-
-    await say(harness, claim, Finding.EXECUTED, ANA)
-    other = await say(harness, claim, Finding.SKIP, CHLOE)
-    state = (await harness.item(claim.item_id)).state
-    agreed = await say(harness, claim, Finding.SKIP, ANA)
-
-    assert (other.kind, state) == ("voted", ItemState.IN_DOUBT)
-    assert agreed.kind == "decided", "Ana may think again; her last word counts"
-    assert (await harness.item(claim.item_id)).state is ItemState.FAILED
 
 
 async def test_a_finding_is_about_one_attempt(harness: ServiceHarness) -> None:

@@ -388,19 +388,6 @@ async def test_the_model_is_told_no_word_that_nobody_signed(
     assert harness.store.security.counts[SecurityKind.RECORD_FORGED]
 
 
-@pytest.mark.parametrize("decision", [REJECTED, ANSWERED])
-async def test_what_people_said_is_told_in_their_words(
-    harness: ServiceHarness, decision: Reject | Respond
-) -> None:
-    claim = await decided(harness, decision)
-
-    found = await told(harness, claim)
-    [outcome] = await harness.agents.outcomes(claim.ref)
-
-    assert outcome.answer
-    assert found.answer["message"] == outcome.answer.message in {"no", "ask Bob"}
-
-
 async def test_an_unsigned_edit_is_not_told(harness: ServiceHarness) -> None:
     claim = await decided(harness, Edit(args={"amount": 60}, reason="too much"))
     edit = (await harness.ran(claim)).edit

@@ -18,7 +18,6 @@ from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.protocol.wire import (
     ClaimRequest,
     Refused,
-    TurnRef,
     Verdict,
     VerdictKind,
 )
@@ -118,27 +117,6 @@ async def test_a_failure_asks_nobody(harness: ServiceHarness, tool: str) -> None
 
     assert not claim.asks_on_failure
     assert (await harness.item(verdict.item_id)).state is ItemState.FAILED
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"item_id": "ap_default_" + "0" * 32 + ".0"},
-        {"tool": "tell"},
-        {"tool_call_id": "c1"},
-        {"ref": TurnRef(agent="support", thread="other", message_id="m0")},
-    ],
-    ids=str,
-)
-async def test_another_call_does_not_run_by_it(
-    harness: ServiceHarness, changes: dict[str, object]
-) -> None:
-    verdict, request = await submitted(harness)
-
-    reply = await harness.agents.claim(request.with_(**changes))
-
-    assert isinstance(reply, Refused)
-    assert (await harness.item(verdict.item_id)).state is ItemState.AUTHORIZED
 
 
 async def test_a_notification_waits_in_no_queue(harness: ServiceHarness) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import pytest
@@ -55,7 +55,7 @@ from keyturn.gateway.store.limits.freezes import FreezeScope, ScopeKind
 from keyturn.gateway.store.store import Store
 from keyturn.gateway.triage.request import TriageRequest
 from tests.conftest import eventually
-from tests.service.harness import ANA, BEN, CHLOE, EVE, ServiceHarness, claim_of, person
+from tests.service.harness import ANA, BEN, CHLOE, EVE, ServiceHarness, claim_of
 from tests.service.standing import (
     ALLOWING,
     allowed,
@@ -121,22 +121,12 @@ async def test_each_use_names_its_giver_and_the_rest(harness: ServiceHarness) ->
     assert (used.approval, used.data["item"]) == (standing.id, verdict.item_id)
 
 
-@pytest.mark.parametrize(
-    "call",
-    [
-        refund(30, "o2", customer="c2"),
-        refund(100.000001, "o2"),
-        # Rules about numbers escalate a text.
-        refund("30", "o2"),
-        ("send_email", {"customer": "c1", "amount": 30, "order": "o2"}),
-    ],
-)
 async def test_a_call_outside_of_the_bounds_goes_to_people(
-    harness: ServiceHarness, call: tuple[str, JsonObject]
+    harness: ServiceHarness,
 ) -> None:
     await allowed(harness)
 
-    assert not await is_covered(harness, call)
+    assert not await is_covered(harness, refund(30, "o2", customer="c2"))
 
 
 async def test_the_strictest_givers_cover_every_call(harness: ServiceHarness) -> None:
@@ -208,24 +198,6 @@ async def test_another_agent_or_a_state_is_not_covered(harness: ServiceHarness) 
     _, (other,) = await harness.submit(refund(5, "o2"), agent="ops")
 
     assert (held.kind, other.kind) == (VerdictKind.HOLD, VerdictKind.HOLD)
-
-
-@pytest.mark.parametrize(
-    "what",
-    [
-        chosen(uses=11),
-        chosen(total=501),
-        chosen(each=400, total=300),
-        chosen(lasting=timedelta(hours=9)),
-    ],
-)
-async def test_the_policy_bounds_it(harness: ServiceHarness, what: object) -> None:
-    _, (verdict,) = await harness.submit(refund(5, "o1"))
-    approval = await harness.approval(verdict.item_id)
-
-    found = await harness.reviews.standing.propose(approval, 0, what, ANA)  # type: ignore[arg-type]
-
-    assert found == "The policy does not let people allow as much as this."
 
 
 class Suspicious:
@@ -392,41 +364,34 @@ async def test_a_freeze_ends_it_for_good(
     assert not await is_covered(harness, refund(5, "o1"))
 
 
+@pytest.mark.parametrize(
+    ("error", "is_told"),
+    [
+        (RuntimeError(), pytest.raises(RuntimeError)),
+        # The freeze counts although the store fails after it.
+        (StoreUnavailable("It does not answer."), nullcontext()),
+    ],
+    ids=["bug", "outage"],
+)
 async def test_a_freeze_that_was_cut_off_ends_it_when_it_is_lifted(
-    harness: ServiceHarness, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    standing = await allowed(harness)
-    service = harness.reviews.freezes
-
-    async def cut_off(_scope: FreezeScope) -> None:
-        raise RuntimeError
-
-    with monkeypatch.context() as patched:
-        patched.setattr(service, "_end_standing", cut_off)
-        with pytest.raises(RuntimeError):
-            await service.freeze(TOOL, "T0/U0ANA", "stop")
-    assert not await is_covered(harness, refund(5, "o1"))
-    await service.unfreeze(TOOL, "T0/U0ANA")
-
-    assert await end_of(harness, standing) == FROZEN
-    assert not await is_covered(harness, refund(5, "o2"))
-
-
-async def test_a_freeze_counts_although_the_store_fails_after_it(
-    harness: ServiceHarness, monkeypatch: pytest.MonkeyPatch
+    harness: ServiceHarness,
+    monkeypatch: pytest.MonkeyPatch,
+    error: Exception,
+    is_told: AbstractContextManager[object],
 ) -> None:
     standing, service = await allowed(harness), harness.reviews.freezes
 
-    async def fails(_scope: FreezeScope) -> None:
-        raise StoreUnavailable("It does not answer.")
+    async def cut_off(_scope: FreezeScope) -> None:
+        raise error
 
-    with monkeypatch.context() as patched:
-        patched.setattr(service, "_end_standing", fails)
+    with monkeypatch.context() as patched, is_told:
+        patched.setattr(service, "_end_standing", cut_off)
         assert await service.freeze(TOOL, "T0/U0ANA", "stop")
     assert not await is_covered(harness, refund(5, "o1"))
     await service.unfreeze(TOOL, "T0/U0ANA")
 
     assert await end_of(harness, standing) == FROZEN
+    assert not await is_covered(harness, refund(5, "o2"))
 
 
 async def test_another_policy_ends_it_for_good(harness: ServiceHarness) -> None:
@@ -454,11 +419,10 @@ async def test_a_rejection_of_a_similar_call_ends_it(
 @pytest.mark.parametrize(
     ("ana", "ends"),
     [
-        (ANA, False),
         (ANA.with_(account=AccountKind.UNKNOWN), False),
         (ANA.with_(account=AccountKind.DEACTIVATED), True),
         # Slack was not asked about her.
-        (person("U0EVE"), False),
+        (EVE, False),
     ],
 )
 async def test_a_role_that_is_lost_ends_it(

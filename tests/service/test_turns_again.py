@@ -29,7 +29,6 @@ from keyturn.gateway.service.submit.proposals import (
     TurnPrecedents,
     propose,
 )
-from keyturn.gateway.service.submit.submitting import StoredVerdicts
 from keyturn.gateway.store.keys import Keys
 from keyturn.gateway.store.store import Store
 from tests.levels import examples
@@ -129,36 +128,6 @@ async def forget(harness: ServiceHarness, part: bytes) -> None:
     for key in cast("list[bytes]", await conn.command("KEYS", "*")):
         if part in key:
             await conn.command("DEL", key)
-
-
-# Stored verdicts of a turn: a damaged value is refused, and never misread.
-
-CALLS: tuple[tuple[str, JsonObject], ...] = (
-    ("look_up_order", {"id": "1"}),
-    ("process_refund", {"amount": 1}),
-)
-
-
-def turn_key(ref: TurnRef) -> str:
-    return digest.turn_key(tenant="default", **ref.names)
-
-
-async def stored(harness: ServiceHarness, ref: TurnRef) -> bytes:
-    return await harness.store.agent_load.verdicts(harness.keys, turn_key(ref))
-
-
-async def test_every_damaged_byte_is_refused(harness: ServiceHarness) -> None:
-    ref, _ = await harness.submit(*CALLS)
-    whole = await stored(harness, ref)
-
-    for at in range(len(whole)):
-        for bit in range(8):
-            changed = bytes([whole[at] ^ (1 << bit)])
-            damaged = whole[:at] + changed + whole[at + 1 :]
-            with pytest.raises(CorruptRecord):
-                StoredVerdicts.read(harness.store.sealing, "turn", damaged)
-        with pytest.raises(CorruptRecord):
-            StoredVerdicts.read(harness.store.sealing, "turn", whole[:at])
 
 
 # A turn's name is valid for its calls only; other calls under it are refused.

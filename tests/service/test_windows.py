@@ -322,46 +322,6 @@ async def test_a_raise_by_a_vote_ends_with_its_cause(harness: ServiceHarness) ->
     assert [vote.by.user for vote in item.votes] == ["U0ANA", "U0BEN"]
 
 
-async def test_earlier_voters_are_not_asked_for_more(harness: ServiceHarness) -> None:
-    first, second = await two(harness)
-    click = await harness.click_on(first)
-    await harness.reviews.decide(click, Approve(), ANA)
-    too_early = await harness.reviews.decide(
-        click, Approve(), ANA, voters=still_members
-    )
-    await over(harness, second)
-
-    decided = await harness.reviews.decide(click, Approve(), ANA, voters=still_members)
-
-    assert (too_early.kind, decided.kind) == ("forbidden", "decided")
-    assert len((await harness.item(first)).votes) == 1
-
-
-async def test_a_call_never_falls_below_its_first_tier(harness: ServiceHarness) -> None:
-    first, second = await two(harness)
-    await over(harness, first)
-
-    item = await shown(harness, second)
-
-    assert (item.tier, item.requirement.approvals) == (Tier.ESCALATE, 2)
-    voted = await harness.decide(second, Approve())
-    assert voted.kind == "voted"
-    item = await harness.item(second)
-    assert (item.tier, item.requirement.approvals) == (Tier.ESCALATE, 2)
-
-
-async def test_what_an_edit_raised_stays_raised(harness: ServiceHarness) -> None:
-    _, verdicts = await harness.submit(refund(700))
-    _, other = await harness.submit(refund(200), thread="t2")
-    args: JsonObject = {"amount": 900, "customer": "c7"}
-    await harness.decide(verdicts[0].item_id, Edit(args=args))
-
-    await over(harness, other[0].item_id)
-
-    item = await shown(harness, verdicts[0].item_id)
-    assert (item.tier, item.floor) == (Tier.ESCALATE, None)
-
-
 async def test_what_is_shown_is_never_written(harness: ServiceHarness) -> None:
     first, _ = await two(harness)
     before = await harness.approval(first)

@@ -24,6 +24,7 @@ from prometheus_client.registry import Collector
 from keyturn.gateway.instruments import REGISTRY
 from keyturn.gateway.metrics.report import Counts, DurationHistogram, Metrics, Outcome
 from keyturn.gateway.service.decide.reviews import ReviewService
+from keyturn.gateway.store.connection.usable import in_time
 from keyturn.gateway.store.events.outbox import Backlog
 
 _KEPT_S = 5.0
@@ -118,8 +119,10 @@ class MetricsEndpoint:
         async with self._making:
             now = self._clock()
             if not self._text or now - self._made_at >= _KEPT_S:
+                # Only this read has a limit: it is short, unlike those of all calls.
+                async with in_time():
+                    stalled = await self._service.runs.counts()
                 metrics, waiting = await self._live.look(), await self._waiting()
-                stalled = await self._service.runs.counts()
                 outbox, jobs = await self._live.outbox(), await self._live.jobs()
                 self._text = exposition(metrics, waiting, stalled, outbox, jobs)
                 self._made_at = now

@@ -143,12 +143,16 @@ async def test_a_store_that_hangs_is_reported_in_time_for_a_probe(
     async def hanging(*_: object) -> object:
         return await asyncio.Event().wait()
 
-    async with stack.running():
-        monkeypatch.setattr(usable, "ANSWERED_WITHIN_S", 0.2)
-        monkeypatch.setattr(stack.store.conn, "command", hanging)
-        async with asyncio.timeout(4):
-            assert await stack.problems() == ["The store does not answer."]
-        monkeypatch.undo()
+    async with stack.running() as bot, aiohttp.ClientSession() as session:
+        scrape = bot.url.replace("/slack/events", "/metrics")
+        with monkeypatch.context() as patch:
+            patch.setattr(usable, "ANSWERED_WITHIN_S", 0.2)
+            patch.setattr(stack.store.conn, "command", hanging)
+            async with asyncio.timeout(4), session.get(scrape) as metrics:
+                assert await stack.problems() == ["The store does not answer."]
+                text = await metrics.text()
+
+    assert (metrics.status, text) == (503, "The store does not answer.\n")
 
 
 @pytest.mark.parametrize("mode", [SlackMode.HTTP, SlackMode.SOCKET])

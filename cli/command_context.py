@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Annotated
 from urllib.parse import urlsplit
@@ -60,6 +61,9 @@ class CommandContext(GlobalOptions):
 def command_context(ctx: typer.Context) -> CommandContext:
     """Return the context of a running command."""
     options = ctx.ensure_object(GlobalOptions)
+    if not options.debug:
+        # Without a handler, Python prints warnings between the lines of the output.
+        logging.getLogger().addHandler(logging.NullHandler())
     return CommandContext(with_files(options.env), options.config, options.debug)
 
 

@@ -25,7 +25,6 @@ Examples:
 from __future__ import annotations
 
 import asyncio
-import logging
 import re
 import shlex
 from collections.abc import Awaitable, Callable, Mapping
@@ -229,9 +228,6 @@ def _with_gate(
 ) -> T:
     """Start a gate that serves no client, and ask it."""
     command = command_context(ctx)
-    if not command.debug:
-        # The sentence of the error is enough; without a handler, Python prints all.
-        logging.getLogger().addHandler(logging.NullHandler())
     options = _options(command, upstreams, headers, agent)
     gate = HttpGate(*address_of(None, None, command.env))
     return asyncio.run(_asked(options, gate, ask))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import shutil
 import tarfile
 from collections.abc import AsyncGenerator
@@ -145,6 +146,18 @@ async def test_a_call_that_ran_after_it_does_not_run_again(operator: Operator) -
     async with operator.gateway() as stack, stack.working():
         await until(stack, [ItemState.WITHDRAWN])
     assert len(sample_tools.ledger()) == 1
+
+
+async def test_a_restore_prints_only_its_report(
+    operator: Operator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await is_authorized(operator)
+    # As in a process of its own, where Python prints warnings that nothing handles.
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])
+
+    told = await operator.restores("--replace")
+
+    assert {line[0] for line in told.splitlines()} <= {*"✔✖·"}, told
 
 
 async def test_no_second_approval_runs_it_again(operator: Operator) -> None:

@@ -129,7 +129,7 @@ _FLOOD = template(
 
 
 def flood_message(
-    event: Event, waiting: Mapping[str, int], *, key: bytes, team: str
+    event: Event, waiting: Mapping[str, int], elsewhere: int, *, key: bytes, team: str
 ) -> Message:
     """Return the message about an agent that floods people.
 
@@ -138,7 +138,8 @@ def flood_message(
 
     Args:
         event: the flood.
-        waiting: the number of the agent's waiting calls by tool.
+        waiting: the number of the agent's waiting calls by tool, in this channel.
+        elsewhere: number of those in other channels.
         key: seals the button.
         team: the workspace.
     """
@@ -153,6 +154,8 @@ def flood_message(
     ]
     if len(rows) > _KINDS:
         rows[_KINDS:] = [f"… and {len(rows) - _KINDS} more tools"]
+    if elsewhere:
+        rows.append(f"{elsewhere} in other channels")
     listed = [rich_text(*titled("Waiting calls:", "\n".join(rows)))] if rows else []
     value = seal_name(event.agent, key=key, team=team, purpose=Action.FREEZE_AGENT)
     question = confirm(

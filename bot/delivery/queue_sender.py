@@ -160,9 +160,9 @@ class QueueSender:
 
     async def _flood_message(self, entry: QueueEntry, event: Event) -> Message:
         publisher, queue = self.card_publisher, self.collector.service.queue
-        waiting = await queue.waiting_by_tool(event.agent)
+        waiting = await queue.waiting_by_tool(event.agent, self._channel(entry, event))
         team, key = publisher.me.team, publisher.seal_key
-        message = flood_message(event, waiting, key=key, team=team)
+        message = flood_message(event, *waiting, key=key, team=team)
         return shortened(message) if entry.is_plain else message
 
     async def _post_summary(self, entry: QueueEntry) -> None:

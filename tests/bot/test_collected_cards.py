@@ -506,6 +506,19 @@ async def test_a_flood_is_one_card_and_one_message(flooded: Stack) -> None:
     assert len(cards) == FLOOD + 2
 
 
+async def test_a_flood_names_only_the_tools_of_its_channel(flooded: Stack) -> None:
+    async with flooded.running():
+        await flooded.submit(("lonely", {"n": 1}), ("lonely", {"n": 2}), thread="t")
+        for n in range(FLOOD):
+            await flooded.refund(f"t{n}", order_id=f"{n}")
+        ana = flooded.actor("U0ANA")
+        told = await ana.message_with(CHANNEL, says("in ten minutes"))
+
+    assert says(" × process_refund")(told)
+    assert says("2 in other channels")(told)
+    assert not says("lonely")(told)
+
+
 async def test_a_hostile_call_in_a_flood_is_marked_on_top_of_its_card(
     stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -576,7 +589,7 @@ def test_the_name_of_an_agent_that_floods_is_not_markup(
         data={"requests": "4"},
     )
 
-    message = flood_message(event, {f"`{CANARY}` <!here>": 4}, key=KEY, team=TEAM)
+    message = flood_message(event, {f"`{CANARY}` <!here>": 4}, 0, key=KEY, team=TEAM)
 
     ensure_valid_message(message.blocks, message.text)
     texts = [one for one in message.blocks if one["type"] != "actions"]
@@ -598,9 +611,11 @@ async def test_a_flood_is_counted_once_if_slack_limits_messages(
             raise RateLimitDelay(Call(method, channel), 0.01)
         take(self, method, channel, keep)
 
-    async def counting(self: ReviewQueue, agent: str) -> Mapping[str, int]:
+    async def counting(
+        self: ReviewQueue, agent: str, channel: str
+    ) -> tuple[Mapping[str, int], int]:
         counted.append(agent)
-        return await count(self, agent)
+        return await count(self, agent, channel)
 
     monkeypatch.setattr(CardPublisher, "take", refused)
     monkeypatch.setattr(ReviewQueue, "waiting_by_tool", counting)

@@ -273,7 +273,9 @@ async def test_only_an_agents_own_calls_are_read_to_count_them(
     await harness.reviews.decide(await harness.click(ended), Reject(), BEN)
     monkeypatch.setattr(store.approvals, "load_each", noting)
 
-    counts = await harness.reviews.queue.waiting_by_tool("support")
+    queue, channel = harness.reviews.queue, harness.policy.defaults.channel
+    counts = await queue.waiting_by_tool("support", channel)
 
-    assert counts == {"refund": 1, "wire_money": 1}
+    assert counts == ({"refund": 1, "wire_money": 1}, 0)
+    assert await queue.waiting_by_tool("support", "#other") == ({}, 2)
     assert {*read} == {(await harness.approval(one.item_id)).id for one in verdicts}

@@ -111,21 +111,28 @@ class ReviewQueue(TenantService):
         async for found in self._read(self._listed(), {}, limit):
             yield found
 
-    async def waiting_by_tool(self, agent: str) -> Mapping[str, int]:
+    async def waiting_by_tool(
+        self, agent: str, channel: str
+    ) -> tuple[Mapping[str, int], int]:
         """Return the number of an agent's waiting calls by tool.
+
+        Only tools of the channel are named, since its members may not read others. The
+        second number is that of the calls in other channels.
 
         Raises:
             StoreUnavailable: when the store does not answer.
         """
         pending = await self._store.agent_load.pending(self._keys, agent)
-        tools = Counter[str]()
+        tools, elsewhere = Counter[str](), 0
         for start in range(0, len(pending), _PAGE):
             for one in await self.read_each(pending[start : start + _PAGE]):
                 if _waits(one):
-                    tools.update(
-                        item.tool for item in one.approval.items if item.is_pending
-                    )
-        return tools
+                    called = [it.tool for it in one.approval.items if it.is_pending]
+                    if one.approval.channel == channel:
+                        tools.update(called)
+                    else:
+                        elsewhere += len(called)
+        return tools, elsewhere
 
     async def end_without_reviewers(self) -> int:
         """End what needs people, because nobody can decide here any more.

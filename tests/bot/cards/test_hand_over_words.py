@@ -296,7 +296,7 @@ def other_messages() -> list[Message]:
             freeze_message(event.with_(name=name, tool=""))
             for name in FREEZE_EVENTS - {EventName.AGENT_FLOODS}
         ),
-        flood_message(event, {"pay": 2}, key=b"k" * 32, team="T"),
+        flood_message(event, {"pay": 2}, 1, key=b"k" * 32, team="T"),
         many_ran([event, event]),
         report_line(event.with_(name=EventName.APPROVAL_REPORTED)),
         channel_messages.agent_answer("Done."),

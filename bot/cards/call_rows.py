@@ -381,9 +381,10 @@ def _revoked(frame: Frame, item: Item) -> list[Template | Label | Plain]:
     revoked = item.revoked
     if revoked is None or not (item.is_pending or revoked.is_final):
         return []
-    taken_back = template(
-        "↩ *The approval was taken back* {at}.", at=when(revoked.at_ms)
-    )
+    event: LiteralString = "↩ *The approval was taken back* {at}."
+    if revoked.is_restored:
+        event = "⚠️ *Restored from an older copy* {at}."
+    taken_back = template(event, at=when(revoked.at_ms))
     why = label(fit(revoked.reason, frame.budget.note))
     reading = fit(reading_text(item), frame.budget.note)
     says = [untrusted(f"The agent says: {reading}")] if reading_text(item) else []

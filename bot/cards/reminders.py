@@ -147,15 +147,14 @@ def still_in_doubt(approval: Approval) -> Call | None:
 def waits_again(approval: Approval, reason: str) -> Call:
     """Return the reply about a call that is pending again, with the reason."""
     small = notes([label(fit(reason, LINE))] if reason else [])
-    reopened = (
-        end_of(approval, item)
-        for item in approval.items
-        if item.is_pending and item.revoked is not None
-    )
+    reopened = [it for it in approval.items if it.is_pending and it.revoked is not None]
+    why: LiteralString = "an approval was taken back before the call ran"
+    if any(item.is_restored for item in reopened):
+        why = "the store was restored from an older copy"
+    ends = (end_of(approval, item) for item in reopened)
     sentence = template(
-        "↩ Please decide again: an approval was taken back before the call ran. It "
-        "expires {at}.",
-        at=when(max(reopened, default=approval.expires_at_ms)),
+        "↩ Please decide again: " + why + ". It expires {at}.",
+        at=when(max(ends, default=approval.expires_at_ms)),
     )
     return _call(approval, sentence, mentions_for(approval), *small)
 

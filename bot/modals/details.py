@@ -125,7 +125,7 @@ def _parts(approval: Approval, item: Item) -> list[Part]:
         ("Reason", [ends.text] if ends and ends.verb is Verb.REJECT else []),
         ("Why it was approved", [vote.reason for vote in item.votes]),
         ("Answer", [ends.text] if ends and ends.verb is Verb.RESPOND else []),
-        ("Why it was taken back", [item.revoked.reason] if item.revoked else []),
+        ("Why it waits again or ended", [item.revoked.reason] if item.revoked else []),
         ("How the tool reads the change (unverified)", [reading_text(item)]),
         *[
             (f"Checked: {states.FINDINGS[one.finding]}", [one.note])

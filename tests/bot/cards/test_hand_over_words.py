@@ -18,6 +18,7 @@ from keyturn.bot.cards.channel_messages import (
     freeze_message,
 )
 from keyturn.bot.cards.history import thread_note
+from keyturn.bot.cards.reminders import waits_again
 from keyturn.bot.cards.reply_texts import outcome_text
 from keyturn.bot.cards.special_cards import many_ran, plain_card, report_line
 from keyturn.bot.cards.states import STATE_NAMES, card_fallback, status_sentence
@@ -216,6 +217,19 @@ def test_a_restored_call_may_have_run(state: ItemState) -> None:
 
     assert not [one for one in ("nothing ran", "not run", "never r") if one in told]
     assert "we don't know whether it ran before" in told
+
+
+def test_no_restored_call_that_waits_is_said_to_have_been_approved() -> None:
+    approval = an_approval(restored(ItemState.PENDING))
+    messages = card(frame(approval)), waits_again(approval, RESTORED).message
+    for message in messages:
+        told = readable(message.blocks, message.text)
+
+        assert "taken back" not in told
+        assert "before the call ran" not in told
+        assert "estored from an older copy" in told.replace(RESTORED, "")
+
+    assert "taken back" not in str(pages(approval, approval.items[0]))
 
 
 def test_a_restored_call_that_was_approved_is_to_be_checked() -> None:

@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import AsyncGenerator, Generator
 
+import httpx
 import pytest
 
 from keyturn.gateway.api.decide import Decisions
@@ -20,7 +21,7 @@ from keyturn.gateway.store.store import Store
 from keyturn.gateway.trust.key_folder import Keyring
 from tests.api.api_stack import ApiStack, serving
 from tests.api.issuer import SETTINGS, Issuer
-from tests.service.harness import ANA, ServiceHarness, claim_of
+from tests.service.harness import ServiceHarness, claim_of
 from tests.store_secrets import SECRETS
 
 
@@ -35,6 +36,13 @@ async def stack(store: Store) -> AsyncGenerator[ApiStack]:
 async def gateway(stack: ApiStack) -> AsyncGenerator[HttpGateway]:
     """Submit as an agent with a separate key."""
     async with stack.gateway() as found:
+        yield found
+
+
+@pytest.fixture
+async def client(stack: ApiStack) -> AsyncGenerator[httpx.AsyncClient]:
+    """Send requests with a separate key."""
+    async with stack.client() as found:
         yield found
 
 
@@ -89,9 +97,9 @@ async def _in_every_state(stack: ApiStack) -> None:
         stack.names.setdefault("thread", []).append(ref.thread)
         stack.names.setdefault("message_id", []).append(ref.message_id)
         if stage == 1:
-            await harness.reviews.decide(await harness.click(verdict), Reject(), ANA)
+            await harness.decide(verdict, Reject())
         if stage > 1:
-            await harness.reviews.decide(await harness.click(verdict), Approve(), ANA)
+            await harness.decide(verdict, Approve())
         if stage > 2:
             claimed = await harness.agents.claim(claim_of(ref, verdict))
             assert isinstance(claimed, Claimed)

@@ -43,7 +43,7 @@ from keyturn.gateway.store.audit.files import Damaged
 from keyturn.gateway.store.store import Store
 from keyturn.gateway.trust.key_folder import Role
 from tests.api.api_stack import ApiStack, serving
-from tests.service.harness import ANA, ServiceHarness, claim_of
+from tests.service.harness import ServiceHarness, claim_of
 from tests.webhooks.receiver import make_certificate, receiving
 
 SERVICES = (
@@ -320,8 +320,7 @@ async def test_a_call_whose_receipt_is_out_of_time_here_waits_for_the_clock(
     known = [key.text for key in keyring.verifying(Role.GATEWAY)]
     gateway = HttpGateway(stack.url, stack.key(), receipt_keys=known)
     [verdict] = await gateway.submit(Turn(ref=REF, calls=(CALL,)))
-    click = await stack.harness.click(verdict)
-    await stack.harness.reviews.decide(click, Approve(), ANA)
+    await stack.harness.decide(verdict, Approve())
     claim = claim_of(REF, verdict)
     with monkeypatch.context() as patch:
         moved = SimpleNamespace(time=lambda: wall_s() + ahead_s)

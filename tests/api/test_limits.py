@@ -56,27 +56,6 @@ SUBMIT = http_api.SUBMIT.question.dump_json(Turn(ref=REF, calls=(CALL,)))
 NOTE = b'{"agent":"support"}'
 
 
-@pytest.fixture
-async def client(stack: ApiStack) -> AsyncGenerator[httpx.AsyncClient]:
-    async with stack.client() as found:
-        yield found
-
-
-async def test_a_repeated_withdrawal_gets_its_answer(client: httpx.AsyncClient) -> None:
-    [verdict] = (await client.post("/v1/submit", content=SUBMIT)).json()
-    run = {"agent": "support", "thread": "t1"}
-    asked = {"run": run, "item_ids": [verdict["item_id"], "ap_other.0"]}
-    replies = [await client.post("/v1/withdraw", json=asked) for _ in range(2)]
-    others = [
-        {"run": {**run, "thread": "t2"}, "item_ids": [verdict["item_id"]]},
-        {"run": run},
-    ]
-    empty = [await client.post("/v1/withdraw", json=one) for one in others]
-
-    assert [one.json() for one in replies] == [[verdict["item_id"]]] * 2
-    assert [one.json() for one in empty] == [[], []]
-
-
 async def test_a_flood_of_one_key_is_refused_and_no_other(
     stack: ApiStack, client: httpx.AsyncClient
 ) -> None:
@@ -298,11 +277,11 @@ async def test_no_job_is_queued_for_an_agent_that_runs_elsewhere(store: Store) -
     turn = Turn(ref=REF, calls=(LOOK_UP,))
     async with serving(harness) as stack:
         (verdict,) = await _submitted(stack, turn)
-        await harness.reviews.decide(await harness.click(verdict), Approve(), ANA)
+        await harness.decide(verdict, Approve())
     here = turn.with_(ref=REF.with_(thread="t2"))
     (other,) = await harness.agents.submit(here)
     before = await harness.jobs()
-    await harness.reviews.decide(await harness.click(other), Approve(), ANA)
+    await harness.decide(other, Approve())
 
     assert before == 0
     assert await harness.jobs() == 1

@@ -20,7 +20,7 @@ from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.protocol.wire import ProposedCall, Turn, TurnRef, Verdict
 from tests.api.api_stack import ApiStack, serving
 from tests.loop_watch import watched
-from tests.service.harness import ANA, BEN, CHLOE, POLICY, claim_of, still_members
+from tests.service.harness import ANA, BEN, CHLOE, POLICY, claim_of
 
 
 async def refund(
@@ -33,8 +33,7 @@ async def refund(
 
 
 async def decide(stack: ApiStack, verdict: Verdict, what: Any = None) -> None:
-    click = await stack.harness.click(verdict)
-    await stack.harness.reviews.decide(click, what or Approve(), ANA)
+    await stack.harness.decide(verdict, what or Approve())
 
 
 async def test_an_approval_says_what_became_of_it(stack: ApiStack) -> None:
@@ -342,10 +341,7 @@ async def test_a_reading_has_words_rule_effect_link_and_state(stack: ApiStack) -
 async def test_a_missing_role_is_named_also_with_enough_people(stack: ApiStack) -> None:
     approval = await wire(stack)
     for person in (ANA, BEN):
-        click = await stack.harness.click_on(f"{approval}.0")
-        await stack.harness.reviews.decide(
-            click, Approve(reason="fine"), person, voters=still_members
-        )
+        await stack.harness.decide(f"{approval}.0", Approve(reason="fine"), person)
 
     [call] = (await read(stack, approval))["calls"]
 
@@ -363,8 +359,7 @@ async def test_a_missing_role_is_named_also_with_enough_people(stack: ApiStack) 
 async def test_an_edit_is_in_it_with_its_person_and_reason(stack: ApiStack) -> None:
     approval = await wire(stack)
     edit = Edit(args={**ARGS, "amount": 80, "pin": "pin5678"}, reason="the agreed part")
-    click = await stack.harness.click_on(f"{approval}.0")
-    await stack.harness.reviews.decide(click, edit, ANA)
+    await stack.harness.decide(f"{approval}.0", edit)
 
     found = await read(stack, approval)
 
@@ -384,10 +379,8 @@ async def test_precedents_of_other_agents_name_nobody(
     stack: ApiStack, earlier_agent: str
 ) -> None:
     earlier = await wire(stack, "m0", earlier_agent)
-    click = await stack.harness.click_on(f"{earlier}.0")
-    await stack.harness.reviews.decide(click, Approve(), ANA)
-    click = await stack.harness.click_on(f"{earlier}.0")
-    await stack.harness.reviews.decide(click, Approve(), CHLOE, voters=still_members)
+    await stack.harness.decide(f"{earlier}.0", Approve())
+    await stack.harness.decide(f"{earlier}.0", Approve(), CHLOE)
 
     [call] = (await read(stack, await wire(stack)))["calls"]
 
@@ -427,9 +420,8 @@ async def test_no_step_of_a_call_walks_them_on_the_event_loop(
         path = f"/v1/approvals/{approval_of(verdict['item_id'])[0]}"
         assert (await client.get(path)).status_code == 200
         assert (await client.get("/v1/approvals")).status_code == 200
-        click = await stack.harness.click(Verdict.model_validate(verdict))
         edit = Edit(args={**args, "added": 1})
-        reviews = stack.harness.reviews
-        assert isinstance(await reviews.decide(click, edit, ANA), Decided)
+        outcome = await stack.harness.decide(verdict["item_id"], edit)
+        assert isinstance(outcome, Decided)
 
     assert not found, "\n".join(found)

@@ -6,7 +6,6 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import httpx
@@ -14,7 +13,6 @@ import pytest
 from pydantic import JsonValue
 
 from keyturn.gateway.approvals.decisions import Approve, Edit
-from keyturn.gateway.client.http_connection import HttpConnection
 from keyturn.gateway.client.http_gateway import HttpGateway
 from keyturn.gateway.errors import LeaseLost, NotAllowed
 from keyturn.gateway.policy.load import load_policy
@@ -23,13 +21,11 @@ from keyturn.gateway.protocol.edits import edit_hash
 from keyturn.gateway.protocol.http_api import (
     LEASE_HEADER,
     MAX_FENCE,
-    Answered,
     AnswersQuestion,
     LeaseRef,
     OpenQuestion,
     RunFacts,
     RunQuestion,
-    Withdrawal,
     read_lease,
 )
 from keyturn.gateway.protocol.records import Result, RunRef
@@ -49,17 +45,17 @@ from keyturn.gateway.protocol.wire import (
 from keyturn.gateway.remote.program import RemoteThreads
 from keyturn.gateway.store.runs.threads import REACH
 from tests.api.api_stack import ApiStack, serving, under
-from tests.service.harness import ANA, DAN, ServiceHarness, claim_of
+from tests.service.harness import DAN, claim_of
 
 RUN = RunRef(agent="support", thread="t 1/ä%")
 REF = TurnRef(agent=RUN.agent, thread=RUN.thread, message_id="m1")
 MINE, OTHERS = "a" * 32, "b" * 32
 
 
-def turn(*ids: str, ref: TurnRef = REF) -> Turn:
+def turn(*ids: str, ref: TurnRef = REF, tool: str = "process_refund") -> Turn:
     calls = (
-        ProposedCall(tool="process_refund", args={"a": 1}, tool_call_id=each)
-        for each in ids
+        ProposedCall(tool=tool, args={"amount": number}, tool_call_id=each)
+        for number, each in enumerate(ids)
     )
     return Turn(ref=ref, calls=tuple(calls))
 
@@ -110,30 +106,20 @@ async def test_a_key_cannot_use_up_fences(threads: RemoteThreads, above: int) ->
     assert again.fence == first.fence + REACH + 1
 
 
-async def test_what_a_resting_thread_does_not_ask_is_ended(
-    gateway: HttpGateway, threads: RemoteThreads
-) -> None:
-    first, second = await gateway.submit(turn("c1", "c2"))
-
-    async with leased(threads):
-        await threads.settle(RUN, [second.item_id], is_finished=False)
-
-    states = {one.item_id: one.state for one in await gateway.outcomes(REF)}
-    assert states == {first.item_id: "withdrawn", second.item_id: "pending"}
-
-
-async def test_a_finished_thread_ends_what_was_approved_as_well(
+async def test_a_thread_that_rests_or_ends_settles_its_calls(
     stack: ApiStack, gateway: HttpGateway, threads: RemoteThreads
 ) -> None:
-    await approved(stack, gateway)
+    _, approved, asked = await gateway.submit(turn("c1", "c2", "c3"))
+    await stack.harness.decide(approved, Approve())
 
     async with leased(threads):
-        await threads.settle(RUN, [], is_finished=False)
-        (kept,) = await gateway.outcomes(REF)
+        await threads.settle(RUN, [asked.item_id], is_finished=False)
+        resting = [one.state for one in await gateway.outcomes(REF)]
         await threads.settle(RUN, [], is_finished=True)
-        (ended,) = await gateway.outcomes(REF)
+        finished = [one.state for one in await gateway.outcomes(REF)]
 
-    assert (kept.state, ended.state) == ("authorized", "withdrawn")
+    assert resting == ["withdrawn", "authorized", "pending"]
+    assert finished == ["withdrawn"] * 3
 
 
 async def test_who_has_no_lease_ends_nothing_of_a_thread(
@@ -224,8 +210,7 @@ BEGIN = CallProgress(verb="begin", ref=REF, tool="get_order", tool_call_id="c1")
 
 async def approved(stack: ApiStack, gateway: HttpGateway) -> Verdict:
     (verdict,) = await gateway.submit(turn("c1"))
-    click = await stack.harness.click(verdict)
-    await stack.harness.reviews.decide(click, Approve(), ANA)
+    await stack.harness.decide(verdict, Approve())
     return verdict
 
 
@@ -296,27 +281,19 @@ tools:
   send_mail: {tier: auto}
   look_up_order: {tier: auto}
 """
-OWN_RUN = RunRef(agent="support", thread="t1")
-OWN_REF = TurnRef(agent=OWN_RUN.agent, thread=OWN_RUN.thread, message_id="m1")
-FIRST, SECOND = "a" * 32, "b" * 32
 FORGED = Result(ok=True, summary="forged")
-
-
-def turn_with(tool: str, ref: TurnRef = OWN_REF) -> Turn:
-    call = ProposedCall(tool=tool, args={"amount": 899}, tool_call_id="c1")
-    return Turn(ref=ref, calls=(call,))
 
 
 async def test_people_of_another_run_join_no_other(stack: ApiStack) -> None:
     await stack.harness.submit(("process_refund", {"amount": 5}), thread="t9")
     ref = TurnRef(agent="billing", thread="t1", message_id="m1")
     outer = RunRef(agent="support", thread="t9")
-    inside = turn_with("process_refund", ref).with_(enclosing_run=outer)
+    inside = turn("c1", ref=ref).with_(enclosing_run=outer)
     billing, both = stack.key(agents=["billing"]), stack.key(agents=["*"])
     async with stack.gateway(billing) as theirs, stack.gateway(both) as ours:
         with pytest.raises(NotAllowed, match="speak for the agent 'support'"):
             await theirs.submit(inside)
-        (verdict,) = await theirs.submit(turn_with("process_refund", ref))
+        (verdict,) = await theirs.submit(turn("c1", ref=ref))
         (joined,) = await ours.submit(
             inside.with_(ref=ref.with_(message_id="m2", thread="t2"))
         )
@@ -338,27 +315,26 @@ TRIALS: dict[str, Trial] = {
 async def test_a_key_ends_no_call_of_another_tool(stack: ApiStack, ask: Trial) -> None:
     mail = stack.key(tools=["send_mail"])
     async with stack.gateway() as mine, stack.gateway(mail) as theirs:
-        (verdict,) = await mine.submit(turn_with("process_refund"))
-        click = await stack.harness.click(verdict)
-        await stack.harness.reviews.decide(click, Approve(), ANA)
-        claimed = await mine.claim(claim_of(OWN_REF, verdict))
+        (verdict,) = await mine.submit(turn("c1"))
+        await stack.harness.decide(verdict, Approve())
+        claimed = await mine.claim(claim_of(REF, verdict))
         assert isinstance(claimed, Claimed)
         with pytest.raises(NotAllowed, match="no such call"):
             await ask(theirs, verdict.item_id, claimed.fence)
         result = Result(ok=True, summary="refunded")
         assert await mine.finish(verdict.item_id, claimed.fence, result)
-        done = await mine.claim(claim_of(OWN_REF, verdict))
+        done = await mine.claim(claim_of(REF, verdict))
 
     assert isinstance(done, Done)
     assert done.result == result
 
 
 def progress(verb: Any, tool: str) -> CallProgress:
-    return CallProgress(verb=verb, ref=OWN_REF, tool=tool, tool_call_id="c1")
+    return CallProgress(verb=verb, ref=REF, tool=tool, tool_call_id="c1")
 
 
 def end(tool: str, result: Result) -> CallEnd:
-    return CallEnd(ref=OWN_REF, tool=tool, tool_call_id="c1", result=result)
+    return CallEnd(ref=REF, tool=tool, tool_call_id="c1", result=result)
 
 
 NOTES: dict[str, Callable[[HttpGateway], Coroutine[Any, Any, object]]] = {
@@ -376,15 +352,15 @@ async def test_a_call_without_a_record_is_noted_by_keys_of_its_tool(
     mails = stack.key(tools=["send_mail"])
     async with stack.gateway(mails) as mine, stack.gateway(orders) as theirs:
         threads = RemoteThreads(mine)
-        first = await threads.lease_step(OWN_RUN, "take", token=FIRST)
-        with under(OWN_RUN, FIRST, first.fence):
-            (verdict,) = await mine.submit(turn_with("send_mail"))
+        first = await threads.lease_step(RUN, "take", token=MINE)
+        with under(RUN, MINE, first.fence):
+            (verdict,) = await mine.submit(turn("c1", tool="send_mail"))
             begun = await mine.report_progress(progress("begin", "send_mail"))
             with pytest.raises(NotAllowed, match="no such call"):
                 await note(theirs)
-        await threads.lease_step(OWN_RUN, "free", token=FIRST)
-        second = await threads.lease_step(OWN_RUN, "take", token=SECOND)
-        with under(OWN_RUN, SECOND, second.fence):
+        await threads.lease_step(RUN, "free", token=MINE)
+        second = await threads.lease_step(RUN, "take", token=OTHERS)
+        with under(RUN, OTHERS, second.fence):
             again = await mine.report_progress(progress("begin", "send_mail"))
 
     assert (verdict.kind, begun.may_run) == (VerdictKind.RUN, True)
@@ -418,8 +394,7 @@ def about(body: dict[str, Any], item: str, edit: str) -> Any:
 async def test_another_agents_call_looks_like_none(stack: ApiStack, path: str) -> None:
     harness = stack.harness
     _, (verdict,) = await harness.submit(("process_refund", {"amount": 5}), agent="b")
-    click = await harness.click(verdict)
-    await harness.reviews.decide(click, Edit(args={"amount": 4}), ANA)
+    await harness.decide(verdict, Edit(args={"amount": 4}))
     record = (await harness.item(verdict.item_id)).edit
     assert record is not None
     async with stack.client() as client:
@@ -441,25 +416,6 @@ async def test_another_agents_call_looks_like_none(stack: ApiStack, path: str) -
 # A remote program waits for its answers, and lists and withdraws pending calls.
 
 
-REMOTE_REF = TurnRef(agent="support", thread="t1", message_id="m1")
-REMOTE_RUN = REMOTE_REF.run_ref
-NEVER = OpenQuestion(
-    kind="keyturn.approval", item_id=f"ap_default_{'0' * 32}.0", action_hash="sha256:0"
-)
-
-
-def turn_of(ref: TurnRef = REMOTE_REF, calls: int = 1) -> Turn:
-    return Turn(
-        ref=ref,
-        calls=tuple(
-            ProposedCall(
-                tool="process_refund", args={"amount": n}, tool_call_id=f"c{n}"
-            )
-            for n in range(calls)
-        ),
-    )
-
-
 def question(verdict: Verdict) -> OpenQuestion:
     return OpenQuestion(
         kind="keyturn.approval",
@@ -468,91 +424,49 @@ def question(verdict: Verdict) -> OpenQuestion:
     )
 
 
-def asking(
-    *verdicts: Verdict, run: RunRef = REMOTE_RUN, wait_s: float = 0
-) -> AnswersQuestion:
+def asking(*verdicts: Verdict, run: RunRef = RUN, wait_s: float = 0) -> AnswersQuestion:
     return AnswersQuestion(
         run=run, questions=tuple(map(question, verdicts)), wait_s=wait_s
     )
 
 
-@dataclass
-class Program:
-    """A program with a key."""
-
-    stack: ApiStack
-    connection: HttpConnection
-
-    async def submit(self, submitted: Turn) -> tuple[Verdict, ...]:
-        return await self.connection.ask(http_api.SUBMIT, submitted)
-
-    async def answers(self, asked: AnswersQuestion) -> tuple[Answered, ...]:
-        return await self.connection.ask(http_api.ANSWERS, asked, wait_s=asked.wait_s)
-
-    @property
-    def harness(self) -> ServiceHarness:
-        return self.stack.harness
-
-    async def approve(self, verdict: Verdict) -> object:
-        click = await self.harness.click(verdict)
-        return await self.harness.reviews.decide(click, Approve(), ANA)
-
-
-@asynccontextmanager
-async def program(stack: ApiStack, key: str | None = None) -> AsyncGenerator[Program]:
-    connection = HttpConnection(stack.url, key or stack.key())
-    try:
-        yield Program(stack, connection)
-    finally:
-        await connection.aclose()
-
-
-async def test_a_wait_ends_with_the_decision(stack: ApiStack) -> None:
-    async with program(stack) as mine:
-        (verdict,) = await mine.submit(turn_of())
-        waiting = [
-            asyncio.create_task(mine.answers(asking(verdict, wait_s=30)))
-            for _ in range(5)
-        ]
-        done, _ = await asyncio.wait(waiting, timeout=0.2)
-        await mine.approve(verdict)
-        async with asyncio.timeout(30):
-            found = await asyncio.gather(*waiting)
+async def test_a_wait_ends_with_the_decision(
+    stack: ApiStack, gateway: HttpGateway
+) -> None:
+    (verdict,) = await gateway.submit(turn("c0"))
+    waiting = [
+        asyncio.create_task(gateway.answers(asking(verdict, wait_s=30)))
+        for _ in range(5)
+    ]
+    done, _ = await asyncio.wait(waiting, timeout=0.2)
+    await stack.harness.decide(verdict, Approve())
+    async with asyncio.timeout(30):
+        found = await asyncio.gather(*waiting)
 
     assert not done
     assert [one.answer["type"] for (one,) in found] == ["approve"] * 5
 
 
-async def test_a_question_that_nobody_knows_is_answered(stack: ApiStack) -> None:
-    async with program(stack) as mine:
-        [answered] = await mine.answers(
-            AnswersQuestion(run=REMOTE_RUN, questions=(NEVER,), wait_s=30)
-        )
-
-    assert answered.answer["type"] == "withdrawn"
-
-
 async def test_an_agent_with_another_name_is_told_so(stack: ApiStack) -> None:
     key = stack.key(agents=["support", "billing"])
-    async with program(stack, key) as mine:
-        (verdict,) = await mine.submit(turn_of())
+    async with stack.gateway(key) as mine:
+        (verdict,) = await mine.submit(turn("c0"))
         with pytest.raises(NotAllowed, match="calls itself 'support'"):
-            await mine.answers(
-                asking(verdict, run=RunRef(agent="billing", thread="t1"))
-            )
+            await mine.answers(asking(verdict, run=RUN.with_(agent="billing")))
 
 
-async def test_what_waits_is_listed_and_withdrawn(stack: ApiStack) -> None:
-    async with program(stack) as mine:
-        first, second = await mine.submit(turn_of(calls=2))
-        ask = mine.connection.ask
-        listed = await ask(http_api.PENDING, RunQuestion(run=REMOTE_RUN))
-        chosen = Withdrawal(run=REMOTE_RUN, item_ids=(first.item_id, "no such id"))
-        ended = await ask(http_api.WITHDRAW, chosen)
-        again = await ask(http_api.WITHDRAW, chosen)
-        [answered] = await mine.answers(asking(first, second, wait_s=30))
-        rest = await ask(http_api.WITHDRAW, Withdrawal(run=REMOTE_RUN))
-        left = await ask(http_api.PENDING, RunQuestion(run=REMOTE_RUN))
+async def test_what_waits_is_listed_and_withdrawn(
+    stack: ApiStack, gateway: HttpGateway
+) -> None:
+    first, second = await gateway.submit(turn("c0", "c1"))
+    ask = gateway.connection.ask
+    listed = await ask(http_api.PENDING, RunQuestion(run=RUN))
+    chosen = (first.item_id, "no such id")
+    ended = await gateway.withdraw(RUN, chosen)
+    again = await gateway.withdraw(RUN, chosen)
+    [answered] = await gateway.answers(asking(first, second, wait_s=30))
+    rest = await gateway.withdraw(RUN)
+    left = await ask(http_api.PENDING, RunQuestion(run=RUN))
 
     assert [one.item_id for one in listed] == [first.item_id, second.item_id]
     assert [one.args for one in listed] == [{"amount": 0}, {"amount": 1}]
@@ -563,63 +477,61 @@ async def test_what_waits_is_listed_and_withdrawn(stack: ApiStack) -> None:
     assert await stack.harness.jobs() == 0
 
 
-async def test_nobody_who_asked_is_forgotten(stack: ApiStack) -> None:
-    async with program(stack) as mine:
-        ask = mine.connection.ask
-        await ask(http_api.REMEMBER, RunFacts(run=REMOTE_RUN, requester=DAN))
-        ben = DAN.with_(user="U0BEN", name="Ben")
-        await ask(
-            http_api.REMEMBER,
-            RunFacts(run=REMOTE_RUN, requester=ben, channel="C0", thread_ts="1.2"),
-        )
-        await ask(http_api.REMEMBER, RunFacts(run=REMOTE_RUN))
-        (verdict,) = await mine.submit(turn_of())
-        approval = await mine.harness.approval(verdict.item_id)
-        with pytest.raises(NotAllowed, match="both 'channel'"):
-            await ask(http_api.REMEMBER, RunFacts(run=REMOTE_RUN, channel="C0"))
-        ana = DAN.with_(user="ana@example.com")
-        with pytest.raises(NotAllowed, match="not an id of a Slack user"):
-            await ask(http_api.REMEMBER, RunFacts(run=REMOTE_RUN, requester=ana))
+async def test_nobody_who_asked_is_forgotten(
+    stack: ApiStack, gateway: HttpGateway
+) -> None:
+    await gateway.remember(RunFacts(run=RUN, requester=DAN))
+    ben = DAN.with_(user="U0BEN", name="Ben")
+    await gateway.remember(
+        RunFacts(run=RUN, requester=ben, channel="C0", thread_ts="1.2")
+    )
+    await gateway.remember(RunFacts(run=RUN))
+    (verdict,) = await gateway.submit(turn("c0"))
+    approval = await stack.harness.approval(verdict.item_id)
+    with pytest.raises(NotAllowed, match="both 'channel'"):
+        await gateway.remember(RunFacts(run=RUN, channel="C0"))
+    ana = DAN.with_(user="ana@example.com")
+    with pytest.raises(NotAllowed, match="not an id of a Slack user"):
+        await gateway.remember(RunFacts(run=RUN, requester=ana))
 
     assert approval.requester == ben
     assert approval.origin is not None
     assert sorted(one.user for one in approval.principals) == ["U0BEN", "U0DAN"]
 
 
-async def test_names_and_turns_are_bounded(stack: ApiStack) -> None:
+async def test_names_and_turns_are_bounded(gateway: HttpGateway) -> None:
     long = "n" * 2001
     claim = ClaimRequest(
-        item_id=NEVER.item_id,
-        ref=REMOTE_REF,
+        item_id=UNKNOWN,
+        ref=REF,
         tool="x",
         tool_call_id="c0",
         owner="0" * 32,
     )
-    async with program(stack) as mine:
-        ask = mine.connection.ask
-        for ref in (
-            REMOTE_REF.with_(thread=long),
-            REMOTE_REF.with_(ns=long),
-            REMOTE_REF.with_(nested_in=REMOTE_RUN.with_(thread=long)),
-        ):
-            with pytest.raises(NotAllowed, match="2000 characters"):
-                await ask(http_api.SUBMIT, turn_of(ref))
+    ask = gateway.connection.ask
+    for ref in (
+        REF.with_(thread=long),
+        REF.with_(ns=long),
+        REF.with_(nested_in=RUN.with_(thread=long)),
+    ):
         with pytest.raises(NotAllowed, match="2000 characters"):
-            await ask(http_api.SUPERSEDE, REMOTE_REF.with_(message_id=long))
-        with pytest.raises(NotAllowed, match="does not fit at owner"):
-            await ask(http_api.CLAIM, claim.with_(owner=long))
-        for facts in (
-            RunFacts(run=REMOTE_RUN, requester=DAN.with_(user="U" * 201)),
-            RunFacts(run=REMOTE_RUN, channel="C" * 201, thread_ts="1.2"),
-        ):
-            with pytest.raises(NotAllowed, match="200 characters at most"):
-                await ask(http_api.REMEMBER, facts)
-        with pytest.raises(NotAllowed, match="1000 calls"):
-            await ask(http_api.SUBMIT, turn_of(calls=1001))
-        any_of: list[JsonValue] = [{"type": "string"}] * 999
-        schemas: dict[str, JsonObject] = {f"t{n}": {"anyOf": any_of} for n in range(11)}
-        with pytest.raises(NotAllowed, match="10000 parts"):
-            await ask(http_api.SUBMIT, turn_of().with_(schemas=schemas))
-        verdicts = await ask(http_api.SUBMIT, turn_of().with_(says="s" * 3000))
+            await ask(http_api.SUBMIT, turn("c0", ref=ref))
+    with pytest.raises(NotAllowed, match="2000 characters"):
+        await ask(http_api.SUPERSEDE, REF.with_(message_id=long))
+    with pytest.raises(NotAllowed, match="does not fit at owner"):
+        await ask(http_api.CLAIM, claim.with_(owner=long))
+    for facts in (
+        RunFacts(run=RUN, requester=DAN.with_(user="U" * 201)),
+        RunFacts(run=RUN, channel="C" * 201, thread_ts="1.2"),
+    ):
+        with pytest.raises(NotAllowed, match="200 characters at most"):
+            await ask(http_api.REMEMBER, facts)
+    with pytest.raises(NotAllowed, match="1000 calls"):
+        await ask(http_api.SUBMIT, turn(*map(str, range(1001))))
+    any_of: list[JsonValue] = [{"type": "string"}] * 999
+    schemas: dict[str, JsonObject] = {f"t{n}": {"anyOf": any_of} for n in range(11)}
+    with pytest.raises(NotAllowed, match="10000 parts"):
+        await ask(http_api.SUBMIT, turn("c0").with_(schemas=schemas))
+    verdicts = await ask(http_api.SUBMIT, turn("c0").with_(says="s" * 3000))
 
     assert [verdict.kind for verdict in verdicts] == [VerdictKind.HOLD]

@@ -36,7 +36,7 @@ from keyturn.gateway.store.keys import KEEP_MS, keys_of_tenant
 from keyturn.gateway.store.runs.threads import ThreadFacts
 from keyturn.gateway.store.store import Store
 from tests.resume.resume_stack import Stack
-from tests.service.harness import ANA, DAN, ServiceHarness
+from tests.service.harness import DAN, ServiceHarness
 from tests.streams import announced, audit_entries
 
 KEYS = keys_of_tenant("default")
@@ -166,7 +166,7 @@ async def test_an_answer_that_comes_back_as_a_question_is_not_sent_twice(
     harness: ServiceHarness, advancer: Advancer, at: RunRef
 ) -> None:
     _, verdicts = await harness.submit(("process_refund", {"amount": 1}))
-    await harness.reviews.decide(await harness.click(verdicts[0]), Approve(), ANA)
+    await harness.decide(verdicts[0], Approve())
     runner = Scripted(asking(verdicts))
 
     with pytest.raises(ThreadStuck, match="does not take the answer"):
@@ -185,7 +185,7 @@ async def test_a_refused_answer_is_read_again_before_it_is_given_up(
     times: int,
 ) -> None:
     _, verdicts = await harness.submit(("process_refund", {"amount": 1}))
-    await harness.reviews.decide(await harness.click(verdicts[0]), Approve(), ANA)
+    await harness.decide(verdicts[0], Approve())
 
     def refuse(_: Scripted) -> None:
         raise AnswerRefused("no", is_stale=is_stale)
@@ -215,7 +215,7 @@ async def test_an_authorization_that_a_finished_thread_never_used_is_withdrawn(
     harness: ServiceHarness, advancer: Advancer, at: RunRef
 ) -> None:
     _, verdicts = await harness.submit(("process_refund", {"amount": 1}))
-    await harness.reviews.decide(await harness.click(verdicts[0]), Approve(), ANA)
+    await harness.decide(verdicts[0], Approve())
 
     await advancer.forward(at, Scripted(FINISHED))
 
@@ -271,7 +271,7 @@ async def test_a_thread_that_asks_something_else_now_gets_no_answer_read_before(
     _, [old] = await harness.submit(("process_refund", {"amount": 7}))
     runner = Scripted(asking([old]))
     await advancer.forward(at, runner)
-    await harness.reviews.decide(await harness.click(old), Approve(), ANA)
+    await harness.decide(old, Approve())
     # Another process brought it forward.
     _, [new] = await harness.submit(("process_refund", {"amount": 8}))
     runner.state = asking([new])

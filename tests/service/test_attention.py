@@ -234,9 +234,7 @@ async def test_a_person_who_may_not_vote_is_not_notified(store: Store) -> None:
     await store.cards.note_notified(harness.keys, "ap_x", ["U0ANA"], before_ms)
 
     # Now only Ana may approve, and she had enough cards.
-    await harness.reviews.decide(
-        await harness.click(verdict), Edit(args={"to": "b"}), BEN
-    )
+    await harness.decide(verdict, Edit(args={"to": "b"}), BEN)
 
     loaded = await harness.reviews.read_as_of_now(approval.id)
     assert loaded is not None
@@ -270,7 +268,7 @@ async def test_only_an_agents_own_calls_are_read_to_count_them(
     await harness.submit(("refund", {"n": 1}), agent="other", thread="t0")
     _, verdicts = await harness.submit(("refund", {"n": 1}), ("wire_money", {"n": 1}))
     _, (ended,) = await harness.submit(("refund", {"n": 3}), thread="t2")
-    await harness.reviews.decide(await harness.click(ended), Reject(), BEN)
+    await harness.decide(ended, Reject(), BEN)
     monkeypatch.setattr(store.approvals, "load_each", noting)
 
     queue, channel = harness.reviews.queue, harness.policy.defaults.channel

@@ -27,7 +27,7 @@ from keyturn.gateway.service.report import audit_reading
 from keyturn.gateway.service.report.audit_reading import StatisticsService, exported
 from keyturn.gateway.service.submit.quality_checks import seeded_approval
 from keyturn.gateway.store.audit import log as audit_log
-from tests.service.harness import ANA, BEN, CHLOE, POLICY, ServiceHarness, still_members
+from tests.service.harness import ANA, BEN, CHLOE, POLICY, ServiceHarness
 from tests.store_secrets import ENV
 
 
@@ -52,9 +52,8 @@ async def answered(harness: ServiceHarness) -> None:
 
 async def approved_by_two(harness: ServiceHarness) -> None:
     _, (verdict,) = await harness.submit(("wire_money", {"to": "x"}), thread="two")
-    click = await harness.click(verdict)
-    await harness.reviews.decide(click, Approve(), BEN)
-    await harness.reviews.decide(click, Approve(), CHLOE, voters=still_members)
+    await harness.decide(verdict, Approve(), BEN)
+    await harness.decide(verdict, Approve(), CHLOE)
 
 
 async def expired(harness: ServiceHarness) -> None:

@@ -32,7 +32,7 @@ from keyturn.gateway.service.submit.proposals import EvaluatedCall
 from keyturn.gateway.service.submit.turn_evaluation import TurnTriage, apply_hint
 from keyturn.gateway.store.store import Store
 from keyturn.gateway.triage.request import TriageRequest
-from tests.service.harness import ANA, CHLOE, POLICY, ServiceHarness, still_members
+from tests.service.harness import CHLOE, POLICY, ServiceHarness
 from tests.service.windowed import LIMIT, WINDOWS, refunded
 from tests.service.windowed import refund as refund_of
 
@@ -99,9 +99,8 @@ async def test_a_raise_outlives_triage_and_its_policy(store: Store) -> None:
     verdict = await refund(harness)
     harness.put_policy(of=POLICY)
 
-    click = await harness.click(verdict)
-    first = await harness.reviews.decide(click, Approve(), ANA)
-    second = await harness.reviews.decide(click, Approve(), CHLOE, voters=still_members)
+    first = await harness.decide(verdict, Approve())
+    second = await harness.decide(verdict, Approve(), CHLOE)
 
     assert isinstance(first, Voted)
     assert isinstance(second, Decided)

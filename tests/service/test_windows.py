@@ -118,13 +118,12 @@ async def test_what_is_auto_approved_counts(harness: ServiceHarness) -> None:
 
 async def test_a_doubt_counts_until_it_is_reconciled(harness: ServiceHarness) -> None:
     ref, verdicts = await harness.submit(refund(900))
-    click = await harness.click(verdicts[0])
-    await harness.reviews.decide(click, Approve(), ANA)
+    await harness.decide(verdicts[0], Approve())
     await harness.agents.claim(claim_of(ref, verdicts[0]))
     await harness.doubt(verdicts[0].item_id)
     in_doubt = await refunded(harness)
 
-    await harness.reviews.decide(click, Reconcile(finding=Finding.RERUN), ANA)
+    await harness.decide(verdicts[0], Reconcile(finding=Finding.RERUN))
 
     assert (in_doubt, await refunded(harness)) == (900, 900)
 

@@ -579,7 +579,8 @@ class Installations(AsyncInstallationStore, AsyncOAuthStateStore):
     async def _page(
         self, handle: _Handle, request: web.BaseRequest
     ) -> web.StreamResponse:
-        # The pages are public, and each request writes to the store or asks Slack.
+        # The pages are public, and each request writes to the store or asks Slack. All
+        # requests come from the address of the proxy that Slack's HTTPS needs.
         if self._limits.take(request.path):
             text = "There are too many installations now; try again in a minute.\n"
             return web.Response(status=HTTPStatus.TOO_MANY_REQUESTS, text=text)

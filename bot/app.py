@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 from functools import partial
 from http import HTTPStatus
+from itertools import chain
 from typing import Self, cast
 
 from slack_bolt.app.async_app import AsyncApp
@@ -253,6 +254,13 @@ class SlackBot:
 
     async def problems(self) -> list[str]:
         """Return the problems that stop the bot, as sentences."""
+        # Together: each check waits up to three seconds for the store.
+        checks = [self._own_problems(), *([self._others()] if self._others else [])]
+        found = await asyncio.gather(*checks)
+        # Both checks may report the same problem.
+        return list(dict.fromkeys(chain(*found)))
+
+    async def _own_problems(self) -> list[str]:
         problems: list[str] = []
         try:
             async with in_time():
@@ -266,10 +274,7 @@ class SlackBot:
             problems.append("No Socket Mode connection is open.")
         if self._registration is not None:
             problems += self._registration.problems
-        if self._others is not None:
-            problems += await self._others()
-        # Both checks may report the same problem.
-        return list(dict.fromkeys(problems))
+        return problems
 
 
 class WorkspaceBot(SlackBot):

@@ -15,6 +15,7 @@ import pytest
 from keyturn.bot import web
 from keyturn.bot.app import SlackBot
 from keyturn.bot.config import BotConfig
+from keyturn.bot.delivery.publisher import Publisher
 from keyturn.bot.ids import Action
 from keyturn.bot.listener_context import Tasks
 from keyturn.bot.web import CHECKED_S, REJECTED_S
@@ -153,6 +154,26 @@ async def test_a_store_that_hangs_is_reported_in_time_for_a_probe(
                 text = await metrics.text()
 
     assert (metrics.status, text) == (503, "The store does not answer.\n")
+
+
+async def test_all_parts_of_a_process_are_checked_at_once(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = asyncio.Event()
+
+    async def gateway() -> list[str]:
+        asked.set()
+        return ["The gateway does not work."]
+
+    async def publisher(_: object) -> str:
+        await asked.wait()
+        return "The bot does not work."
+
+    monkeypatch.setattr(Publisher, "problem", publisher)
+    async with SlackBot(stack.config_with(), stack.reviews, others=gateway) as bot:
+        found = await bot.problems()
+
+    assert found == ["The bot does not work.", "The gateway does not work."]
 
 
 @pytest.mark.parametrize("mode", [SlackMode.HTTP, SlackMode.SOCKET])

@@ -36,7 +36,6 @@ from tests.bot.tampering import click_with, copied, expire
 from tests.conftest import eventually
 from tests.levels import size
 from tests.stored_records import put_detail
-from tests.streams import audit_entries
 
 
 def batched(rule: str, *more: str, tiers: str = "") -> Policy:
@@ -119,8 +118,7 @@ async def test_all_are_approved_by_one_click_in_one_write(live: Stack) -> None:
     await live.actor("U0ANA").click(CHANNEL, ts, Action.APPROVE_ALL)
 
     assert await states(live, verdicts) == ["authorized"] * 3
-    entries = await audit_entries(live.store.conn, live.keys)
-    (whole,) = [one for one in entries if one.name is EventName.CALLS_DECIDED]
+    (whole,) = await live.audit(EventName.CALLS_DECIDED)
     assert whole.data["approved"] == "0-2"
     assert whole.data["gesture"] == "button"
     await notes(live, ts, "Decided together")

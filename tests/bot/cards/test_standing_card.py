@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keyturn.bot.cards.approval import card
+from keyturn.bot.ids import Input
 from keyturn.bot.modals import allow_similar
 from keyturn.gateway.approvals.past_calls import PastCalls
 from keyturn.gateway.approvals.record import Approval, Item
@@ -43,6 +44,7 @@ from tests.bot.samples import (
     frame,
     in_state,
 )
+from tests.bot.slack_state import refused, typed, untouched
 from tests.bot.snapshots import assert_same
 from tests.bot.strategies import arguments, hostile, moments, quick
 
@@ -148,6 +150,28 @@ def test_the_form_and_the_list_read_as_written_down() -> None:
     assert_same(FOLDER, "standing_form_of_equal_calls", readable.view(form))
     listed["submit"] = {"text": ""}
     assert_same(FOLDER, "standing_uses", readable.view(listed))
+
+
+@pytest.mark.parametrize(
+    ("changes", "block"),
+    [
+        ({Input.USES: "21"}, Input.USES),
+        ({Input.USES: "0"}, Input.USES),
+        ({Input.EACH: "5001"}, Input.EACH),
+        ({Input.TOTAL: "-1"}, Input.TOTAL),
+        ({Input.EACH: "500", Input.TOTAL: "400"}, Input.EACH),
+    ],
+)
+def test_more_than_the_policy_lets_people_is_refused_in_the_form(
+    changes: dict[Input, str], block: Input
+) -> None:
+    item = a_refund(can_cover=True)
+    offer = Offer(RULE, without(REFUND, FREE), 899 * 10**6)
+    form: Any = allow_similar.view(frame(an_approval(item)), 0, offer, PastCalls())
+    state = untouched(form["blocks"])
+    for name, value in changes.items():
+        state = typed(state, name, value)
+    assert [*refused(allow_similar.submitted, item, offer, state)] == [block]
 
 
 _quick = quick(40)

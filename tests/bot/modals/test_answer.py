@@ -24,10 +24,12 @@ from keyturn.gateway.protocol.questions import (
     Question,
     QuestionSet,
     QuestionType,
+    answer_of_reply,
 )
 from keyturn.gateway.protocol.records import Verb
 from tests.approvals.builders import APPROVAL_ID, NOW_MS, an_approval, an_item
-from tests.bot.slack_state import refused
+from tests.bot.slack_state import chosen, refused, typed, untouched
+from tests.sample_questions import EXTRAS, REGION
 
 WORDS = st.text(min_size=1, max_size=60).filter(lambda text: bool(text.strip()))
 
@@ -144,6 +146,48 @@ def test_an_unoffered_choice_is_refused(question: Question, place: str) -> None:
     errors = refused(answer.submitted, (question,), {"question.0": {VALUE: held}})
 
     assert errors == {"question.0": "Please choose one of the options."}
+
+
+ASKED = tuple(map(Question.model_validate, (REGION, EXTRAS, {"question": "Its name?"})))
+
+
+@pytest.mark.parametrize(
+    ("changes", "block", "why"),
+    [
+        ({"question.0": "other"}, "question.0.other", "Write your answer"),
+        ({"question.0.other": "Mars"}, "question.0.other", "Choose Other"),
+        ({"question.1.other": "a, b"}, "question.1.other", "commas"),
+    ],
+)
+def test_an_answer_that_does_not_fit_is_explained_under_its_input(
+    changes: dict[str, str], block: str, why: str
+) -> None:
+    form: Any = answer.view(frame(an_asking(*ASKED)), 0)
+    state = untouched(form["blocks"])
+    for name, value in ({"question.0": "0", "question.2": "Ada"} | changes).items():
+        (held,) = state[name].values()
+        is_choice = "selected_option" in held
+        state = (chosen if is_choice else typed)(state, name, value)
+    errors = refused(answer.submitted, ASKED, state)
+    assert [*errors] == [block]
+    assert why in errors[block]
+
+
+@pytest.mark.parametrize(
+    ("question", "words", "expected"),
+    [
+        (0, "us", "US"),
+        (0, "Mars, or so", "Mars, or so"),
+        (1, "Alerts", "alerts"),
+        (1, "alerts,LOGS", "logs, alerts"),
+        (1, "my own, logs", "logs, my own"),
+        (2, "Ada, Bob", "Ada, Bob"),
+    ],
+)
+def test_a_reply_names_choices_in_any_case_and_order(
+    question: int, words: str, expected: str
+) -> None:
+    assert answer_of_reply(ASKED[question], words) == expected
 
 
 def test_view_all_of_a_question_speaks_of_answering_it() -> None:

@@ -42,7 +42,6 @@ SLOW_PATHS = frozenset(
         "api/test_raw_sockets.py",
         "bot/cards/test_card_properties.py",
         "bot/listeners/test_ask_requester.py",
-        "bot/listeners/test_trickling_results.py",
         "bot/modals/test_form_round_trip.py",
         "bot/modals/test_modal_properties.py",
         "bot/test_half_open.py",

@@ -27,12 +27,21 @@ from keyturn.gateway.protocol.wire import Verdict
 from keyturn.gateway.service.decide import reviews
 from keyturn.gateway.service.people.queue import ReviewQueue
 from keyturn.sandbox.json_types import JsonObject, as_objects
-from tests.bot.bot_stack import CHANNEL, POLICY, REFUND, TEAM, Stack, has_button, says
+from tests.bot.bot_stack import (
+    CHANNEL,
+    DAN,
+    POLICY,
+    REFUND,
+    TEAM,
+    Stack,
+    has_button,
+    says,
+)
 from tests.bot.listeners.test_time import PATIENT, PATIENT_TEXT
 from tests.bot.markup_audit import assert_tame
 from tests.bot.samples import KEY
 from tests.bot.strategies import CANARY
-from tests.bot.tampering import click_with, copied, expire
+from tests.bot.tampering import click_with, expire
 from tests.conftest import eventually
 from tests.levels import size
 from tests.stored_records import put_detail
@@ -164,34 +173,34 @@ async def test_a_restart_posts_what_was_collected(stack: Stack) -> None:
         await shown(stack, "3 approved")
 
 
-async def test_only_calls_of_one_task_share_a_card(live: Stack) -> None:
-    live.policy = batched("by: task, within: 10m, up_to: 2")
-    first = await live.refund("t0", task="nightly", amount=1)
-    alone = await live.refund("t1", amount=2)
-    await live.card(alone)
-    other = await live.refund("t2", task="weekly", amount=3)
-    last = await live.refund("t3", task="nightly", amount=4)
-
-    _, shared = await posted(live, 2)
-    assert "Approve all 2" in str(shared["blocks"])
-    assert await are_together(live, first, last)
-    assert not await are_together(live, first, other)
-
-
-async def test_calls_of_two_requesters_do_not_share_a_card(live: Stack) -> None:
-    live.policy = batched("within: 10m, up_to: 2")
-    first = await live.refund("t0", amount=1)
-    eve = Person(team=TEAM, user="U0EVE")
-    args = {**REFUND, "amount": 2}
-    call = ("process_refund", args)
-    (other,) = await live.submit(call, thread="t1", requester=eve)
-    last = await live.refund("t2", amount=3)
+@pytest.mark.parametrize(
+    ("rule", "tasks", "requester"),
+    [
+        ("by: task, ", ("nightly", "weekly"), DAN),
+        ("", ("", ""), Person(team=TEAM, user="U0EVE")),
+    ],
+    ids=["of two tasks", "of two requesters"],
+)
+async def test_calls_do_not_share_a_card(
+    live: Stack, rule: str, tasks: tuple[str, str], requester: Person
+) -> None:
+    live.policy = batched(f"{rule}within: 10m, up_to: 2")
+    task, another = tasks
+    first = await live.refund("t0", task=task, amount=1)
+    call = ("process_refund", {**REFUND, "amount": 2})
+    (other,) = await live.submit(call, thread="t1", requester=requester, task=another)
+    last = await live.refund("t2", task=task, amount=3)
 
     (card,) = await posted(live)
-    assert "Approve all 2" in str(card["blocks"])
-    assert "@U0DAN" in str(card["blocks"])
+    assert says("Approve all 2")(card)
+    assert says("@U0DAN")(card)
     assert await are_together(live, first, last)
     assert not await are_together(live, first, other)
+
+
+async def test_a_call_without_a_task_has_its_own_card(live: Stack) -> None:
+    live.policy = batched("by: task, within: 10m, up_to: 2")
+    await live.card(await live.refund())
 
 
 async def are_together(stack: Stack, *verdicts: Verdict) -> bool:
@@ -341,6 +350,7 @@ async def test_a_card_that_cannot_be_displayed_offers_to_reject_each_call(
         verdicts = [await stack.refund(f"t{n}", amount=100 + n) for n in range(3)]
         ana = stack.actor("U0ANA")
         card = await ana.message_with(CHANNEL, says("cannot be displayed"))
+        assert not has_button(card, Action.APPROVE_ALL)
 
         await ana.click(CHANNEL, str(card["ts"]), Action.REJECT, chosen="Call 2")
         await ana.submit({"reason": "No."})
@@ -449,17 +459,6 @@ async def test_a_seal_over_other_calls_decides_nothing(live: Stack) -> None:
     assert await states(live, [*verdicts, other]) == ["pending"] * 4
 
 
-async def test_a_copy_of_the_card_decides_nothing(live: Stack) -> None:
-    verdicts, _ = await three(live)
-    (card,) = await posted(live)
-    ts = copied(live, card, CHANNEL)
-
-    await live.actor("U0ANA").click(CHANNEL, ts, Action.APPROVE_ALL)
-
-    await live.told("U0ANA", "not the newest copy")
-    assert await states(live, verdicts) == ["pending"] * 3
-
-
 # The calls of an agent that floods people share one card, and notify nobody.
 
 
@@ -480,14 +479,19 @@ def flooded(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> Stack:
     return stack
 
 
+async def refunds(stack: Stack, *numbers: int) -> list[Verdict]:
+    """Submit a refund of another order for each number."""
+    return [
+        await stack.refund(f"t{n}", amount=10 + n, order_id=f"{n}") for n in numbers
+    ]
+
+
 async def test_a_flood_is_one_card_and_one_message(flooded: Stack) -> None:
     async with flooded.running():
         ana = flooded.actor("U0ANA")
-        for n in range(FLOOD):
-            await flooded.refund(f"t{n}", amount=10 + n, order_id=f"{n}")
+        await refunds(flooded, *range(FLOOD))
         before = await posted(flooded, FLOOD)
-        for n in range(FLOOD, CALLS):
-            await flooded.refund(f"t{n}", amount=10 + n, order_id=f"{n}")
+        await refunds(flooded, *range(FLOOD, CALLS))
         # The hostile one is a transfer, which two people approve on its own card.
         hostile = await flooded.submit(("wire_money", {"n": 1}), thread="hostile")
 
@@ -547,8 +551,7 @@ async def test_a_hostile_call_in_a_flood_is_marked_on_top_of_its_card(
 
 async def test_the_message_about_a_flood_freezes_the_agent(flooded: Stack) -> None:
     async with flooded.running():
-        for n in range(FLOOD + 1):
-            await flooded.refund(f"t{n}", order_id=f"{n}")
+        await refunds(flooded, *range(FLOOD + 1))
         ana = flooded.actor("U0ANA")
         told = await ana.message_with(
             CHANNEL, lambda m: has_button(m, Action.FREEZE_AGENT)
@@ -618,11 +621,10 @@ async def test_a_flood_is_counted_once_if_slack_limits_messages(
     monkeypatch.setattr(CardPublisher, "take", refused)
     monkeypatch.setattr(ReviewQueue, "waiting_by_tool", counting)
     async with flooded.running():
-        for n in range(FLOOD):
-            await flooded.refund(f"t{n}", order_id=f"{n}")
+        await refunds(flooded, *range(FLOOD))
         await posted(flooded, FLOOD)
         is_limited.set()
-        await flooded.refund(f"t{FLOOD}", order_id=f"{FLOOD}")
+        await refunds(flooded, FLOOD)
         await eventually(lambda: len(limited) > 2)
         is_limited.clear()
         await flooded.actor("U0ANA").message_with(
@@ -639,16 +641,12 @@ async def test_a_reminder_of_a_flood_notifies_people(
     one_second = BatchRule(within=timedelta(seconds=1))
     monkeypatch.setattr(reviews, "_FLOOD", one_second)
     async with flooded.running():
-        verdicts = [
-            await flooded.refund(f"t{n}", order_id=f"{n}") for n in range(FLOOD + 1)
-        ]
-        card = await flooded.card(verdicts[-1], says("No notifications for now"))
-        await flooded.ring(verdicts[-1], TimerKind.REMIND)
+        *_, last = await refunds(flooded, *range(FLOOD + 1))
+        card = await flooded.card(last, says("No notifications for now"))
+        await flooded.ring(last, TimerKind.REMIND)
 
         await flooded.note(card, GROUP)
-        await flooded.card(
-            verdicts[-1], lambda m: not says("No notifications for now")(m)
-        )
+        await flooded.card(last, lambda m: not says("No notifications for now")(m))
 
 
 async def test_after_its_reminder_a_flood_still_shares_its_card(flooded: Stack) -> None:
@@ -657,13 +655,10 @@ async def test_after_its_reminder_a_flood_still_shares_its_card(flooded: Stack) 
     assert direct in text
     flooded.put_policy(of=text + FLOODS)
     async with flooded.running():
-        ana, verdicts = flooded.actor("U0ANA"), list[Verdict]()
-        for n in range(CALLS):
-            verdicts.append(
-                await flooded.refund(f"t{n}", amount=10 + n, order_id=f"{n}")
-            )
+        ana = flooded.actor("U0ANA")
+        *_, last = await refunds(flooded, *range(CALLS))
         shared = await ana.message_with(CHANNEL, says(f"Approve all {CALLS - FLOOD}"))
-        await flooded.ring(verdicts[-1], TimerKind.REMIND)
+        await flooded.ring(last, TimerKind.REMIND)
 
         await flooded.note(shared, GROUP)
         await flooded.bot_is_quiet()

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable
-from typing import cast
+from collections.abc import Callable
 
 import pytest
 
 from keyturn.gateway.approvals.events import Event, EventName, SecurityKind
-from keyturn.gateway.store.connection.connection import Reply, entries, number
+from keyturn.gateway.store.connection.connection import entries
 from keyturn.gateway.store.sealing.event_seals import sealed_text
 from tests.bot.bot_stack import CHANNEL, Stack
-from tests.conftest import eventually
 
 SAID = "I have paid the invoice."
 
@@ -66,18 +64,6 @@ FORGERIES: list[Forgery] = [
 ]
 
 
-def all_acknowledged(stack: Stack) -> Callable[[], Awaitable[bool]]:
-    """Return whether the bot keeps no event that it has taken."""
-
-    async def is_so() -> bool:
-        reply = await stack.store.conn.command(
-            "XPENDING", stack.keys.outbox, "slack:default"
-        )
-        return number(cast("dict[str, Reply]", reply)["pending"]) == 0
-
-    return is_so
-
-
 @pytest.mark.parametrize("forged", FORGERIES)
 async def test_forged_announcements_are_dropped(live: Stack, forged: Forgery) -> None:
     await live.store.conn.command(
@@ -85,7 +71,7 @@ async def test_forged_announcements_are_dropped(live: Stack, forged: Forgery) ->
     )
     # Behind it, and in its order.
     await live.card(await live.refund())
-    await eventually(all_acknowledged(live))
+    await live.nothing_is_left()
 
     state = await live.actor("U0ANA").state()
 

@@ -1,4 +1,4 @@
-"""Messages in a channel with a new id are answered and changed there."""
+"""A channel with a new id, or of another workspace, is served like others."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from keyturn.bot.delivery import redacting
 from keyturn.bot.ids import Action, Input
 from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.protocol.wire import Verdict
+from keyturn.sandbox.samples import OTHER_TEAM
 from tests.bot.bot_stack import CHANNEL, Stack, has_button, says
 from tests.bot.test_redacted_messages import (
     DAY,
@@ -114,3 +115,19 @@ async def test_only_a_bot_notes_where_a_channel_moved(stack: Stack) -> None:
         await stack.store.conn.command("HSET", name, was, stored)
 
     assert await store.known(keys) == {CHANNEL: NEW}
+
+
+async def test_the_bot_answers_in_a_channel_of_another_workspace(live: Stack) -> None:
+    live.sandbox.control.host(CHANNEL, OTHER_TEAM)
+    card = await live.card(await live.refund())
+    ana = live.actor("U0ANA")
+
+    await ana.say(CHANNEL, "@keyturn too much", str(card["ts"]))
+    await live.actor("U0DAN").say(CHANNEL, "@keyturn refund order 78291")
+
+    await ana.message_with(CHANNEL, lambda m: has_button(m, Action.REJECT_WORDS))
+
+    async def is_asked() -> bool:
+        return await live.store.queue(live.keys).depth() == 1
+
+    await eventually(is_asked)

@@ -100,20 +100,6 @@ async def test_a_card_that_is_posted_by_two_at_once_has_one_copy_in_the_end(
         assert not (await stack.item(verdict)).is_pending
 
 
-async def test_a_card_works_in_a_channel_that_has_another_id_now(live: Stack) -> None:
-    verdict = await live.refund()
-    card = await live.card(verdict)
-    await live.nothing_is_left()
-    live.sandbox.control.share(CHANNEL, "C0SHARED")
-
-    await live.actor("U0ANA").click("C0SHARED", str(card["ts"]), Action.APPROVE)
-
-    assert (await live.item(verdict)).state is ItemState.AUTHORIZED
-    await live.card(verdict, says("Waiting to run"), channel="C0SHARED")
-    await live.nothing_is_left()
-    assert len(await live.cards(verdict, "C0SHARED")) == 1
-
-
 async def test_a_moved_cards_click_counts_once_slack_confirms(live: Stack) -> None:
     verdict = await live.refund()
     card = await live.card(verdict)

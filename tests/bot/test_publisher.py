@@ -112,26 +112,6 @@ async def test_a_card_that_cannot_change_any_more_is_told_where_it_can_be(
     await live.nothing_is_left()
 
 
-async def test_a_card_that_we_cannot_show_can_be_rejected_and_nothing_else(
-    stack: Stack, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def broken(*_: object, **__: object) -> Message:
-        return Message(blocks=({"type": "nonsense"},), text="x")
-
-    monkeypatch.setattr(card_publisher, "card", broken)
-    async with stack.running():
-        verdict = await stack.refund()
-
-        card = await stack.card(verdict, says("cannot be displayed"))
-        assert not has_button(card, Action.APPROVE)
-        ana = stack.actor("U0ANA")
-        await ana.click(CHANNEL, str(card["ts"]), Action.REJECT, chosen="Call 1")
-        await ana.wait_for_view()
-        await ana.submit({"reason": "unreadable"})
-
-        assert (await stack.item(verdict)).state is ItemState.REJECTED
-
-
 async def test_a_card_that_breaks_us_is_quarantined_and_tried_again_later(
     stack: Stack, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

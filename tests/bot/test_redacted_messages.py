@@ -19,9 +19,8 @@ from keyturn.gateway.protocol.wire import Verdict
 from keyturn.gateway.service.people.erasing import Eraser
 from keyturn.gateway.service.report.audit_reading import security_events
 from keyturn.gateway.store.reviewers.bot_records import Ended
-from tests.bot.bot_stack import POLICY, Stack, has_button
+from tests.bot.bot_stack import CHANNEL, POLICY, Stack, has_button, says
 from tests.conftest import eventually
-from tests.streams import audit_entries
 
 DIRECT = POLICY.replace(
     "  support: {usergroups: [S0SUPPORT], users: [U0DAN]}",
@@ -115,8 +114,7 @@ async def test_everything_about_a_request_is_redacted(stack: Stack) -> None:
     assert f"{short_id((await stack.approval(verdict)).id)}: failed." in said
     assert "The audit log keeps what was decided" in said
     assert not has_button(card, Action.TRY_AGAIN)
-    entries = await audit_entries(stack.store.conn, stack.keys)
-    told = [one for one in entries if one.name is EventName.MESSAGES_REDACTED]
+    told = await stack.audit(EventName.MESSAGES_REDACTED)
     approval = await stack.approval(verdict)
     assert {one.approval for one in told} == {approval.id}
     assert sum(int(one.data["messages"]) for one in told) >= len(before)
@@ -241,6 +239,26 @@ async def test_what_is_erased_is_redacted_at_once(stack: Stack) -> None:
         await eventually(is_forgotten)
 
     assert any("was erased" in one for one in await shown(stack))
+
+
+async def test_an_erased_card_that_nobody_noted_is_one_sentence(live: Stack) -> None:
+    verdict = await live.refund()
+    card = await live.card(verdict)
+    await live.decide(verdict, Reject(reason=CANARY))
+    await live.card(verdict, says("Rejected"))
+    approval = (await live.approval(verdict)).id
+    # As after a version that noted no messages: nothing else would redact it.
+    await live.store.posted_messages.forget(live.keys, approval)
+
+    await Eraser(live.store).erase(approval, by="cli/eve", is_dry_run=False)
+
+    async def is_replaced() -> bool:
+        return "was erased" in str(await shown(live))
+
+    await eventually(is_replaced)
+    messages = await live.actor("U0ANA").messages(CHANNEL)
+    [stub] = [one for one in messages if one["ts"] == card["ts"]]
+    assert not any(word in str(stub) for word in ("process_refund", CANARY, "U0DAN"))
 
 
 async def test_forged_words_redact_no_message(stack: Stack) -> None:

@@ -5,7 +5,6 @@ The settings are all that their owner writes.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator, Callable, Generator
 from functools import partial
 from pathlib import Path
@@ -13,11 +12,10 @@ from typing import Any
 
 import pytest
 
-from keyturn.bot.ids import Action, Input
+from keyturn.bot.ids import Action
 from keyturn.cli.demo_stack import open_demo_stack, seed
 from keyturn.gateway.policy.load import load_policy
 from keyturn.sandbox.client import People
-from keyturn.sandbox.json_types import as_objects
 from tests.agent_server.dev_server import DevServer, Process, connected, dev_server
 from tests.agent_server.test_decisions import REFUND, paid, subagent
 
@@ -93,39 +91,3 @@ async def test_a_click_lets_an_agent_go_on(
 
     await ana.message_with(CHANNEL, has(*HANDED), WITHIN_S)
     assert server.done(thread) == [paid(7.0)]
-
-
-async def test_a_form_edits_a_call(server: DevServer, people: People) -> None:
-    ana = people.person("U0ANA")
-    thread = await server.thread("stock", [[REFUND]])
-    card = await ana.message_with(CHANNEL, has(Action.EDIT), WITHIN_S)
-
-    await ana.click(CHANNEL, str(card["ts"]), Action.EDIT)
-    view = await ana.wait_for_view(timeout_s=WITHIN_S)
-    [amount] = [one for one in as_objects(view["blocks"]) if "'amount'" in str(one)]
-    changed = {str(amount["block_id"]): "5", Input.REASON: "the agreed part"}
-    assert await ana.submit(changed) == {}
-
-    await ana.message_with(CHANNEL, has(*HANDED), WITHIN_S)
-    assert server.done(thread) == [paid(5)]
-    [told] = [
-        it["content"]
-        for it in (await server.values(thread))["messages"]
-        if it["type"] == "tool"
-    ]
-    assert "a human reviewer replaced this tool call" in told
-
-
-async def test_a_rejection_reaches_the_agent(server: DevServer, people: People) -> None:
-    ana = people.person("U0ANA")
-    thread = await server.thread("deep", [[subagent("A1")]])
-    card = await ana.message_with(CHANNEL, has(Action.REJECT), WITHIN_S)
-
-    await ana.click(CHANNEL, str(card["ts"]), Action.REJECT)
-    await ana.wait_for_view(bool, WITHIN_S)
-    assert await ana.submit({Input.REASON: "paid before"}) == {}
-
-    async with asyncio.timeout(WITHIN_S):
-        while await server.questions(thread):  # noqa: ASYNC110 - of a server
-            await asyncio.sleep(0.05)
-    assert server.done(thread) == []

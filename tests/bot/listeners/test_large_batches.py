@@ -1,4 +1,4 @@
-"""56 calls of one turn are one card, and are decided at once."""
+"""56 calls of one turn are one card, decided at once, and redrawn at their end."""
 
 from __future__ import annotations
 
@@ -175,3 +175,22 @@ def row_of(card: JsonObject, start: str) -> str:
     """Return the id of the row of buttons whose values begin like this."""
     rows = (one for one in as_objects(card["blocks"]) if one["type"] == "actions")
     return next(str(one["block_id"]) for one in rows if start in str(one))
+
+
+async def test_a_failure_is_told_at_once_and_drawn_at_the_end(live: Stack) -> None:
+    verdicts = await live.submit(*REFUNDS)
+    card = await live.card(verdicts[0])
+    await live.click(verdicts[0], Action.APPROVE_ALL)
+    await live.card(verdicts[0], says("56 approved"))
+    for place, verdict in enumerate(verdicts[:-1]):
+        await live.execute(verdict, ok=place != 16, summary="no funds")
+        if place % 10 == 0 or place == 16:
+            await live.nothing_is_left()
+
+    assert len(live.calls("chat.update")) == 1
+    await live.note(card, "*Call 17:* ❌ *Approved*, but it failed")
+    await live.execute(verdicts[-1])
+
+    await live.card(verdicts[0], says("55 done, 1 failed"))
+    await live.drawn(verdicts[0])
+    assert len(live.calls("chat.update")) == 2

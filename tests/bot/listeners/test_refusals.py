@@ -112,3 +112,21 @@ async def test_an_edit_before_the_confirmation_voids_it(live: Stack) -> None:
     item = await live.item(verdict)
     assert item.state is ItemState.AUTHORIZED
     assert item.args["amount"] == 449.5
+
+
+async def test_a_click_does_not_repeat_a_call_that_ran_meanwhile(live: Stack) -> None:
+    refunds = "  process_refund:\n"
+    live.put_policy((refunds, f"{refunds}    same_by: args.order_id\n"))
+    mine, other = await live.refund("t1"), await live.refund("t2")
+    await live.card(mine)
+    await live.click(other, Action.APPROVE)
+    await live.execute(other)
+
+    await live.click(mine, Action.APPROVE, "U0BEN")
+
+    told = await live.told("U0BEN", "Not approved: the same call ran")
+    assert "To run both, approve again." in told
+    await live.card(mine, says("*The same call* ran"))
+    assert (await live.item(mine)).state is ItemState.PENDING
+    await live.click(mine, Action.APPROVE, "U0BEN")
+    assert (await live.item(mine)).state is ItemState.AUTHORIZED

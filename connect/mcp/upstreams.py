@@ -51,6 +51,8 @@ CALL_S = 3600.0
 """Seconds that a call may run; after them its outcome is unknown."""
 
 _CLIENT_ERROR, _SERVER_ERROR, _NOT_FOUND = 400, 500, 404
+_FORGOTTEN = {_CLIENT_ERROR, _NOT_FOUND}
+"""Answers of servers to an unknown session; 400 is that of many examples."""
 
 _RESULT = TypeAdapter[types.CallToolResult | types.InputRequiredResult](
     types.CallToolResult | types.InputRequiredResult
@@ -259,8 +261,19 @@ class Upstream:
         Raises:
             NotSent: it does not answer.
         """
+        delivery = Delivery()
         try:
             async with asyncio.timeout(CONNECT_S):
+                line = await self._connected()
+                try:
+                    with inside(_sending, delivery):
+                        return await ask(line.session)
+                except MCPError:
+                    is_refused = delivery.status in _FORGOTTEN
+                    if not (is_refused and delivery.is_of_session):
+                        raise
+                # The server does not know the session, for example after a restart.
+                await self._drop(line)
                 return await ask((await self._connected()).session)
         except NotSent:
             raise

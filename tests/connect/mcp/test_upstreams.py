@@ -24,7 +24,7 @@ from keyturn.connect.mcp.upstreams import (
 from keyturn.gateway.protocol.edits import EDIT_MARK
 from keyturn.gateway.protocol.strict_json import JsonObject
 from tests.connect.mcp.conftest import Connect, World, http_server, modern, until
-from tests.connect.mcp.upstream import NOTE, Script, make_server
+from tests.connect.mcp.upstream import NOTE, TOOLS, Script, make_server
 from tests.ports import free_port
 
 ARGS: JsonObject = {"to": "ada", "amount": 5}
@@ -38,6 +38,7 @@ class Faulty:
         self.fault = ""
         self.calls = 0
         self.is_old = False
+        self.forgets_with = 404
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Pass a request on, except a call while there is a fault."""
@@ -56,7 +57,12 @@ class Faulty:
                 kept, message = message, None
                 return kept or await receive()
 
-            await self._app(scope, again, send)
+            async def told(event: Any) -> None:
+                if event.get("status") == 404:
+                    event["status"] = self.forgets_with
+                await send(event)
+
+            await self._app(scope, again, told)
             return
         self.calls += b'"tools/call"' in message["body"]
         status, _, body = fault.partition(" ")
@@ -162,6 +168,20 @@ async def test_a_server_that_was_gone_comes_back(script: Script) -> None:
         assert not (await upstream.call("pay", ARGS, meta={})).is_error
     await upstream.aclose()
     assert len(script.calls()) == 1
+
+
+@pytest.mark.parametrize("status", [404, 400])
+async def test_a_restarted_server_with_sessions_lists_its_tools(
+    script: Script, status: int
+) -> None:
+    port = free_port()
+    upstream = Upstream(UpstreamSpec("billing", url=f"http://127.0.0.1:{port}/mcp"))
+    for _ in range(2):
+        faulty = Faulty(make_server(script.folder).streamable_http_app())
+        faulty.is_old, faulty.forgets_with = True, status
+        async with http_server(faulty, port):
+            assert len(await upstream.listed("tools")) == len(TOOLS)
+    await upstream.aclose()
 
 
 async def test_one_broken_call_leaves_the_others_alone(script: Script) -> None:

@@ -159,7 +159,6 @@ class Definitions:
             problem = await self._decided(found, args, again=again)
             if problem:
                 return problem
-            await self._approved_again(server, found)
         return ""
 
     def _ask(self, server: str, found: _Server) -> None:
@@ -255,7 +254,11 @@ class Definitions:
                 has_waited = True
                 report = await once(self._gate, held, work)
             if report.kind == "ran" and not report.is_error:
-                return ""
+                await self._approved_again(asked.server, found)
+                if asked.tools.items() <= (found.approved or {}).items():
+                    return ""
+                # They were approved once, and replaced by others since: ask anew.
+                continue
             if report.kind != "closed" or report.answer is None:
                 return report.text or "The definitions were not stored; ask again."
             # The same definitions were decided before: ask anew, unless refused.

@@ -166,6 +166,21 @@ async def test_a_refused_definition_stays_so(world: World, client_of: Connect) -
     assert not world.script.calls()
 
 
+async def test_a_definition_that_comes_back_is_approved_again(world: World) -> None:
+    """A server is updated, set back, and updated again."""
+    async with world.gate() as gate:
+        for number, tool in enumerate([PULLED, PAY, PULLED, PAY], 1):
+            world.script.put(tools=[tool, LOOK, DROP])
+            assert (await gate.definitions.states("billing"))["pay"] == "changed"
+            asking = asyncio.create_task(gate.definitions.ask("billing"))
+            await world.decide(Approve())
+            assert not await asking
+            assert await gate.definitions.states("billing") == dict.fromkeys(
+                ["pay", "look_up", "drop"], "approved"
+            )
+            assert await world.cards() == number
+
+
 async def test_a_change_after_the_approval_voids_it(world: World) -> None:
     world.script.put(tools=[PAY, LOOK, DROP])
     async with world.gate() as gate, modern(gate) as client:

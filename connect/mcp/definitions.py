@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -184,11 +185,9 @@ class Definitions:
         if found.current is None or is_fresh:
             tools: list[types.Tool] = await found.upstream.listed("tools")
             # With a duplicate name, the approved and the called tool could differ.
-            names = [tool.name for tool in tools]
+            count = Counter(tool.name for tool in tools)
             found.current = {
-                tool.name: document(tool)
-                for tool in tools
-                if names.count(tool.name) == 1
+                tool.name: document(tool) for tool in tools if count[tool.name] == 1
             }
         return found
 

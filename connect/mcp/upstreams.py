@@ -11,7 +11,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import (
+    AsyncGenerator,
+    Awaitable,
+    Callable,
+    Collection,
+    Mapping,
+)
 from contextlib import asynccontextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -261,23 +267,12 @@ class Upstream:
         Raises:
             NotSent: it does not answer.
         """
-        delivery = Delivery()
         try:
             async with asyncio.timeout(CONNECT_S):
-                line = await self._connected()
-                try:
-                    with inside(_sending, delivery):
-                        return await ask(line.session)
-                except MCPError:
-                    is_refused = delivery.status in _FORGOTTEN
-                    if not (is_refused and delivery.is_of_session):
-                        raise
-                # The server does not know the session, for example after a restart.
-                await self._drop(line)
-                return await ask((await self._connected()).session)
-        except NotSent:
-            raise
-        except any_failure() as error:
+                return await self._sent(ask, _FORGOTTEN)
+        except KeyturnError as error:
+            raise NotSent(str(error)) from error
+        except TimeoutError as error:
             raise NotSent(self._sentence("did not answer", error)) from error
 
     async def call(
@@ -306,13 +301,18 @@ class Upstream:
                 name=tool, arguments=args, _meta=cast("Any", dict(meta) or None)
             )
         )
-        line = await self._connected()
-        try:
-            return await self._sent(line, request, progress)
-        except NotSent:
-            # The connection had ended unnoticed, such as after an update.
-            await self._drop(line)
-            return await self._sent(await self._connected(), request, progress)
+        result = await self._sent(
+            lambda session: session.send_request(
+                request, _RESULT, CALL_S, progress_callback=progress
+            ),
+            {_NOT_FOUND},
+        )
+        if isinstance(result, types.InputRequiredResult):
+            raise ServerRefused(
+                f"The server {self.name!r} asks its client for input, which this gate "
+                "does not pass on."
+            )
+        return result
 
     async def aclose(self) -> None:
         """Close the connection; a local server is stopped."""
@@ -320,24 +320,28 @@ class Upstream:
 
     async def _sent(
         self,
-        line: _Line,
-        request: types.CallToolRequest,
-        progress: ProgressFnT | None,
-    ) -> types.CallToolResult:
-        delivery = Delivery()
+        send: Callable[[ClientSession], Awaitable[T]],
+        forgotten: Collection[int],
+        *,
+        is_again: bool = False,
+    ) -> T:
+        """Send requests; again over a new connection, if this one had ended unnoticed.
+
+        ``forgotten`` are the answers of a server that does not know the session, such
+        as after a restart. Only then may a connection be closed that others use.
+        """
+        line, delivery = await self._connected(), Delivery()
         try:
             with inside(_sending, delivery):
-                result = await line.session.send_request(
-                    request, _RESULT, CALL_S, progress_callback=progress
-                )
+                return await send(line.session)
         except any_failure() as error:
-            raise self._why(line, delivery, error) from error
-        if isinstance(result, types.InputRequiredResult):
-            raise ServerRefused(
-                f"The server {self.name!r} asks its client for input, which this gate "
-                "does not pass on."
-            )
-        return result
+            why = self._why(line, delivery, error)
+            has_ended = line.closed.is_set() and isinstance(why, NotSent)
+            is_forgotten = delivery.is_of_session and delivery.status in forgotten
+            if is_again or not (has_ended or is_forgotten):
+                raise why from error
+        await self._drop(line)
+        return await self._sent(send, forgotten, is_again=True)
 
     async def _drop(self, line: _Line | None) -> None:
         if line is not None:
@@ -351,7 +355,7 @@ class Upstream:
         """Return the error of a call whose request failed."""
         if not delivery.is_sent:
             return NotSent(self._sentence("could not be reached", error))
-        refused = ServerRefused(self._sentence("refused the call", error))
+        refused = ServerRefused(self._sentence("refused the request", error))
         unknown = NoAnswer(self._sentence("did not answer", error))
         if not isinstance(error, MCPError):
             return unknown

@@ -26,12 +26,20 @@ from keyturn.gateway.protocol.strict_json import JsonObject
 from tests.connect.mcp.conftest import Connect, World, http_server, modern, until
 from tests.connect.mcp.upstream import NOTE, TOOLS, Script, make_server
 from tests.ports import free_port
+from tests.tcp_proxy import Proxy
 
 ARGS: JsonObject = {"to": "ada", "amount": 5}
 
 
 class Faulty:
-    """A proxy before a server: it answers calls as a test asks for it."""
+    """A proxy before a server: it answers calls as a test asks for it.
+
+    Attributes:
+        fault: status and body of the answers to calls. ``cut``: the answer ends early.
+        calls: number of calls with such an answer.
+        is_old: the server has the protocol with sessions.
+        forgets_with: status for an unknown session.
+    """
 
     def __init__(self, app: Any) -> None:
         self._app = app
@@ -47,35 +55,44 @@ class Faulty:
             await self._app(scope, receive, send)
             return
         message = await receive()
-        fault = self.fault if b'"tools/call"' in message["body"] else ""
-        if self.is_old and b'"server/discover"' in message["body"]:
-            fault = "404 "
-        if not fault:
+        fault = self._fault_of(message["body"])
 
-            async def again() -> Any:
-                nonlocal message
-                kept, message = message, None
-                return kept or await receive()
+        async def again() -> Any:
+            nonlocal message
+            kept, message = message, None
+            return kept or await receive()
 
-            async def told(event: Any) -> None:
-                if event.get("status") == 404:
-                    event["status"] = self.forgets_with
-                await send(event)
+        async def told(event: Any) -> None:
+            if event.get("status") == 404:
+                event["status"] = self.forgets_with
+            await send(event)
 
-            await self._app(scope, again, told)
-            return
-        self.calls += b'"tools/call"' in message["body"]
+        self.calls += b'"tools/call"' in message["body"] and bool(fault)
         status, _, body = fault.partition(" ")
-        length = str(len(body) + 10 * (status == "cut")).encode()
-        headers = [(b"content-type", b"application/json"), (b"content-length", length)]
-        await send(
-            {
-                "type": "http.response.start",
-                "status": 200 if status == "cut" else int(status),
-                "headers": headers,
-            }
-        )
-        await send({"type": "http.response.body", "body": body.encode()})
+        if not fault:
+            await self._app(scope, again, told)
+        elif status == "cut":
+            await _answer(send, 200, body, missing=10)
+        else:
+            await _answer(send, int(status), body)
+
+    def _fault_of(self, body: bytes) -> str:
+        if self.is_old and b'"server/discover"' in body:
+            return "404 "
+        return self.fault if b'"tools/call"' in body else ""
+
+
+async def _answer(
+    send: Any,
+    status: int,
+    body: str = "",
+    *,
+    missing: int = 0,
+) -> None:
+    length = str(len(body) + missing).encode()
+    headers = [(b"content-type", b"application/json"), (b"content-length", length)]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body.encode()})
 
 
 @pytest.fixture
@@ -168,6 +185,24 @@ async def test_a_server_that_was_gone_comes_back(script: Script) -> None:
         assert not (await upstream.call("pay", ARGS, meta={})).is_error
     await upstream.aclose()
     assert len(script.calls()) == 1
+
+
+async def test_a_call_that_cannot_be_sent_leaves_the_others_alone(
+    script: Script,
+) -> None:
+    script.put(hangs=True)
+    app = make_server(script.folder).streamable_http_app()
+    async with http_server(app) as url, Proxy(url) as proxy:
+        upstream = Upstream(UpstreamSpec("billing", url=f"{proxy.url}/mcp"))
+        running = asyncio.create_task(upstream.call("pay", ARGS, meta={}))
+        await until(script.calls)
+        # The server is stopping: it accepts no connection, and ends its calls.
+        proxy.stop_listening()
+        with pytest.raises(NotSent, match="could not be reached"):
+            await upstream.call("look_up", {}, meta={})
+        script.put()
+        assert not (await running).is_error
+        await upstream.aclose()
 
 
 @pytest.mark.parametrize("status", [404, 400])

@@ -94,11 +94,13 @@ class UpstreamSpec:
 class Delivery:
     """The progress of one forwarded call.
 
-    ``is_sent`` is True once the server may have received a byte of the call. ``status``
-    is the HTTP status of the response, or 0. ``is_of_session`` is True if the request
-    named a session of the server.
+    ``is_begun`` is True once its HTTP request exists. ``is_sent`` is True once the
+    server may have received a byte of the call. ``status`` is the HTTP status of the
+    response, or 0. ``is_of_session`` is True if the request named a session of the
+    server.
     """
 
+    is_begun: bool = False
     is_sent: bool = False
     is_of_session: bool = False
     status: int = 0
@@ -179,7 +181,12 @@ class _OneByOne(httpx2.AsyncBaseTransport):
     @override
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         delivery = _sending.get()
+        if delivery is not None and delivery.is_begun:
+            # The SDK resumes or cancels the call. A server that was restarted answers
+            # this with 404, and has run the call before.
+            delivery = None
         if delivery is not None:
+            delivery.is_begun = True
             request.extensions["trace"] = delivery.note
             delivery.is_of_session = MCP_SESSION_ID in request.headers
         try:

@@ -36,6 +36,7 @@ class Faulty:
 
     Attributes:
         fault: status and body of the answers to calls. ``cut``: the answer ends early.
+            ``lost``: the call runs, and its answer cannot be resumed.
         calls: number of calls with such an answer.
         is_old: the server has the protocol with sessions.
         forgets_with: status for an unknown session.
@@ -51,6 +52,9 @@ class Faulty:
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Pass a request on, except a call while there is a fault."""
         is_open = not (self.fault or self.is_old)
+        if scope["type"] == "http" and b"last-event-id" in dict(scope["headers"]):
+            await _answer(send, 404)
+            return
         if scope["type"] != "http" or scope["method"] != "POST" or is_open:
             await self._app(scope, receive, send)
             return
@@ -71,6 +75,9 @@ class Faulty:
         status, _, body = fault.partition(" ")
         if not fault:
             await self._app(scope, again, told)
+        elif status == "lost":
+            await self._app(scope, again, _dropped)
+            await _answer(send, 200, "id: 1\nretry: 1\ndata:\n\n", "text/event-stream")
         elif status == "cut":
             await _answer(send, 200, body, missing=10)
         else:
@@ -82,15 +89,20 @@ class Faulty:
         return self.fault if b'"tools/call"' in body else ""
 
 
+async def _dropped(_event: Any) -> None:
+    return
+
+
 async def _answer(
     send: Any,
     status: int,
     body: str = "",
+    kind: str = "application/json",
     *,
     missing: int = 0,
 ) -> None:
     length = str(len(body) + missing).encode()
-    headers = [(b"content-type", b"application/json"), (b"content-length", length)]
+    headers = [(b"content-type", kind.encode()), (b"content-length", length)]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body.encode()})
 
@@ -184,6 +196,17 @@ async def test_a_server_that_was_gone_comes_back(script: Script) -> None:
     async with http_server(app(), port):
         assert not (await upstream.call("pay", ARGS, meta={})).is_error
     await upstream.aclose()
+    assert len(script.calls()) == 1
+
+
+async def test_a_call_that_its_server_has_run_is_not_sent_again(
+    script: Script,
+) -> None:
+    async with connected(script, is_old=True) as (upstream, faulty):
+        # The server runs the call, is restarted, and then refuses to resume.
+        faulty.fault = "lost"
+        with pytest.raises(NoAnswer):
+            await upstream.call("pay", ARGS, meta={})
     assert len(script.calls()) == 1
 
 

@@ -11,7 +11,6 @@ import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from keyturn.gateway.embed import Keyturn
-from keyturn.gateway.errors import StoreUnavailable
 from keyturn.gateway.store.connection import usable
 from keyturn.gateway.store.connection.connection import Connection
 from keyturn.gateway.store.connection.servers import Command, Reply
@@ -93,16 +92,3 @@ async def test_a_bot_starts_whichever_call_fails(
     async with Sandbox() as sandbox:
         stack = Stack(sandbox, store)
         await whichever_call_fails(starts, caplog, at_least=3)
-
-
-async def test_a_start_gives_up_in_time(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(usable, "USABLE_WITHIN_S", 0.0)
-    Failover(monkeypatch, 8)
-
-    with pytest.raises(StoreUnavailable, match="does not answer"):
-        async with Keyturn(
-            policy=RULES, url=store.conn.url, data_dir=tmp_path, insecure_dev=True
-        ):
-            pass

@@ -100,20 +100,6 @@ async def pending(stack: Stack) -> list[Item]:
     return [item for item in await stack.items() if item.is_pending]
 
 
-async def test_an_approved_call_runs_once(stack: Stack, agent: Agent) -> None:
-    async with stack.working():
-        await stack.say(calls_of(agent, PAY))
-        [item] = await waits(stack)
-        assert (item.tool, item.args, item.handed_to) == ("pay", FULL, "agent shop")
-        [approval] = await stack.approvals()
-        assert [one.user for one in approval.principals] == ["U0DAN"]
-        await stack.decide(item)
-        await ended(stack)
-
-    assert agent.effects == [("pay", FULL)]
-    assert await stack.states() == [ItemState.HANDED_OVER]
-
-
 async def test_an_auto_call_asks_nobody(stack: Stack, agent: Agent) -> None:
     async with stack.working():
         await stack.say(calls_of(agent, {**PAY, "name": "mail"}))
@@ -157,6 +143,9 @@ async def test_a_decision_is_handed_over_after_a_restart(
     async with stack.working():
         await stack.say(calls_of(agent, PAY))
         [item] = await waits(stack)
+    assert (item.tool, item.args, item.handed_to) == ("pay", FULL, "agent shop")
+    [approval] = await stack.approvals()
+    assert [one.user for one in approval.principals] == ["U0DAN"]
     await stack.decide(item)
     async with opened(store, tmp_path, agent) as later, later.working():
         await ended(later)

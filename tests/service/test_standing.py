@@ -50,10 +50,8 @@ from keyturn.gateway.protocol.wire import (
 )
 from keyturn.gateway.resume.langgraph_local import Runners
 from keyturn.gateway.resume.recovery import Recovery
-from keyturn.gateway.service.run.agents import AgentService
 from keyturn.gateway.store.limits.freezes import FreezeScope, ScopeKind
 from keyturn.gateway.store.store import Store
-from keyturn.gateway.triage.request import TriageRequest
 from tests.conftest import eventually
 from tests.service.harness import ANA, BEN, CHLOE, EVE, ServiceHarness, claim_of
 from tests.service.standing import (
@@ -66,6 +64,7 @@ from tests.service.standing import (
     refund,
     standing_now,
 )
+from tests.service.test_triage import desk_with, saying
 
 
 @pytest.fixture
@@ -200,13 +199,6 @@ async def test_another_agent_or_a_state_is_not_covered(harness: ServiceHarness) 
     assert (held.kind, other.kind) == (VerdictKind.HOLD, VerdictKind.HOLD)
 
 
-class Suspicious:
-    """Triage that wants people to look at every call of auto-approved tools."""
-
-    async def assess(self, request: TriageRequest) -> object:
-        return {"raise_to": "approve", "score": 90, "rationale": request.tool}
-
-
 async def test_what_triage_wants_people_to_see_is_not_covered(store: Store) -> None:
     text = ALLOWING.replace("restart: {tier: approve,", "restart: {tier: notify,")
     text = text.replace(
@@ -214,8 +206,7 @@ async def test_what_triage_wants_people_to_see_is_not_covered(store: Store) -> N
         "triage: {timeout: 20s, tiers: [notify]}, "
         "allow_similar: {within: 1h, uses: 3}}",
     )
-    harness = ServiceHarness(store, load_policy(text, "policy.yml"))
-    harness.agents = AgentService(store, lambda: harness.policy, triage=Suspicious())
+    harness = desk_with(store, saying("approve", 90, "Odd."), text)
     call: tuple[str, JsonObject] = ("restart", {"service": "web"})
     await allowed(harness, call, chosen(uses=2, each=0, total=0))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from typing import cast
@@ -21,7 +20,6 @@ from keyturn.gateway.approvals.decisions import (
 from keyturn.gateway.approvals.events import Event, EventName
 from keyturn.gateway.errors import CorruptRecord
 from keyturn.gateway.protocol.records import ItemState
-from keyturn.gateway.protocol.wire import ClaimRequest, Refused
 from keyturn.gateway.service.submit.standing import rejection_of
 from keyturn.gateway.store.connection.connection import Reply, text
 from keyturn.gateway.store.keys import Keys
@@ -37,7 +35,7 @@ from keyturn.gateway.store.records.atomic_write import (
 from keyturn.gateway.store.store import Store
 from tests.approvals.builders import changed, click_on, pinned
 from tests.lifetimes import lose_records
-from tests.service.harness import ANA, BEN, ServiceHarness, claim_of
+from tests.service.harness import ANA, BEN, ServiceHarness
 from tests.store_secrets import SECRETS
 
 WHOLE = Event(name=EventName.CALLS_DECIDED, tenant="default", reason="whole")
@@ -345,47 +343,10 @@ async def test_a_corrupt_record_stops_all(harness: ServiceHarness, keys: Keys) -
     assert await told(harness) == []
 
 
-# A change counts only over the record that it was computed from.
-
-
-KEYS = Keys("default")
-REFUND = "process_refund"
-_NUMBERS = itertools.count(100)
-
-
-@pytest.mark.parametrize(("field", "value"), [("0:s", "lapsed")])
-async def test_a_call_is_not_started_over_another_change_of_the_same_number(
-    harness: ServiceHarness, store: Store, field: str, value: str
-) -> None:
-    """A master that took over may have one, in place of the change that it lacks."""
-    claim, item_id = await authorized(harness)
-    head = KEYS.head(item_id.partition(".")[0])
-    was = await store.conn.command("HGET", head, field)
-    assert isinstance(was, bytes)
-    await store.conn.command("HSET", head, field, value)
-
-    reply = await harness.agents.claim(claim)
-
-    assert isinstance(reply, Refused)
-    await store.conn.command("HSET", head, field, was)
-    assert (await harness.item(item_id)).owner == ""
-
-
-async def test_damage_is_no_known_record(harness: ServiceHarness, store: Store) -> None:
-    _, item_id = await authorized(harness)
-    approval_id = item_id.partition(".")[0]
+async def test_damage_is_no_known_record(harness: ServiceHarness, keys: Keys) -> None:
+    click, _ = await harness.refund()
     # Without the seal, which would detect it as well: `tests.resealing`.
-    await store.conn.keep(["SET", KEYS.document(approval_id), "{}"])
+    await harness.store.conn.keep(["SET", keys.document(click.approval), "{}"])
 
     with pytest.raises(CorruptRecord):
-        await store.approvals.load(approval_id)
-
-
-async def authorized(harness: ServiceHarness) -> tuple[ClaimRequest, str]:
-    """Return the claim of an approved call, and its id."""
-    number = next(_NUMBERS)
-    ref, (verdict,) = await harness.submit(
-        (REFUND, {"amount": number}), thread=f"k{number}"
-    )
-    await harness.decide(verdict, Approve())
-    return claim_of(ref, verdict), verdict.item_id
+        await harness.store.approvals.load(click.approval)

@@ -17,6 +17,7 @@ from keyturn.gateway.service.report.audit_reading import security_events
 from keyturn.gateway.store.keys import Keys
 from keyturn.gateway.store.sealing.sealing import SecurityEvents
 from keyturn.gateway.store.store import Store
+from tests.service.audit_harness import Clock
 
 TENANT = "default"
 FOUND = SecurityEvent(
@@ -29,14 +30,6 @@ FOUND = SecurityEvent(
     key_id="c0ffee00",
     evidence="1",
 )
-
-
-class _Clock:
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 async def _audited(store: Store) -> list[Event]:
@@ -92,7 +85,7 @@ async def test_nobody_else_can_say_that_a_finding_was_told(store: Store) -> None
 
 
 async def test_a_flood_posts_three_and_then_how_many_more(store: Store) -> None:
-    keys, clock = store.keys_of_tenant(TENANT), _Clock()
+    keys, clock = store.keys_of_tenant(TENANT), Clock()
     reporter = SecurityEvents(store.conn, clock=clock)
 
     for number in range(1000):
@@ -115,7 +108,7 @@ async def test_a_flood_posts_three_and_then_how_many_more(store: Store) -> None:
 
 
 async def test_tried_keys_do_not_hide_a_forgery(store: Store) -> None:
-    keys, clock = store.keys_of_tenant(TENANT), _Clock()
+    keys, clock = store.keys_of_tenant(TENANT), Clock()
     reporter = SecurityEvents(store.conn, clock=clock)
     tried = FOUND.with_(kind=SecurityKind.KEY_REFUSED, about="api_key")
 

@@ -10,12 +10,14 @@ from keyturn.gateway.approvals.changes import Change
 from keyturn.gateway.approvals.decisions import (
     Approve,
     Expired,
+    Forbidden,
+    Refusal,
     Stale,
     Unknown,
 )
 from keyturn.gateway.approvals.events import EventName
 from keyturn.gateway.approvals.lifecycle import ApprovalState
-from keyturn.gateway.approvals.record import Approval, Inquiry
+from keyturn.gateway.approvals.record import Approval, HandOver, Inquiry
 from keyturn.gateway.approvals.waiting_changes import (
     MAX_QUESTION,
     MAX_REPLY,
@@ -23,16 +25,18 @@ from keyturn.gateway.approvals.waiting_changes import (
     MOST_REPLIES,
     answered_by,
     ask,
+    ask_again,
     reply,
     takes_reply,
     unanswered,
 )
-from keyturn.gateway.protocol.records import ItemState
+from keyturn.gateway.protocol.records import ItemState, NotTaken, Person
 from tests.approvals.builders import (
     ANA,
     BEN,
     CHLOE,
     DAN,
+    EVE,
     HOUR_MS,
     NOW_MS,
     ONE_SENIOR,
@@ -199,3 +203,24 @@ def test_a_reply_answers_what_was_asked_since_the_one_before() -> None:
 
     assert found == [(one, two), (three,), ()]
     assert [first.is_about(call) for call in (0, 1)] == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("problem", "by", "outcome"),
+    [
+        ("refused", ANA, Change),
+        ("failed", ANA, Change),
+        ("refused", DAN, Forbidden),
+        ("refused", EVE, Forbidden),
+        ("deleted", ANA, Stale),
+    ],
+)
+def test_a_reviewer_may_want_an_agent_that_refused_to_ask_again(
+    problem: NotTaken, by: Person, outcome: type[Change | Refusal]
+) -> None:
+    handed = HandOver(problem=problem)
+    item = an_item().with_(state=ItemState.NOT_TAKEN, handed=handed)
+
+    found = ask_again(an_approval(item), 0, reviewer(by), NOW_MS)
+
+    assert isinstance(found, outcome)

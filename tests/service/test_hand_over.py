@@ -14,8 +14,6 @@ from keyturn.gateway.approvals.changes import Change
 from keyturn.gateway.approvals.decisions import (
     Approve,
     Edit,
-    Forbidden,
-    Reviewer,
     Stale,
 )
 from keyturn.gateway.approvals.ending import LEFT
@@ -46,15 +44,12 @@ from tests.api.api_stack import ApiStack, serving
 from tests.service.harness import (
     ANA,
     BEN,
-    EVE,
     POLICY,
     ServiceHarness,
     claim_of,
-    person,
 )
 
 NAME = "Claude Code"
-DAN_ASKING = person("U0DAN")
 REFUND = "process_refund: {tier: approve}"
 
 
@@ -409,26 +404,4 @@ async def test_a_wish_can_be_renewed(harness: ServiceHarness, *, is_told: bool) 
     assert isinstance(
         await harness.reviews.change_own(approval, waiting_changes.ask_again, 0, BEN),
         Change,
-    )
-
-
-@pytest.mark.parametrize("by", [DAN_ASKING, EVE], ids=["requester", "stranger"])
-async def test_only_reviewers_ask_again(harness: ServiceHarness, by: Reviewer) -> None:
-    _, approval = await refused(harness)
-
-    assert isinstance(
-        await harness.reviews.change_own(approval, waiting_changes.ask_again, 0, by),
-        Forbidden,
-    )
-
-
-async def test_only_a_refused_answer_is_asked_again(harness: ServiceHarness) -> None:
-    claim = await approved(harness)
-    granted = await harness.granted(claim)
-    await harness.agents.hand_over(end_of(claim, granted, "deleted"))
-    approval = claim.item_id.partition(".")[0]
-
-    assert isinstance(
-        await harness.reviews.change_own(approval, waiting_changes.ask_again, 0, ANA),
-        Stale,
     )

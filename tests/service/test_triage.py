@@ -307,7 +307,7 @@ async def test_a_turn_that_is_evaluated_again_waits_no_second_time() -> None:
     asked: list[str] = []
 
     class Hanging:
-        async def assess(self, request: TriageRequest) -> object:
+        async def assess(self, request: TriageRequest) -> None:
             asked.append(request.tool)
             await asyncio.Event().wait()
 

@@ -84,12 +84,13 @@ async def test_only_a_call_that_may_run_or_ran_counts(
     assert await refunded(harness) == left
 
 
-async def a_day_passes(harness: ServiceHarness) -> None:
-    """Move the clock of one window by 25 hours."""
-    key = harness.keys.window("refunds", window_key("c7"))
-    uses = await harness.command("ZRANGE", key, 0, -1)
-    for use in cast("list[bytes]", uses):
-        await harness.command("ZINCRBY", key, -25 * 3_600_000, use)
+async def pass_by(harness: ServiceHarness, minutes: int, *names: str) -> None:
+    """Move the clock of these windows of the customer."""
+    for name in names:
+        window = harness.keys.window(name, window_key("c7"))
+        uses = await harness.command("ZRANGE", window, 0, -1)
+        for use in cast("list[bytes]", uses):
+            await harness.command("ZINCRBY", window, -minutes * 60_000, use)
 
 
 async def test_calls_that_may_still_run_stay_counted(harness: ServiceHarness) -> None:
@@ -97,12 +98,12 @@ async def test_calls_that_may_still_run_stay_counted(harness: ServiceHarness) ->
         refund(100, tool="small_refund"), refund(200), refund(300)
     )
     await harness.decide(verdicts[1], Approve())
-    await a_day_passes(harness)
+    await pass_by(harness, 25 * 60, "refunds")
     after_one_day = await refunded(harness)
     await harness.ran(claim_of(ref, verdicts[1]))
     when_it_ran = await refunded(harness)
 
-    await a_day_passes(harness)
+    await pass_by(harness, 25 * 60, "refunds")
 
     assert (after_one_day, when_it_ran, await refunded(harness)) == (500, 500, 300)
 
@@ -471,15 +472,6 @@ async def asked(
     return await counting.total(window, window_key(customer)) / MICRO
 
 
-async def pass_by(counting: ServiceHarness, minutes: int) -> None:
-    """Move the clock of the customer's windows."""
-    keys, conn = counting.keys, counting.store.conn
-    for name in ("asked", "asked_sum"):
-        window = keys.window(name, window_key("c7"))
-        for use in cast("list[bytes]", await conn.command("ZRANGE", window, 0, -1)):
-            await conn.command("ZINCRBY", window, -minutes * 60_000, use)
-
-
 async def nothing(_desk: ServiceHarness, _ref: TurnRef, _verdict: Verdict) -> None:
     """Leave it pending."""
 
@@ -539,7 +531,7 @@ async def test_a_request_stays_counted_when_it(
     ref, verdict = await ask(counting, "t1")
 
     await end(counting, ref, verdict)
-    await pass_by(counting, minutes=55)
+    await pass_by(counting, 55, "asked", "asked_sum")
 
     assert await asked(counting) == 1
     assert await asked(counting, "asked_sum") == 49
@@ -559,7 +551,7 @@ async def test_refused_requests_count_in_the_window(counting: ServiceHarness) ->
 async def test_a_request_the_policy_refuses_counts(counting: ServiceHarness) -> None:
     for thread in ("t1", "t2", "t3", "t4"):
         await ask(counting, thread)
-    await pass_by(counting, minutes=55)
+    await pass_by(counting, 55, "asked", "asked_sum")
 
     assert await asked(counting) == 4
 

@@ -14,8 +14,10 @@ import aiohttp
 
 from keyturn.bot.app import SlackBot
 from keyturn.bot.config import BotConfig
+from keyturn.bot.delivery.card_publisher import CardPublisher
 from keyturn.bot.ids import Action, chosen
-from keyturn.bot.web import Identity
+from keyturn.bot.limits import Limits
+from keyturn.bot.web import Identity, Slack
 from keyturn.gateway.approvals.decisions import AccountKind, Decision
 from keyturn.gateway.approvals.decisions import Reviewer as ClickingPerson
 from keyturn.gateway.approvals.events import Event, EventName
@@ -86,6 +88,9 @@ tools:
   lonely: {tier: approve, channel: C0PRIVATE}
   no_edits: {tier: approve, allow: [approve, reject]}
 """
+NOTIFY_DM = ("users: [U0DAN]}", "users: [U0DAN], notify: dm}")
+"""A change of the policy: the support group gets direct messages."""
+
 RULES = load_policy(POLICY, "policy.yml")
 REFUND: Args = {"amount": 899, "order_id": "78291"}
 
@@ -144,6 +149,15 @@ class Stack:
             if config.mode is SlackMode.HTTP:
                 self.sandbox.deliver_http(bot.url)
             yield bot
+
+    @asynccontextmanager
+    async def card_publisher(self) -> AsyncGenerator[CardPublisher]:
+        """Give what posts cards, without a bot around it."""
+        token, url = self.sandbox.bot_token, self.sandbox.api_url
+        async with aiohttp.ClientSession() as session:
+            slack = Slack(token, api_url=url, session=session)
+            limits = Limits(asyncio.get_running_loop().time)
+            yield CardPublisher(slack, limits, self.store, self.config, ME)
 
     def actor(self, user: str) -> Reviewer:
         return Reviewer(self.sandbox.person(user))

@@ -18,21 +18,32 @@ def button_value(stack: Stack, approval: Approval, purpose: str) -> str:
     return seal(approval, 0, key=key, team=TEAM, purpose=purpose)
 
 
-async def click_with(
-    stack: Stack, card: JsonObject, action: str, value: str, *, user: str = "U0ANA"
-) -> None:
-    """Click a button of a card whose id and value are these."""
-    workspace = stack.sandbox.workspace
-    message = workspace.messages[CHANNEL][str(card["ts"])]
+def forged_row(action: str, value: str, block: str = FORGED) -> JsonObject:
+    """Return a row with a button whose id and value are these."""
     button: JsonObject = {
         "type": "button",
         "action_id": action,
         "text": {"type": "plain_text", "text": "x"},
         "value": value,
     }
-    row: JsonObject = {"type": "actions", "block_id": FORGED, "elements": [button]}
+    return {"type": "actions", "block_id": block, "elements": [button]}
+
+
+async def click_with(
+    stack: Stack,
+    card: JsonObject,
+    action: str,
+    value: str,
+    *,
+    user: str = "U0ANA",
+    channel: str = CHANNEL,
+) -> None:
+    """Click a button of a message whose id and value are these."""
+    workspace = stack.sandbox.workspace
+    message = workspace.messages[channel][str(card["ts"])]
+    row = forged_row(action, value)
     workspace.put_message(replace(message, blocks=(*(message.blocks or ()), row)))
-    await stack.actor(user).click(CHANNEL, message.ts, action, FORGED)
+    await stack.actor(user).click(channel, message.ts, action, FORGED)
 
 
 def copied(stack: Stack, card: JsonObject, channel: str) -> str:

@@ -23,6 +23,7 @@ from keyturn.gateway.config import SlackMode
 from keyturn.gateway.errors import SettingsError, StoreUnavailable
 from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.service.decide.reviews import ReviewService
+from keyturn.gateway.service.report.process_check import NO_WRITES
 from keyturn.gateway.service_settings import MetricsSettings
 from keyturn.gateway.store.connection import usable
 from keyturn.sandbox.client import UserActionFailed
@@ -136,6 +137,34 @@ async def test_readiness_follows_the_store(
         failing(monkeypatch, stack.store.conn, "command", StoreUnavailable("gone"))
         assert await stack.problems() == ["gone"]
         monkeypatch.undo()
+
+
+async def test_clicks_and_readyz_report_a_full_store(stack: Stack) -> None:
+    stack.store.processes.life_ms = 400
+
+    async def limit_memory(size: str) -> None:
+        await stack.store.conn.command("CONFIG SET", "maxmemory", size)
+
+    async def is_told() -> bool:
+        return await stack.problems() == [NO_WRITES]
+
+    async def is_ready() -> bool:
+        return not await stack.problems()
+
+    async with stack.running():
+        verdict = await stack.refund()
+        await stack.card(verdict)
+        try:
+            await limit_memory("1")
+            await stack.click(verdict, Action.APPROVE)
+            await stack.told("U0ANA", "nothing was recorded")
+            await eventually(is_told)
+        finally:
+            await limit_memory("0")
+
+        await eventually(is_ready)
+        await stack.click(verdict, Action.APPROVE)
+        assert not (await stack.item(verdict)).is_pending
 
 
 async def test_a_store_that_hangs_is_reported_in_time_for_a_probe(

@@ -30,6 +30,7 @@ from keyturn.sandbox.json_types import JsonObject, as_objects
 from tests.bot.bot_stack import (
     CHANNEL,
     DAN,
+    NOTIFY_DM,
     POLICY,
     REFUND,
     TEAM,
@@ -650,10 +651,7 @@ async def test_a_reminder_of_a_flood_notifies_people(
 
 
 async def test_after_its_reminder_a_flood_still_shares_its_card(flooded: Stack) -> None:
-    direct = "users: [U0DAN], notify: dm}"
-    text = PATIENT_TEXT.replace("users: [U0DAN]}", direct)
-    assert direct in text
-    flooded.put_policy(of=text + FLOODS)
+    flooded.put_policy(NOTIFY_DM, of=PATIENT_TEXT + FLOODS)
     async with flooded.running():
         ana = flooded.actor("U0ANA")
         *_, last = await refunds(flooded, *range(CALLS))

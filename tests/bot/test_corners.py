@@ -4,43 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+import time
 from typing import Any
 
-import aiohttp
 import pytest
 
+from keyturn.bot.app import SlackBot
 from keyturn.bot.blocks import Message
 from keyturn.bot.delivery import publisher
 from keyturn.bot.delivery.card_publisher import CardPublisher
 from keyturn.bot.delivery.card_updater import CardUpdater
-from keyturn.bot.limits import Limits
-from keyturn.bot.web import Slack
+from keyturn.bot.ids import Action
 from keyturn.gateway.approvals.decisions import Approve
 from keyturn.gateway.approvals.events import EventName
+from keyturn.gateway.approvals.record import Origin
 from keyturn.gateway.config import SlackMode
-from keyturn.sandbox.server import Sandbox
-from tests.bot.bot_stack import CHANNEL, ME, Stack, says
+from keyturn.gateway.protocol.records import ItemState
+from keyturn.gateway.protocol.wire import Verdict
+from tests.bot.bot_stack import CHANNEL, REFUND, Stack, blocks_of, says
 from tests.conftest import eventually
 from tests.loop_watch import watched
 from tests.panics import failing
-
-
-@asynccontextmanager
-async def slack_of(sandbox: Sandbox) -> AsyncGenerator[Slack]:
-    async with aiohttp.ClientSession() as session:
-        yield Slack(sandbox.bot_token, api_url=sandbox.api_url, session=session)
-
-
-def card_publisher_with(slack: Slack, stack: Stack) -> CardPublisher:
-    return CardPublisher(
-        slack,
-        Limits(asyncio.get_running_loop().time),
-        stack.store,
-        stack.config,
-        ME,
-    )
 
 
 async def test_a_surplus_copy_that_stays_is_logged(
@@ -52,10 +36,8 @@ async def test_a_surplus_copy_that_stays_is_logged(
     )
     stack.sandbox.faults.plan("http_500", "chat.delete")
 
-    async with slack_of(stack.sandbox) as slack:
-        place = await card_publisher_with(slack, stack).post_card(
-            approval, channel=CHANNEL, now_ms=0
-        )
+    async with stack.card_publisher() as posting:
+        place = await posting.post_card(approval, channel=CHANNEL, now_ms=0)
 
     assert place.ts == "1.000001"
     assert "card.surplus_stays" in caplog.text
@@ -64,10 +46,10 @@ async def test_a_surplus_copy_that_stays_is_logged(
 
 
 async def test_a_note_that_we_cannot_show_says_so(stack: Stack) -> None:
-    async with slack_of(stack.sandbox) as slack:
-        broken = Message(blocks=({"type": "nonsense"},), text="a note")
+    broken = Message(blocks=({"type": "nonsense"},), text="a note")
 
-        await card_publisher_with(slack, stack).post(CHANNEL, broken)
+    async with stack.card_publisher() as posting:
+        await posting.post(CHANNEL, broken)
 
     shown = await stack.actor("U0ANA").messages(CHANNEL)
     assert says("cannot be displayed")(shown[-1])
@@ -107,10 +89,8 @@ async def test_an_event_that_breaks_a_listener_is_not_repeated(
         async with stack.running():
             await stack.actor("U0DAN").say("#general", "@keyturn refund")
 
-            async def is_answered() -> bool:
-                return [sent.status for sent in stack.sandbox.requests] == [200]
-
-            await eventually(is_answered)
+            await eventually(lambda: bool(stack.sandbox.requests))
+            assert [one.status for one in stack.sandbox.requests] == [200]
 
     assert "listener.failed" in caplog.text
 
@@ -139,10 +119,7 @@ async def test_news_that_comes_while_a_card_is_drawn_is_told_by_its_own_record(
     async with stack.running():
         card = await stack.card(verdict, says("1 of 2"))
 
-        async def is_told() -> bool:
-            return bool([n for n in await stack.notes(card) if says("approved")(n)])
-
-        await eventually(is_told)
+        await stack.note(card, "approved")
 
 
 async def test_a_card_is_posted_without_walking_its_arguments_on_the_event_loop(
@@ -153,3 +130,54 @@ async def test_a_card_is_posted_without_walking_its_arguments_on_the_event_loop(
     await live.card(verdict)
 
     assert found == []
+
+
+@pytest.mark.parametrize("is_direct", [False, True])
+async def test_a_card_links_to_the_message_that_asked_unless_it_is_direct(
+    live: Stack, *, is_direct: bool
+) -> None:
+    ts = await live.actor("U0DAN").say("#agent-approvals", "please refund it")
+    origin = Origin(channel="D0DAN" if is_direct else CHANNEL, thread_ts=ts)
+
+    (verdict,) = await live.submit(("process_refund", REFUND), origin=origin)
+
+    shown = blocks_of(await live.card(verdict))
+    assert ("|conversation>" in shown) is not is_direct
+    assert (f"/p{ts.replace('.', '')}|conversation>" in shown) is not is_direct
+
+
+ASLEEP_S = 600.0
+
+
+@pytest.mark.skipif(
+    not hasattr(time, "CLOCK_BOOTTIME"), reason="its clocks count suspension"
+)
+async def test_who_left_the_group_meanwhile_approves_nothing(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On Linux most clocks stop while the machine is suspended."""
+    asleep_s, real = 0.0, time.clock_gettime
+
+    def clock_gettime(clock: int) -> float:
+        moved = asleep_s if clock == time.CLOCK_BOOTTIME else 0.0
+        return real(clock) + moved
+
+    async def state_of(verdict: Verdict) -> ItemState:
+        return (await stack.item(verdict)).state
+
+    monkeypatch.setattr(time, "clock_gettime", clock_gettime)
+    async with SlackBot(stack.config, stack.reviews) as bot:
+        stack.bot = bot
+        stack.sandbox.deliver_http(bot.url)
+        ana = stack.actor("U0ANA")
+        verdicts = [await stack.refund(thread=name) for name in ("t1", "t2")]
+        first, second = [str((await stack.card(one))["ts"]) for one in verdicts]
+        await ana.click(CHANNEL, first, Action.APPROVE)
+        assert await state_of(verdicts[0]) is ItemState.AUTHORIZED
+
+        stack.sandbox.control.set_group("S0SUPPORT", ["U0BEN"])
+        asleep_s = ASLEEP_S
+        stack.sandbox.clock.advance(ASLEEP_S)  # Slack was awake
+        await ana.click(CHANNEL, second, Action.APPROVE)
+
+        assert await state_of(verdicts[1]) is ItemState.PENDING

@@ -25,13 +25,13 @@ from keyturn.gateway.protocol.wire import Verdict
 from keyturn.gateway.store.store import Store
 from keyturn.sandbox.client import UserActionFailed
 from keyturn.sandbox.server import Sandbox
-from tests.bot.bot_stack import CHANNEL, POLICY, Stack, has_button, is_card_of
+from tests.bot.bot_stack import CHANNEL, Stack, has_button, is_card_of
 from tests.bot.test_personal_copies import block_action
 from tests.conftest import eventually
 from tests.levels import sample
 
 CALLS = 12
-DIRECT = POLICY.replace(
+TWO_BY_DM = (
     "support: {usergroups: [S0SUPPORT], users: [U0DAN]}",
     "support: {users: [U0ANA, U0BEN], notify: dm}",
 )
@@ -139,8 +139,7 @@ async def usable(stack: Stack, verdict: Verdict) -> Counter[str]:
 async def test_in_a_storm_each_person_has_one_usable_card_and_it_is_true(
     stack: Stack, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
-    assert DIRECT != POLICY
-    stack.put_policy(of=DIRECT)
+    stack.put_policy(TWO_BY_DM)
     storm = Storm(seed)
     monkeypatch.setattr(Slack, "call", storm.over(Slack.call))
     monkeypatch.setattr(Slack, "ask", storm.over(Slack.ask))

@@ -16,7 +16,6 @@ from tests.bot.test_redacted_messages import (
     DAY,
     OVER,
     decided,
-    keeping,
     no_canary,
     time_is_over,
 )
@@ -81,14 +80,14 @@ async def test_what_stands_there_is_redacted(
     monkeypatch.setattr(redacting, "_RESERVE", 0)
     monkeypatch.setattr(redacting, "RETRY", timedelta(0))
 
-    async with keeping(stack, DAY):
+    async with stack.running(messages_kept=DAY):
         await decided(stack)
         _, ts = await shared(stack, "t2")
         if is_used:
             await stack.actor("U0ANA").click(NEW, ts, Action.APPROVE)
             await stack.nothing_is_left()
     await time_is_over(stack)
-    async with keeping(stack, OVER):
+    async with stack.running(messages_kept=OVER):
         if not is_used:
             # The search failed before a person used a card there.
             await eventually(lambda: was_refused(stack))

@@ -7,14 +7,11 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from keyturn.gateway.approvals.decisions import (
-    AccountKind,
     Approve,
     Edit,
-    Reviewer,
 )
-from keyturn.gateway.protocol.wire import ClaimRequest, TurnRef
 from keyturn.sandbox.json_types import JsonObject
-from tests.bot.bot_stack import CHANNEL, POLICY, TEAM, Stack, says
+from tests.bot.bot_stack import CHANNEL, POLICY, Stack, claim_of, says
 from tests.conftest import eventually
 
 PLAIN = """  process_refund:
@@ -37,13 +34,6 @@ def raising(stack: Stack) -> Stack:
     assert PLAIN in POLICY
     stack.put_policy(of=POLICY.replace(PLAIN, RAISING) + WINDOWS)
     return stack
-
-
-def ana() -> Reviewer:
-    groups = frozenset({"S0SUPPORT"})
-    return Reviewer(
-        team=TEAM, user="U0ANA", account=AccountKind.MEMBER, usergroups=groups
-    )
 
 
 async def notified(stack: Stack, user: str, words: str = "") -> list[JsonObject]:
@@ -122,20 +112,7 @@ async def test_a_retracted_approval_notifies_again(live: Stack) -> None:
     assert await live.decide(verdict, Approve()) == "decided"
     raising(live)
 
-    item = await live.item(verdict)
-    ctx = item.ctx
-    claim = await live.agents.claim(
-        ClaimRequest(
-            item_id=item.id,
-            ref=TurnRef(
-                agent=ctx.agent, thread=ctx.thread, ns=ctx.ns, message_id=ctx.message_id
-            ),
-            tool=item.tool,
-            tool_call_id=ctx.tool_call_id,
-            owner="0" * 32,
-        )
-    )
-
+    claim = await live.agents.claim(claim_of(await live.item(verdict)))
     assert claim.kind != "new"
     await eventually(is_told(live, "U0CHLOE", "was taken back"))
     assert await notified(live, "U0BEN", "was taken back")

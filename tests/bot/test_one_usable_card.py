@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import aiohttp
 import pytest
 
 from keyturn.bot.delivery.card_publisher import CardPublisher
 from keyturn.bot.ids import Action
 from keyturn.bot.limits import POST
 from keyturn.bot.listener_context import ListenerContext
-from keyturn.bot.web import Slack
 from keyturn.gateway.approvals.decisions import Approve, Click
 from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.service.decide.reviews import ReviewService
@@ -28,10 +26,7 @@ async def test_an_abandoned_copy_counts_no_more(stack: Stack) -> None:
     async with stack.running(fallback_channel=GENERAL):
         verdict = await stack.refund()
 
-        async def is_posted() -> bool:
-            return bool(await stack.cards(verdict))
-
-        await eventually(is_posted)
+        await eventually(lambda: stack.cards(verdict))
         stack.sandbox.control.leave(CHANNEL, BOT)
         (lost,) = await stack.cards(verdict)
         card = await stack.card(verdict, channel=GENERAL)
@@ -62,11 +57,9 @@ async def test_what_a_paused_publisher_shows_late_is_drawn_again(live: Stack) ->
 
 async def late_update(stack: Stack, older: CardPlace, card: Any) -> None:
     """Make Slack and the store accept an older state after a newer one."""
-    async with aiohttp.ClientSession() as session:
-        token, url = stack.sandbox.bot_token, stack.sandbox.api_url
-        shown = {"blocks": card["blocks"], "text": card["text"]}
-        slack = Slack(token, api_url=url, session=session)
-        await slack.call("chat.update", channel=CHANNEL, ts=older.ts, **shown)
+    shown = {"blocks": card["blocks"], "text": card["text"]}
+    async with stack.card_publisher() as late:
+        await late.slack.call("chat.update", channel=CHANNEL, ts=older.ts, **shown)
     approval = await stack.store.cards.shown_at(stack.keys, CHANNEL, older.ts)
     await stack.store.cards.shown(
         stack.keys, approval, rev=older.rev, display_digest=""

@@ -10,13 +10,12 @@ import pytest
 from keyturn.bot.delivery import publisher
 from keyturn.bot.ids import Action
 from keyturn.bot.limits import UPDATE
-from keyturn.gateway.approvals.decisions import AccountKind, Reject, Reviewer
+from keyturn.gateway.approvals.decisions import Reject
 from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.protocol.wire import Verdict
 from keyturn.gateway.store.limits.freezes import FreezeScope, ScopeKind
 from keyturn.sandbox.json_types import JsonObject
-from tests.approvals.builders import click_on
-from tests.bot.bot_stack import CHANNEL, POLICY, TEAM, Stack, has_button, says
+from tests.bot.bot_stack import CHANNEL, POLICY, Stack, has_button, says
 from tests.bot.tampering import expire
 from tests.conftest import eventually
 
@@ -34,12 +33,6 @@ windows:
   refunds: {tools: [process_refund], by: args.order_id, sum: args.amount, within: 24h}
 """
 TWO = says("Needs 2 approvals")
-BEN = Reviewer(
-    team=TEAM,
-    user="U0BEN",
-    account=AccountKind.MEMBER,
-    usergroups=frozenset({"S0SUPPORT"}),
-)
 
 
 def needs_one(message: JsonObject) -> bool:
@@ -59,10 +52,7 @@ async def approve(stack: Stack, user: str, card: JsonObject) -> None:
 
 
 async def rejected(stack: Stack, verdict: Verdict) -> None:
-    approval = await stack.approval(verdict)
-    click = click_on(approval)
-    outcome = await stack.reviews.decide(click, Reject(reason="no"), BEN)
-    assert outcome.kind == "decided"
+    assert await stack.decide(verdict, Reject(reason="no"), "U0BEN") == "decided"
 
 
 async def expired(stack: Stack, verdict: Verdict) -> None:

@@ -17,7 +17,7 @@ from keyturn.gateway.protocol.wire import Verdict
 from keyturn.sandbox.json_types import JsonObject, as_objects
 from tests.bot.bot_stack import (
     CHANNEL,
-    POLICY,
+    NOTIFY_DM,
     TEAM,
     Stack,
     has_button,
@@ -26,17 +26,12 @@ from tests.bot.bot_stack import (
 )
 from tests.conftest import eventually
 
-DIRECT = POLICY.replace(
-    "  support: {usergroups: [S0SUPPORT], users: [U0DAN]}",
-    "  support: {usergroups: [S0SUPPORT], users: [U0DAN], notify: dm}",
-)
 DM = {"U0ANA": "D0ANA", "U0BEN": "D0BEN", "U0CHLOE": "D0CHLOE"}
 
 
 @pytest.fixture
 def direct(stack: Stack) -> Stack:
-    assert DIRECT != POLICY
-    stack.put_policy(of=DIRECT)
+    stack.put_policy(NOTIFY_DM)
     return stack
 
 
@@ -172,17 +167,11 @@ async def test_a_person_without_direct_messages_is_mentioned(direct: Stack) -> N
         verdict = await direct.refund()
         card = await direct.card(verdict)
 
-        async def is_told() -> bool:
-            notes = await direct.notes(card)
-            return any("No direct message to" in str(note) for note in notes)
-
-        await eventually(is_told)
+        await direct.note(card, "No direct message to")
         await direct.nothing_is_left()
-        notes = [
-            n for n in await direct.notes(card) if says("Your decision is needed")(n)
-        ]
-        assert len(notes) == 1
-        assert all(f"<@{user}>" in str(notes[0]) for user in ("U0ANA", "U0BEN"))
+        is_needed = says("Your decision is needed")
+        (note,) = [one for one in await direct.notes(card) if is_needed(one)]
+        assert all(f"<@{user}>" in str(note) for user in ("U0ANA", "U0BEN"))
         place = await direct.drawn(verdict)
         assert place.sent == ()
         assert "Sent directly" not in str(await direct.card(verdict))

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from typing import Any
 
-import aiohttp
 import pytest
 
 from keyturn.bot.blocks import Message
@@ -17,8 +15,8 @@ from keyturn.bot.delivery import card_publisher, card_updater, publisher, queue_
 from keyturn.bot.delivery.card_publisher import CardPublisher
 from keyturn.bot.delivery.publisher import Feed, Publisher, Scheduler
 from keyturn.bot.ids import Action
-from keyturn.bot.limits import POST, Limits
-from keyturn.bot.web import Slack, SlackNoResponse
+from keyturn.bot.limits import POST
+from keyturn.bot.web import SlackNoResponse
 from keyturn.gateway.approvals.decisions import Approve, Reject
 from keyturn.gateway.approvals.events import Event, EventName
 from keyturn.gateway.errors import LeaseLost, StoreUnavailable
@@ -32,7 +30,7 @@ from keyturn.gateway.store.reviewers.cards import CardStore
 from keyturn.gateway.store.scripts.fences import holding
 from keyturn.gateway.store.store import Store
 from keyturn.sandbox.json_types import JsonObject
-from tests.bot.bot_stack import CHANNEL, ME, REFUND, Stack, has_button, says
+from tests.bot.bot_stack import CHANNEL, REFUND, Stack, has_button, says
 from tests.bot.tampering import expire
 from tests.conftest import eventually
 from tests.panics import failing
@@ -245,10 +243,8 @@ async def test_a_bot_that_slack_refuses_goes_on_when_it_is_helped(
         stack.sandbox.control.scopes(["commands"])
         verdict = await stack.refund()
 
-        async def is_refused() -> bool:
-            return "publisher.bot_refused error=missing_scope" in caplog.text
-
-        await eventually(is_refused)
+        refused = "publisher.bot_refused error=missing_scope"
+        await eventually(lambda: refused in caplog.text)
         stack.sandbox.control.scopes(scopes)
 
         await stack.card(verdict)
@@ -304,23 +300,14 @@ async def test_a_late_publisher_changes_no_card_and_posts_none(stack: Stack) -> 
     sent = len(stack.sandbox.calls)
 
     async with (
-        aiohttp.ClientSession() as session,
+        stack.card_publisher() as late,
         stack.store.threads.lease(stack.keys, "", "slack") as lease,
     ):
-        card_publisher = CardPublisher(
-            Slack(
-                stack.sandbox.bot_token, api_url=stack.sandbox.api_url, session=session
-            ),
-            Limits(time.monotonic),
-            stack.store,
-            stack.config,
-            ME,
-        )
         lease.end()
         with holding(lease), pytest.raises(LeaseLost):
-            await card_publisher.update_card(approval, place, now_ms=0)
+            await late.update_card(approval, place, now_ms=0)
         with holding(lease), pytest.raises(LeaseLost):
-            await card_publisher.post_card(approval, channel=CHANNEL, now_ms=0)
+            await late.post_card(approval, channel=CHANNEL, now_ms=0)
 
     assert len(stack.sandbox.calls) == sent
 

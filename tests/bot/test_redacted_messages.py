@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import cast
 
@@ -19,13 +17,9 @@ from keyturn.gateway.protocol.wire import Verdict
 from keyturn.gateway.service.people.erasing import Eraser
 from keyturn.gateway.service.report.audit_reading import security_events
 from keyturn.gateway.store.reviewers.bot_records import Ended
-from tests.bot.bot_stack import CHANNEL, POLICY, Stack, has_button, says
+from tests.bot.bot_stack import CHANNEL, NOTIFY_DM, POLICY, Stack, has_button, says
 from tests.conftest import eventually
 
-DIRECT = POLICY.replace(
-    "  support: {usergroups: [S0SUPPORT], users: [U0DAN]}",
-    "  support: {usergroups: [S0SUPPORT], users: [U0DAN], notify: dm}",
-)
 SHARED = POLICY.replace(
     "  send_email: {tier: approve, idempotent: true}",
     "  send_email: {tier: approve, batch: {within: 1s, up_to: 2}}",
@@ -42,12 +36,6 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(redacting, "LOOK_S", 0.02)
 
 
-@asynccontextmanager
-async def keeping(stack: Stack, kept: timedelta | None) -> AsyncGenerator[None]:
-    async with stack.running(messages_kept=kept):
-        yield
-
-
 async def time_is_over(stack: Stack) -> None:
     """Move the clock so that all recorded messages are due now."""
     key = stack.keys.messages_due
@@ -60,6 +48,10 @@ async def rows(stack: Stack) -> list[bytes]:
     return cast("list[bytes]", await stack.store.conn.command("ZRANGE", key, 0, -1))
 
 
+async def is_forgotten(stack: Stack) -> bool:
+    return await rows(stack) == []
+
+
 async def shown(stack: Stack) -> list[str]:
     """Return the text of all channels."""
     workspace = stack.sandbox.workspace
@@ -70,8 +62,12 @@ async def shown(stack: Stack) -> list[str]:
     ]
 
 
+async def is_somewhere(stack: Stack, words: str) -> bool:
+    return any(words in one for one in await shown(stack))
+
+
 async def no_canary(stack: Stack) -> bool:
-    return not any(CANARY in one for one in await shown(stack))
+    return not await is_somewhere(stack, CANARY)
 
 
 async def decided(stack: Stack, copies: tuple[str, ...] = ()) -> Verdict:
@@ -96,13 +92,13 @@ async def decided(stack: Stack, copies: tuple[str, ...] = ()) -> Verdict:
 async def redact(stack: Stack) -> None:
     """Move the clock past the retention, and run a bot until no text is left."""
     await time_is_over(stack)
-    async with keeping(stack, OVER):
+    async with stack.running(messages_kept=OVER):
         await eventually(lambda: no_canary(stack))
 
 
 async def test_everything_about_a_request_is_redacted(stack: Stack) -> None:
-    stack.put_policy(of=DIRECT)
-    async with keeping(stack, DAY):
+    stack.put_policy(NOTIFY_DM)
+    async with stack.running(messages_kept=DAY):
         verdict = await decided(stack, copies=("D0ANA", "D0BEN"))
         before = [one for one in await shown(stack) if CANARY in one]
     await redact(stack)
@@ -121,7 +117,7 @@ async def test_everything_about_a_request_is_redacted(stack: Stack) -> None:
 
 
 async def test_nothing_is_redacted_before_its_time(stack: Stack) -> None:
-    async with keeping(stack, DAY):
+    async with stack.running(messages_kept=DAY):
         waiting = await stack.refund("t2", note=CANARY)
         await stack.card(waiting)
         await decided(stack)
@@ -136,12 +132,8 @@ async def test_nothing_is_redacted_before_its_time(stack: Stack) -> None:
         await stack.nothing_is_left()
         after = sorted(await shown(stack))
     await time_is_over(stack)
-    async with keeping(stack, OVER):
-
-        async def is_redacted() -> bool:
-            return any("details were removed" in one for one in await shown(stack))
-
-        await eventually(is_redacted)
+    async with stack.running(messages_kept=OVER):
+        await eventually(lambda: is_somewhere(stack, "details were removed"))
         await eventually(is_later)
         card = await stack.card(waiting)
 
@@ -152,8 +144,8 @@ async def test_nothing_is_redacted_before_its_time(stack: Stack) -> None:
 
 
 async def test_what_the_store_has_forgotten_is_redacted(stack: Stack) -> None:
-    stack.put_policy(of=DIRECT)
-    async with keeping(stack, 40 * DAY):
+    stack.put_policy(NOTIFY_DM)
+    async with stack.running(messages_kept=40 * DAY):
         verdict = await decided(stack, copies=("D0ANA", "D0BEN"))
         await time_is_over(stack)
 
@@ -169,13 +161,10 @@ async def test_what_the_store_has_forgotten_is_redacted(stack: Stack) -> None:
     await stack.store.cards.forget_place(stack.keys, approval)
     await redact(stack)
 
-    assert any(f"{short_id(approval)}: failed." in one for one in await shown(stack))
+    assert await is_somewhere(stack, f"{short_id(approval)}: failed.")
 
-    async def is_forgotten() -> bool:
-        return await rows(stack) == []
-
-    async with keeping(stack, OVER):
-        await eventually(is_forgotten)
+    async with stack.running(messages_kept=OVER):
+        await eventually(lambda: is_forgotten(stack))
 
 
 @pytest.mark.slow
@@ -184,7 +173,7 @@ async def test_it_is_tried_again_where_slack_fails(
     stack: Stack, fault: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(redacting, "RETRY", OVER)
-    async with keeping(stack, DAY):
+    async with stack.running(messages_kept=DAY):
         await decided(stack)
     stack.sandbox.faults.plan(fault, "chat.update", calls=3)
 
@@ -192,17 +181,17 @@ async def test_it_is_tried_again_where_slack_fails(
 
 
 async def test_a_message_that_cannot_be_edited_is_deleted(stack: Stack) -> None:
-    async with keeping(stack, DAY):
+    async with stack.running(messages_kept=DAY):
         await decided(stack)
     stack.sandbox.control.edit_window(0)
     await redact(stack)
 
-    assert not any("details were removed" in one for one in await shown(stack))
+    assert not await is_somewhere(stack, "details were removed")
 
 
 async def test_calls_that_share_a_card_are_redacted_together(stack: Stack) -> None:
     stack.put_policy(of=SHARED)
-    async with keeping(stack, DAY):
+    async with stack.running(messages_kept=DAY):
         # The same call twice would get two cards.
         args: list[Args] = [{"to": CANARY, "subject": f"{n}"} for n in range(2)]
         verdicts = [
@@ -210,20 +199,17 @@ async def test_calls_that_share_a_card_are_redacted_together(stack: Stack) -> No
             for n, one in enumerate(args)
         ]
 
-        async def is_shown() -> bool:
-            return any(CANARY in one for one in await shown(stack))
-
-        await eventually(is_shown)
+        await eventually(lambda: is_somewhere(stack, CANARY))
         for verdict in verdicts:
             await stack.decide(verdict, Reject(reason=CANARY))
         await stack.nothing_is_left()
     await redact(stack)
 
-    assert any("2 rejected" in one for one in await shown(stack))
+    assert await is_somewhere(stack, "2 rejected")
 
 
 async def test_what_is_erased_is_redacted_at_once(stack: Stack) -> None:
-    async with keeping(stack, DAY):
+    async with stack.running(messages_kept=DAY):
         verdict = await decided(stack)
         approval = (await stack.approval(verdict)).id
         assert sum(CANARY in one for one in await shown(stack)) > 1
@@ -233,12 +219,9 @@ async def test_what_is_erased_is_redacted_at_once(stack: Stack) -> None:
         assert found.approvals == (approval,)
         await eventually(lambda: no_canary(stack))
 
-        async def is_forgotten() -> bool:
-            return await rows(stack) == []
+        await eventually(lambda: is_forgotten(stack))
 
-        await eventually(is_forgotten)
-
-    assert any("was erased" in one for one in await shown(stack))
+    assert await is_somewhere(stack, "was erased")
 
 
 async def test_an_erased_card_that_nobody_noted_is_one_sentence(live: Stack) -> None:
@@ -252,24 +235,21 @@ async def test_an_erased_card_that_nobody_noted_is_one_sentence(live: Stack) -> 
 
     await Eraser(live.store).erase(approval, by="cli/eve", is_dry_run=False)
 
-    async def is_replaced() -> bool:
-        return "was erased" in str(await shown(live))
-
-    await eventually(is_replaced)
+    await eventually(lambda: is_somewhere(live, "was erased"))
     messages = await live.actor("U0ANA").messages(CHANNEL)
     [stub] = [one for one in messages if one["ts"] == card["ts"]]
     assert not any(word in str(stub) for word in ("process_refund", CANARY, "U0DAN"))
 
 
 async def test_forged_words_redact_no_message(stack: Stack) -> None:
-    async with keeping(stack, DAY):
+    async with stack.running(messages_kept=DAY):
         id_ = (await stack.approval(await decided(stack))).id
     name, conn = stack.keys.messages(id_), stack.store.conn
     forged = Ended(at_ms=1, outcome="a text of somebody")
     await conn.command("HSET", name, "=", forged.model_dump_json())
     await redact(stack)
 
-    assert not any("somebody" in one for one in await shown(stack))
+    assert not await is_somewhere(stack, "somebody")
     told = [one async for one in security_events(stack.store, "default")]
     assert {(one.reason, one.data["about"]) for one in told} == {
         ("seal_wrong", "message")
@@ -278,7 +258,7 @@ async def test_forged_words_redact_no_message(stack: Stack) -> None:
 
 @pytest.mark.parametrize("written", ["note", "moved note", "card", "copy"])
 async def test_an_unnoted_message_is_not_touched(stack: Stack, written: str) -> None:
-    async with keeping(stack, DAY):
+    async with stack.running(messages_kept=DAY):
         verdict = await decided(stack)
         waiting = await stack.refund("t2", note="waiting")
         card = await stack.drawn(waiting)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -21,7 +20,7 @@ from keyturn.gateway.store.runs.threads import ThreadFacts
 from keyturn.sandbox.json_types import JsonObject, as_objects
 from tests.bot.bot_stack import DAN, TEAM, Stack, has_button
 from tests.bot.strategies import CANARY
-from tests.bot.tampering import FORGED
+from tests.bot.tampering import click_with
 from tests.streams import announced
 
 CHANNEL = "C0GENERAL"
@@ -88,18 +87,7 @@ class Run:
 
     async def click_with(self, message: JsonObject, value: str) -> None:
         """Have Ana press a button of the message that has this value."""
-        workspace = self.stack.sandbox.workspace
-        shown = workspace.messages[CHANNEL][str(message["ts"])]
-        button: JsonObject = {
-            "type": "button",
-            "action_id": Action.TRY_AGAIN.value,
-            "text": {"type": "plain_text", "text": "x"},
-            "value": value,
-        }
-        row: JsonObject = {"type": "actions", "block_id": FORGED, "elements": [button]}
-        workspace.put_message(replace(shown, blocks=(*(shown.blocks or ()), row)))
-        ana = self.stack.actor("U0ANA")
-        await ana.click("#general", shown.ts, Action.TRY_AGAIN, FORGED)
+        await click_with(self.stack, message, Action.TRY_AGAIN, value, channel=CHANNEL)
         await self.stack.bot_is_quiet()
 
     async def tries(self) -> list[str]:

@@ -7,26 +7,34 @@ import re
 from collections.abc import AsyncIterator
 from typing import Any
 
-import aiohttp
 import pytest
 
 from keyturn.bot.delivery import publisher
-from keyturn.bot.delivery.card_publisher import CardPublisher
 from keyturn.bot.delivery.seeded_defects import SeededDefects
 from keyturn.bot.ids import Action
-from keyturn.bot.limits import Limits
-from keyturn.bot.web import Identity, Slack
-from keyturn.gateway.approvals.decisions import AccountKind, Approve, Click, Reviewer
-from keyturn.gateway.approvals.decisions import Unknown as UnknownApproval
+from keyturn.gateway.approvals.decisions import (
+    Approve,
+    Unknown,
+)
 from keyturn.gateway.approvals.events import EventName
 from keyturn.gateway.approvals.record import Approval, short_id
 from keyturn.gateway.policy.load import load_policy
-from keyturn.gateway.protocol.wire import ClaimRequest, Refused, TurnRef
+from keyturn.gateway.protocol.wire import Refused
 from keyturn.gateway.service.report.audit_reading import StatisticsService
 from keyturn.gateway.store.store import Store
 from keyturn.sandbox.json_types import JsonObject, as_objects
 from keyturn.sandbox.server import Sandbox
-from tests.bot.bot_stack import CHANNEL, POLICY, TEAM, Stack, has_button, says
+from tests.approvals.builders import click_on
+from tests.bot.bot_stack import (
+    CHANNEL,
+    POLICY,
+    Stack,
+    blocks_of,
+    claim_of,
+    has_button,
+    says,
+    supporter,
+)
 from tests.bot.listeners.test_review_together import (
     confirmed,
     home,
@@ -46,6 +54,7 @@ seeded_defects:
       says: The customer asks for 8.90 back.
       defect: The amount is a hundred times what the customer asks for.
 """
+Shown = tuple[Approval, JsonObject]
 SEEDED = load_policy(POLICY + RULE, "policy.yml")
 
 
@@ -59,15 +68,11 @@ async def stack(store: Store, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[
 
 async def look(stack: Stack) -> None:
     """Look as the bot that publishes does."""
-    config = stack.config
-    async with aiohttp.ClientSession() as session:
-        slack = Slack(config.bot_token, api_url=config.api_url, session=session)
-        me, limits = Identity(TEAM, "", "U0KEYTURN", ""), Limits(lambda: 0.0)
-        publishing = CardPublisher(slack, limits, stack.store, config, me)
-        await SeededDefects(stack.reviews, publishing, changed=lambda: None).look()
+    async with stack.card_publisher() as posting:
+        await SeededDefects(stack.reviews, posting, changed=lambda: None).look()
 
 
-async def shown(stack: Stack) -> tuple[Approval, JsonObject]:
+async def posted(stack: Stack) -> Shown:
     """Make a seeded defect due, and return it with its card."""
     seeded = stack.store.seeded
     await seeded.note(stack.keys, due_ms=1)
@@ -75,9 +80,17 @@ async def shown(stack: Stack) -> tuple[Approval, JsonObject]:
     card = (await seeded.read(stack.keys)).card
     assert card is not None
     message = await stack.actor("U0ANA").message_with(
-        CHANNEL, lambda m: card.shown.id in json.dumps(m["blocks"])
+        CHANNEL, lambda m: card.shown.id in blocks_of(m)
     )
     return card.shown, message
+
+
+@pytest.fixture
+async def shown(stack: Stack) -> AsyncIterator[Shown]:
+    """Give the defect and its card; the bot looks for itself only when it starts."""
+    found = await posted(stack)
+    async with stack.running():
+        yield found
 
 
 async def names(stack: Stack) -> list[EventName]:
@@ -85,14 +98,14 @@ async def names(stack: Stack) -> list[EventName]:
     return [one.name for one in log if one.name.startswith("seeded")]
 
 
-async def test_its_card_looks_like_that_of_a_real_call(stack: Stack) -> None:
-    # Before the bot runs, which looks by itself.
-    _, message = await shown(stack)
-    async with stack.running():
-        real = await stack.card(await stack.refund(amount=890, order_id="78291"))
+async def test_its_card_looks_like_that_of_a_real_call(
+    stack: Stack, shown: Shown
+) -> None:
+    _, message = shown
+    real = await stack.card(await stack.refund(amount=890, order_id="78291"))
 
     def kinds(card: JsonObject) -> list[Any]:
-        return [block["type"] for block in json.loads(json.dumps(card["blocks"]))]
+        return [block["type"] for block in json.loads(blocks_of(card))]
 
     assert kinds(message)[:2] == kinds(real)[:2]
     assert message["blocks"][0]["text"] == real["blocks"][0]["text"]
@@ -100,19 +113,19 @@ async def test_its_card_looks_like_that_of_a_real_call(stack: Stack) -> None:
     assert has_button(message, Action.REJECT)
 
 
-async def test_approving_it_counts_as_rubber_stamping(stack: Stack) -> None:
-    # Before the bot runs, which looks by itself.
-    _, message = await shown(stack)
-    async with stack.running():
-        ts = str(message["ts"])
+async def test_approving_it_counts_as_rubber_stamping(
+    stack: Stack, shown: Shown
+) -> None:
+    _, message = shown
+    ts = str(message["ts"])
 
-        await stack.actor("U0ANA").click(CHANNEL, ts, Action.APPROVE)
+    await stack.actor("U0ANA").click(CHANNEL, ts, Action.APPROVE)
 
-        await stack.told("U0ANA", "you approved it")
-        await stack.actor("U0ANA").message_with(
-            CHANNEL, says("a hundred times what the customer asks for")
-        )
-        await stack.bot_is_quiet()
+    await stack.told("U0ANA", "you approved it")
+    await stack.actor("U0ANA").message_with(
+        CHANNEL, says("a hundred times what the customer asks for")
+    )
+    await stack.bot_is_quiet()
     await look(stack)
     total = (await StatisticsService(stack.store).metrics()).total
     assert (total.rubber_stamped.part, total.rubber_stamped.whole) == (1, 1)
@@ -122,61 +135,47 @@ async def test_approving_it_counts_as_rubber_stamping(stack: Stack) -> None:
 
 
 @pytest.mark.parametrize("action", [Action.REJECT, Action.EDIT, Action.RESPOND])
-async def test_not_approving_it_is_noticing_it(stack: Stack, action: Action) -> None:
-    # Before the bot runs, which looks by itself.
-    _, message = await shown(stack)
-    async with stack.running():
-        await stack.actor("U0BEN").click(CHANNEL, str(message["ts"]), action)
+async def test_not_approving_it_is_noticing_it(
+    stack: Stack, shown: Shown, action: Action
+) -> None:
+    _, message = shown
+    await stack.actor("U0BEN").click(CHANNEL, str(message["ts"]), action)
 
-        await stack.told("U0BEN", "Well seen")
+    await stack.told("U0BEN", "Well seen")
     total = (await StatisticsService(stack.store).metrics()).total
     assert (total.rubber_stamped.part, total.rubber_stamped.whole) == (0, 1)
 
 
-async def test_one_answer_counts_and_others_do_not_decide(stack: Stack) -> None:
-    # Before the bot runs, which looks by itself.
-    shown_approval, message = await shown(stack)
-    async with stack.running():
-        ts = str(message["ts"])
-        await stack.actor("U0EVE").click(CHANNEL, ts, Action.APPROVE)
-        await stack.told("U0EVE", "Please ask one of them")
-        await stack.actor("U0BEN").click(CHANNEL, ts, Action.TAKE)
-        await stack.told("U0BEN", "does nothing on this card")
-        assert await names(stack) == [EventName.SEEDED_SHOWN]
+async def test_one_answer_counts_and_others_do_not_decide(
+    stack: Stack, shown: Shown
+) -> None:
+    seeded, message = shown
+    ts = str(message["ts"])
+    await stack.actor("U0EVE").click(CHANNEL, ts, Action.APPROVE)
+    await stack.told("U0EVE", "Please ask one of them")
+    await stack.actor("U0BEN").click(CHANNEL, ts, Action.TAKE)
+    await stack.told("U0BEN", "does nothing on this card")
+    assert await names(stack) == [EventName.SEEDED_SHOWN]
 
-        card = (await stack.store.seeded.read(stack.keys)).card
-        assert card is not None
-        assert card.shown.id == shown_approval.id
-        ana = Reviewer(team=TEAM, user="U0ANA", account=AccountKind.MEMBER)
-        service = stack.reviews.seeded_defects
-        assert await service.answer(card, ana, has_approved=True)
-        assert not await service.answer(card, ana, has_approved=False)
-        await stack.actor("U0BEN").click(CHANNEL, ts, Action.REJECT)
-        await stack.told("U0BEN", "it has ended")
+    card = (await stack.store.seeded.read(stack.keys)).card
+    assert card is not None
+    assert card.shown.id == seeded.id
+    ana = supporter("U0ANA")
+    service = stack.reviews.seeded_defects
+    assert await service.answer(card, ana, has_approved=True)
+    assert not await service.answer(card, ana, has_approved=False)
+    await stack.actor("U0BEN").click(CHANNEL, ts, Action.REJECT)
+    await stack.told("U0BEN", "it has ended")
 
 
 async def test_nothing_can_run_it_by_any_way(stack: Stack) -> None:
-    approval, _ = await shown(stack)
-    item = approval.items[0]
-    ref = TurnRef(
-        agent=item.ctx.agent, thread=item.ctx.thread, message_id=item.ctx.message_id
-    )
-    click = Click(
-        approval=approval.id, index=0, version=1, action_hash=item.action_hash
-    )
-    ana = Reviewer(team=TEAM, user="U0ANA", account=AccountKind.MEMBER)
-    claim = ClaimRequest(
-        item_id=item.id,
-        ref=ref,
-        tool=item.tool,
-        tool_call_id=item.ctx.tool_call_id,
-        owner="0" * 32,
-    )
+    approval, _ = await posted(stack)
+    claim, ana = claim_of(approval.items[0]), supporter("U0ANA")
 
     assert await stack.reviews.read(approval.id) is None
-    assert await stack.reviews.decide(click, Approve(), ana) == UnknownApproval()
+    assert await stack.reviews.decide(click_on(approval), Approve(), ana) == Unknown()
     assert isinstance(await stack.agents.claim(claim), Refused)
-    assert await stack.agents.outcomes(ref) == ()
+    assert await stack.agents.outcomes(claim.ref) == ()
     assert [one async for one in stack.reviews.queue.waiting()] == []
     conn = stack.store.conn
     for stream in (stack.keys.jobs, stack.keys.outbox):
@@ -184,7 +183,7 @@ async def test_nothing_can_run_it_by_any_way(stack: Stack) -> None:
 
 
 async def test_it_expires_quietly(stack: Stack) -> None:
-    _, message = await shown(stack)
+    _, message = await posted(stack)
     seeded = await stack.store.seeded.read(stack.keys)
     assert seeded.card is not None
     before = await stack.actor("U0ANA").messages(CHANNEL)
@@ -197,8 +196,8 @@ async def test_it_expires_quietly(stack: Stack) -> None:
     after = await stack.actor("U0ANA").messages(CHANNEL)
     assert [m["ts"] for m in after] == [m["ts"] for m in before]
     (card,) = [m for m in after if m["ts"] == message["ts"]]
-    assert "Nobody answered it in time" in json.dumps(card["blocks"])
-    assert "Refund 890 for order 78291" in json.dumps(card["blocks"])
+    assert "Nobody answered it in time" in blocks_of(card)
+    assert "Refund 890 for order 78291" in blocks_of(card)
     total = (await StatisticsService(stack.store).metrics()).total
     assert total.seeded == {"shown": 1, "expired": 1}
     assert total.rubber_stamped.whole == 0
@@ -242,109 +241,112 @@ async def listed(stack: Stack, user: str = "U0ANA", words: str = "list") -> str:
     return str(message["text"])
 
 
-async def test_its_row_on_home_looks_like_that_of_a_real_call(stack: Stack) -> None:
-    seeded, _ = await shown(stack)
-    async with stack.running():
-        real = await stack.refund(amount=890, order_id="78292")
-        real_id = (await stack.approval(real)).id
-        ana = await home(stack, shows="Waiting for you: 2")
-        state = await ana.state()
+async def test_its_row_on_home_looks_like_that_of_a_real_call(
+    stack: Stack, shown: Shown
+) -> None:
+    seeded, _ = shown
+    real = await stack.refund(amount=890, order_id="78292")
+    real_id = (await stack.approval(real)).id
+    ana = await home(stack, shows="Waiting for you: 2")
+    state = await ana.state()
 
-        found, expected = rows(state, seeded.id), rows(state, real_id)
-        asked = (r" \u00b7 requested by <@U0DAN>", "")
-        assert len(found) == len(expected) == 3
-        assert without_ids(found) == without_ids(expected).replace(*asked).replace(
-            "78292", "78291"
-        )
-        assert "Review 2 together" in home_of(state)
-
-
-async def test_who_may_not_decide_it_sees_it_nowhere(stack: Stack) -> None:
-    seeded, _ = await shown(stack)
-    async with stack.running():
-        eve = await home(stack, "U0EVE", shows="Nothing waits for you")
-        assert seeded.id not in home_of(await eve.state())
-        assert short_id(seeded.id) not in await listed(stack, "U0EVE")
-        for name in (seeded.id, short_id(seeded.id)):
-            assert "no such approval" in await listed(stack, "U0EVE", f"show {name}")
+    found, expected = rows(state, seeded.id), rows(state, real_id)
+    asked = (r" \u00b7 requested by <@U0DAN>", "")
+    assert len(found) == len(expected) == 3
+    assert without_ids(found) == without_ids(expected).replace(*asked).replace(
+        "78292", "78291"
+    )
+    assert "Review 2 together" in home_of(state)
 
 
-async def test_approving_its_row_counts_and_removes_it(stack: Stack) -> None:
-    seeded, _ = await shown(stack)
-    async with stack.running():
-        short = short_id(seeded.id)
-        assert short in await listed(stack)
-        for name in (seeded.id, short):
-            assert f"`{short}`" in await listed(stack, words=f"show {name}")
-        ana = await home(stack, shows=seeded.id)
+async def test_who_may_not_decide_it_sees_it_nowhere(
+    stack: Stack, shown: Shown
+) -> None:
+    seeded, _ = shown
+    eve = await home(stack, "U0EVE", shows="Nothing waits for you")
+    assert seeded.id not in home_of(await eve.state())
+    assert short_id(seeded.id) not in await listed(stack, "U0EVE")
+    for name in (seeded.id, short_id(seeded.id)):
+        assert "no such approval" in await listed(stack, "U0EVE", f"show {name}")
 
-        await ana.act_in_home(Action.APPROVE_ROW)
 
-        await ana.wait_for_view(lambda view: "you approved it" in json.dumps(view))
-        await ana.wait_for(lambda state: seeded.id not in home_of(state) or None)
-        await ana.message_with(CHANNEL, says(ENDED))
-        assert "Nothing is waiting" in await listed(stack)
-        assert "no such approval" in await listed(stack, words=f"show {seeded.id}")
+async def test_approving_its_row_counts_and_removes_it(
+    stack: Stack, shown: Shown
+) -> None:
+    seeded, _ = shown
+    short = short_id(seeded.id)
+    assert short in await listed(stack)
+    for name in (seeded.id, short):
+        assert f"`{short}`" in await listed(stack, words=f"show {name}")
+    ana = await home(stack, shows=seeded.id)
+
+    await ana.act_in_home(Action.APPROVE_ROW)
+
+    await ana.wait_for_view(lambda view: "you approved it" in json.dumps(view))
+    await ana.wait_for(lambda state: seeded.id not in home_of(state) or None)
+    await ana.message_with(CHANNEL, says(ENDED))
+    assert "Nothing is waiting" in await listed(stack)
+    assert "no such approval" in await listed(stack, words=f"show {seeded.id}")
     assert await rubber_stamped(stack) == (1, 1)
     assert await names(stack) == ANSWERED
 
 
-async def test_a_form_over_it_is_good_for_who_opened_it_alone(stack: Stack) -> None:
-    seeded, _ = await shown(stack)
-    async with stack.running():
-        ana = await home(stack, shows=seeded.id)
-        await ana.act_in_home(Action.VIEW_ALL)
-        view = await ana.wait_for_view(lambda view: "Full details" in json.dumps(view))
-        await stack.store.conn.command("DEL", stack.keys.view(str(view["id"])))
+async def test_a_form_over_it_is_good_for_who_opened_it_alone(
+    stack: Stack, shown: Shown
+) -> None:
+    seeded, _ = shown
+    ana = await home(stack, shows=seeded.id)
+    await ana.act_in_home(Action.VIEW_ALL)
+    view = await ana.wait_for_view(lambda view: "Full details" in json.dumps(view))
+    await stack.store.conn.command("DEL", stack.keys.view(str(view["id"])))
 
-        assert await ana.submit({}) == {}
+    assert await ana.submit({}) == {}
 
-        await ana.wait_for_view(lambda view: "Not done" in json.dumps(view))
+    await ana.wait_for_view(lambda view: "Not done" in json.dumps(view))
     assert await names(stack) == [EventName.SEEDED_SHOWN]
 
 
-async def test_all_of_it_is_shown_and_approved_there(stack: Stack) -> None:
-    seeded, message = await shown(stack)
-    async with stack.running():
-        ana = await home(stack, shows=seeded.id)
-        await ana.click(CHANNEL, str(message["ts"]), Action.VIEW_ALL)
-        view = await ana.wait_for_view(lambda view: "Full details" in json.dumps(view))
-        assert "78291" in json.dumps(view)
-        assert await names(stack) == [EventName.SEEDED_SHOWN]
+async def test_all_of_it_is_shown_and_approved_there(
+    stack: Stack, shown: Shown
+) -> None:
+    seeded, message = shown
+    ana = await home(stack, shows=seeded.id)
+    await ana.click(CHANNEL, str(message["ts"]), Action.VIEW_ALL)
+    view = await ana.wait_for_view(lambda view: "Full details" in json.dumps(view))
+    assert "78291" in json.dumps(view)
+    assert await names(stack) == [EventName.SEEDED_SHOWN]
 
-        assert await ana.submit({}) == {}
+    assert await ana.submit({}) == {}
 
-        await ana.wait_for_view(lambda view: "you approved it" in json.dumps(view))
-        await ana.message_with(CHANNEL, says(ENDED))
-        await ana.wait_for(lambda state: seeded.id not in home_of(state) or None)
+    await ana.wait_for_view(lambda view: "you approved it" in json.dumps(view))
+    await ana.message_with(CHANNEL, says(ENDED))
+    await ana.wait_for(lambda state: seeded.id not in home_of(state) or None)
     assert await rubber_stamped(stack) == (1, 1)
 
 
-async def test_reviewing_it_with_others_counts(stack: Stack) -> None:
-    seeded, _ = await shown(stack)
-    async with stack.running():
-        real = await stack.refund(amount=890, order_id="78292")
-        ana = await reviewing(stack, count=2)
-        await confirmed(ana, {})
+async def test_reviewing_it_with_others_counts(stack: Stack, shown: Shown) -> None:
+    seeded, _ = shown
+    real = await stack.refund(amount=890, order_id="78292")
+    ana = await reviewing(stack, count=2)
+    await confirmed(ana, {})
 
-        await submitted(ana)
+    await submitted(ana)
 
-        await ana.wait_for_view(lambda view: "you approved it" in json.dumps(view))
-        assert not (await stack.item(real)).is_pending
-        await ana.wait_for(lambda state: seeded.id not in home_of(state) or None)
+    await ana.wait_for_view(lambda view: "you approved it" in json.dumps(view))
+    assert not (await stack.item(real)).is_pending
+    await ana.wait_for(lambda state: seeded.id not in home_of(state) or None)
     assert await names(stack) == ANSWERED
 
 
+@pytest.mark.usefixtures("shown")
 async def test_to_edit_it_in_a_list_of_calls_is_to_notice_it(stack: Stack) -> None:
-    await shown(stack)
-    async with stack.running():
-        await stack.refund(amount=890, order_id="78292")
-        ana = await reviewing(stack, count=2)
-        titles = json.dumps((await ana.view() or {})["blocks"])
-        number = 1 if titles.index("78291") < titles.index("78292") else 2
+    await stack.refund(amount=890, order_id="78292")
+    ana = await reviewing(stack, count=2)
+    titles = json.dumps((await ana.view() or {})["blocks"])
+    number = 1 if titles.index("78291") < titles.index("78292") else 2
 
-        await ana.act_in_view(Action.CHOOSE_EDIT, chosen=f"Call {number}")
+    await ana.act_in_view(Action.CHOOSE_EDIT, chosen=f"Call {number}")
 
-        await ana.wait_for_view(lambda view: "Well seen" in json.dumps(view))
+    await ana.wait_for_view(lambda view: "Well seen" in json.dumps(view))
     assert await names(stack) == ANSWERED
     assert await rubber_stamped(stack) == (0, 1)

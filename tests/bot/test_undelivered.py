@@ -20,7 +20,16 @@ from keyturn.gateway.protocol.wire import Verdict
 from keyturn.sandbox.faults import Fault
 from keyturn.sandbox.json_types import JsonObject
 from keyturn.sandbox.messages import remove
-from tests.bot.bot_stack import CHANNEL, POLICY, REFUND, TEAM, Stack, has_button, says
+from tests.bot.bot_stack import (
+    CHANNEL,
+    NOTIFY_DM,
+    REFUND,
+    TEAM,
+    Stack,
+    has_button,
+    says,
+)
+from tests.bot.listeners.test_review_together import home
 from tests.bot.test_publisher import put
 from tests.conftest import eventually
 
@@ -45,18 +54,6 @@ async def told_of(stack: Stack, words: str) -> list[JsonObject]:
     return [message for message in messages if says(words)(message)]
 
 
-async def home_of(stack: Stack, user: str) -> str:
-    """Open the Home tab; return its content."""
-    actor = stack.actor(user)
-    await actor.open_home()
-
-    async def is_there() -> bool:
-        return await actor.home() is not None
-
-    await eventually(is_there)
-    return str(await actor.home())
-
-
 async def is_missed(stack: Stack, verdict: Verdict) -> bool:
     approval = await stack.approval(verdict)
     missing = await stack.store.cards.outdated(stack.keys, 10)
@@ -74,7 +71,7 @@ async def test_an_invited_bot_posts_the_card(stack: Stack) -> None:
         assert says("Expires")(note)
         await stack.nothing_is_left()
         assert await is_missed(stack, verdict)
-        assert "card missing or outdated" in await home_of(stack, "U0ANA")
+        await home(stack, shows="card missing or outdated")
 
         stack.sandbox.control.join(CHANNEL, BOT)
         stack.sandbox.control.advance(60)
@@ -220,7 +217,6 @@ async def test_the_fallback_channel_reports_a_freeze(stack: Stack) -> None:
         await stack.nothing_is_left()
 
 
-DIRECT = POLICY.replace("users: [U0DAN]}", "users: [U0DAN], notify: dm}")
 POST = "chat.postMessage"
 ASKED_IN = "C0GENERAL"
 
@@ -282,7 +278,7 @@ async def test_an_answer_waits_for_its_workspace(live: Stack, error: str) -> Non
 @pytest.mark.usefixtures("soon")
 @pytest.mark.parametrize("method", [POST, "conversations.open"])
 async def test_a_refused_direct_message_is_repeated(live: Stack, method: str) -> None:
-    live.put_policy(of=DIRECT)
+    live.put_policy(NOTIFY_DM)
     # The card is posted in its channel first.
     after = 1 if method == POST else 0
     live.sandbox.faults.plan(
@@ -305,7 +301,7 @@ async def test_a_deleted_card_with_replies_is_posted_anew(live: Stack) -> None:
     await live.actor("U0ANA").click(CHANNEL, ts, Action.APPROVE)
     await live.card(verdict, says("1 of 2"))
     await live.drawn(verdict)
-    await eventually(lambda: has_notes(live, card))
+    await live.note(card)
     slack = live.sandbox.control.slack
     assert remove(slack, slack.workspace.messages[CHANNEL][ts]), "has replies"
     assert await live.decide(verdict, Edit(args={"amount": 1}), "U0BEN") == "voted"
@@ -314,7 +310,3 @@ async def test_a_deleted_card_with_replies_is_posted_anew(live: Stack) -> None:
 
     await live.actor("U0CHLOE").click(CHANNEL, str(anew["ts"]), Action.APPROVE)
     await live.card(verdict, is_settled)
-
-
-async def has_notes(stack: Stack, card: JsonObject) -> bool:
-    return bool(await stack.notes(card))

@@ -193,18 +193,14 @@ async def test_no_second_approval_runs_it_again(operator: Operator) -> None:
         assert await stack.states() == [ItemState.IN_DOUBT]
 
 
-async def test_a_lost_store_leaves_approvals_in_doubt(operator: Operator) -> None:
+@pytest.mark.parametrize(
+    "lost", [["valkey"], ["valkey", "checkpoints", "audit"]], ids=["store", "all"]
+)
+async def test_what_is_lost_leaves_approvals_in_doubt(
+    operator: Operator, lost: list[str]
+) -> None:
     await is_authorized(operator)
-    operator.loses("valkey")
-
-    assert "authorized → in_doubt" in await operator.restores()
-
-    await is_doubted(operator)
-
-
-async def test_losing_everything_leaves_approvals_in_doubt(operator: Operator) -> None:
-    await is_authorized(operator)
-    operator.loses("valkey", "checkpoints", "audit")
+    operator.loses(*lost)
 
     assert "authorized → in_doubt" in await operator.restores()
 

@@ -102,10 +102,7 @@ async def test_a_button_of_one_workspace_decides_nothing_in_another(two: World) 
 
         await b.ana.click(b.channel, original.ts, Action.APPROVE)
 
-        async def is_refused() -> bool:
-            return bool(await b.ana.ephemerals(b.channel))
-
-        await eventually(is_refused)
+        await eventually(lambda: b.ana.ephemerals(b.channel))
         assert (await a.item(verdict)).state is ItemState.PENDING
         for command in (f"show {approval_of(verdict.item_id)[0]}", "list"):
             await b.ana.command("/approvals", command, b.channel)

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from keyturn.bot.cards.approval import card
+from keyturn.bot.delivery.card_publisher import (
+    CardPublisher,
+    CopyUpdater,
+    policy_decision_digest,
+)
+from keyturn.bot.delivery.outbox_queue import QueueEntry
 from keyturn.bot.ids import Input
 from keyturn.bot.modals import allow_similar
 from keyturn.gateway.approvals.past_calls import PastCalls
@@ -28,12 +35,14 @@ from keyturn.gateway.policy.rules import SimilarRule
 from keyturn.gateway.policy.standing import Offer
 from keyturn.gateway.protocol.records import ItemState, Tier, Verb
 from keyturn.gateway.protocol.strict_json import JsonObject
+from keyturn.gateway.store.reviewers.cards import CardCopy, CardPlace
 from keyturn.sandbox.blockkit import validate_message, validate_modal
 from tests.bot import readable
 from tests.bot.markup_audit import assert_tame
 from tests.bot.samples import (
     ANA,
     BEN,
+    KEY,
     KIM,
     NOW,
     REFUND,
@@ -150,6 +159,18 @@ def test_the_form_and_the_list_read_as_written_down() -> None:
     assert_same(FOLDER, "standing_form_of_equal_calls", readable.view(form))
     listed["submit"] = {"text": ""}
     assert_same(FOLDER, "standing_uses", readable.view(listed))
+
+
+def test_a_direct_message_is_drawn_again_when_a_call_was_covered() -> None:
+    before, after = a_standing(GIVEN, uses=USES[:1]), a_standing(GIVEN, uses=USES[:2])
+    shown = policy_decision_digest(before, KEY)
+    copy = CardCopy(channel="D0BEN", ts="1.1", rev=2, decision_digest=shown)
+    place = CardPlace(channel="C0", ts="1.0", rev=3, copies={"U0BEN": copy})
+    updater = CopyUpdater(cast("CardPublisher", SimpleNamespace(seal_key=KEY)))
+    entry = QueueEntry(key="ap", approval="ap")
+    assert "19 of 20 calls left" in str(card(frame(before)).blocks)
+    assert "18 of 20 calls left" in str(card(frame(after)).blocks)
+    assert updater.next_call(entry, after.with_(rev=3), place) is not None
 
 
 @pytest.mark.parametrize(

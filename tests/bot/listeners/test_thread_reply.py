@@ -12,6 +12,7 @@ from keyturn.gateway.protocol.wire import Verdict
 from keyturn.sandbox.json_types import JsonObject, as_objects
 from tests.bot.bot_stack import CHANNEL, TEAM, Stack
 from tests.bot.listeners.test_refusals import edit_by_somebody_else
+from tests.bot.tampering import forged_row
 
 WORDS = "Only half of it: <b> & *99*"
 
@@ -121,13 +122,7 @@ async def test_a_button_opens_its_own_words(live: Stack, forged: str) -> None:
     user = "U0BEN" if forged == "user" else "U0ANA"
     workspace = live.sandbox.workspace
     message = workspace.ephemerals[str(offer["ts"])]
-    button: JsonObject = {
-        "type": "button",
-        "action_id": Action.REJECT_WORDS,
-        "text": {"type": "plain_text", "text": "x"},
-        "value": value,
-    }
-    row: JsonObject = {"type": "actions", "block_id": block, "elements": [button]}
+    row = forged_row(Action.REJECT_WORDS, value, block)
     workspace.put_message(replace(message, blocks=(row,), ephemeral_to=user))
 
     await live.actor(user).click(CHANNEL, message.ts, Action.REJECT_WORDS, block)

@@ -2,49 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
-from keyturn.bot.ids import Action, Input, View
+from keyturn.bot.ids import Action, Input
 from keyturn.bot.listeners import choosing as batch
-from keyturn.sandbox.json_types import JsonObject
-from tests.bot.bot_stack import CHANNEL, REFUND, TEAM, Stack, says
-from tests.bot.signed import interaction, post, signed_headers
+from tests.attacks.attacker import changed, click_payload, deliver, submission_payload
+from tests.bot.bot_stack import CHANNEL, REFUND, Stack, says
+from tests.bot.signed import post, signed_headers
 from tests.bot.tampering import button_value, click_with
 from tests.conftest import eventually
 
 LONG = "x" * 30_000
-
-
-def click(value: str, **changes: Any) -> dict[str, Any]:
-    """Return the payload of a click on a card, without a response_url."""
-    button = {
-        "type": "button",
-        "action_id": changes.pop("action_id", "approve"),
-        "block_id": "b",
-        "value": value,
-        "action_ts": "1",
-    }
-    return {
-        "type": "block_actions",
-        "team": {"id": TEAM},
-        "user": {"id": "U0ANA", "team_id": TEAM},
-        "channel": {"id": CHANNEL},
-        "container": {"channel_id": CHANNEL, "message_ts": "1.000001"},
-        "trigger_id": "1.2.3",
-        "actions": [button],
-        **changes,
-    }
-
-
-async def deliver(stack: Stack, payload: dict[str, Any]) -> str:
-    assert stack.bot is not None
-    body = interaction(payload)
-    headers = signed_headers(stack.sandbox.signing_secret, body)
-    status, answer = await post(stack.bot.url, headers, body)
-    assert status == 200
-    return answer
 
 
 async def test_a_command_in_another_workspace_is_refused_calmly(stack: Stack) -> None:
@@ -94,9 +62,13 @@ async def test_an_escalated_call_wants_a_tick_at_the_end(live: Stack) -> None:
     (verdict,) = await live.submit(("wire_money", {"n": 1}))
     ana = await live.click(verdict, Action.VIEW_ALL)
     view = await ana.wait_for_view()
-    answer = await deliver(live, submission(view, View.DETAILS))
+    # A client that lets a person leave the tick out.
+    box = {Input.READ_ALL.value: {"value": ""}}
+    good = submission_payload(view, {Input.READ_ALL.value: box})
+    _, answer = await deliver(live, good)
     assert "tick this box" in answer
-    answer = await deliver(live, submission(view, "of an older bot"))
+    older = changed(good, "view.callback_id", "of an older bot")
+    _, answer = await deliver(live, older)
     assert "form is not known any more" in answer
 
     errors = await ana.submit()
@@ -105,23 +77,6 @@ async def test_an_escalated_call_wants_a_tick_at_the_end(live: Stack) -> None:
 
     await ana.wait_for_view(says("1 of 2"))
     assert len((await live.item(verdict)).votes) == 1
-
-
-def submission(view: JsonObject, purpose: str) -> dict[str, Any]:
-    """Return a form from a client that lets a person leave the tick out."""
-    values = {Input.READ_ALL: {Input.READ_ALL: {"value": ""}}}
-    return {
-        "type": "view_submission",
-        "team": {"id": TEAM},
-        "user": {"id": "U0ANA", "team_id": TEAM},
-        "view": {
-            "type": "modal",
-            "id": view["id"],
-            "callback_id": purpose,
-            "private_metadata": view["private_metadata"],
-            "state": {"values": values},
-        },
-    }
 
 
 async def test_a_verb_that_is_not_allowed_opens_no_form(live: Stack) -> None:
@@ -142,14 +97,12 @@ async def test_the_home_tab_shows_a_call_without_deciding(live: Stack) -> None:
 
     async def clicked(action: Action) -> None:
         value = button_value(live, approval, action)
-        button = click(value, action_id=action.value, channel=None, **on_home)
-        await deliver(live, button)
-
-    async def is_opened() -> bool:
-        return any(call.method == "views.open" for call in live.sandbox.calls)
+        button = click_payload("1.000001", action.value, value)
+        await deliver(live, {**button, "channel": None, **on_home})
 
     await clicked(Action.VIEW_ALL)
-    await eventually(is_opened)
+    calls = live.sandbox.calls
+    await eventually(lambda: any(one.method == "views.open" for one in calls))
     await clicked(Action.APPROVE)
     await live.bot_is_quiet()
 

@@ -1,15 +1,26 @@
-"""A question that cannot be answered in Slack is shown as text, and how it ends."""
+"""Messages without a card show the words of strangers as text."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
+from keyturn.bot.blocks import ensure_valid_message
+from keyturn.bot.cards.channel_messages import security_message
 from keyturn.bot.delivery.event_messages import message_without_card
-from keyturn.gateway.approvals.events import Event, EventName
+from keyturn.gateway.approvals.events import (
+    Event,
+    EventName,
+    SecurityEvent,
+    SecurityKind,
+)
 from keyturn.sandbox.blockkit.messages import validate_message
+from tests.bot.markup_audit import assert_tame
 from tests.bot.readable import readable
 from tests.bot.samples import NOW
 from tests.bot.snapshots import assert_all_same
+from tests.bot.strategies import CANARY
 
 
 def said(name: EventName, **data: str) -> str:
@@ -35,3 +46,14 @@ def test_a_question_is_shown_as_text_with_what_happens_after_it() -> None:
 
 def test_a_long_question_is_cut() -> None:
     assert len(said(EventName.RUN_ASKED, text="x" * 20_000)) < 4_000
+
+
+@pytest.mark.parametrize("kind", SecurityKind)
+def test_the_names_in_a_security_event_are_shown_as_text(kind: SecurityKind) -> None:
+    name = f"<!channel> *{CANARY}* <https://evil.example|ok>\u202e"
+    found = SecurityEvent(kind=kind, tenant="t", about=name, agent=name, name=name)
+    message = security_message(found.announced())
+    ensure_valid_message(message.blocks, message.text)
+    assert_tame(message.blocks, message.text)
+    assert CANARY in str(message.blocks)
+    assert "\u202e" not in str(message.blocks)

@@ -136,9 +136,10 @@ def _kind(question: Question) -> str:
         NotOfThisForm: people cannot write it as one text.
     """
     kind = (question.schema or {}).get("type", "string")
-    if kind not in {"string", "boolean", *_NUMBERS}:
+    # A list of types is no text either.
+    if not isinstance(kind, str) or kind not in {"string", "boolean", *_NUMBERS}:
         raise NotOfThisForm
-    return str(kind)
+    return kind
 
 
 def _shown(value: JsonValue) -> str:

@@ -344,6 +344,11 @@ def test_words_of_another_type_are_not_sent(kind: str, words: str) -> None:
         said("How?", end("respond", answers=(words,)), schema={"type": kind})
 
 
+@pytest.mark.parametrize("kind", ["object", ["string", "null"], {}, None, 7])
+def test_a_question_for_an_answer_of_another_type_is_unknown(kind: Any) -> None:
+    assert read(Question("q", "How?", {"type": kind})) is None
+
+
 def test_a_plain_question_is_shown_word_for_word() -> None:
     def shown(value: object) -> tuple[Any, str]:
         found = asked(value)

@@ -14,15 +14,18 @@ from keyturn.bot.cards import table
 from keyturn.bot.cards.channel_messages import flood_message
 from keyturn.bot.delivery import card_publisher
 from keyturn.bot.delivery.card_publisher import CardPublisher, RateLimitDelay
+from keyturn.bot.delivery.collecting import can_share, group_of
 from keyturn.bot.ids import Action, seal
-from keyturn.bot.limits import POST, Call
+from keyturn.bot.limits import POST, UPDATE, Call
 from keyturn.gateway.api.operations import MAX_NAME
 from keyturn.gateway.approvals.events import Event, EventName
-from keyturn.gateway.approvals.record import collected
+from keyturn.gateway.approvals.precedents import Past, Precedent
+from keyturn.gateway.approvals.record import Approval, Waiting, collected
+from keyturn.gateway.approvals.requirement import Notify, Requirement, Role
 from keyturn.gateway.approvals.timing import TimerKind
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.policy.rules import BatchRule, Policy
-from keyturn.gateway.protocol.records import Person
+from keyturn.gateway.protocol.records import ItemState, Tier, Verb
 from keyturn.gateway.protocol.wire import Verdict
 from keyturn.gateway.service.decide import reviews
 from keyturn.gateway.service.people.queue import ReviewQueue
@@ -32,7 +35,6 @@ from tests.bot.bot_stack import (
     DAN,
     NOTIFY_DM,
     POLICY,
-    REFUND,
     TEAM,
     Stack,
     has_button,
@@ -40,7 +42,7 @@ from tests.bot.bot_stack import (
 )
 from tests.bot.listeners.test_time import PATIENT, PATIENT_TEXT
 from tests.bot.markup_audit import assert_tame
-from tests.bot.samples import KEY
+from tests.bot.samples import KEY, TWO, a_refund, an_approval, an_item
 from tests.bot.strategies import CANARY
 from tests.bot.tampering import click_with, expire
 from tests.conftest import eventually
@@ -78,24 +80,21 @@ async def posted(stack: Stack, count: int = 1) -> list[JsonObject]:
     return await cards(stack)
 
 
-async def shown(
-    stack: Stack, words: str, place: int = 0, *, without: str = ""
-) -> JsonObject:
-    """Wait until a card shows these words, and not the others."""
+async def shown(stack: Stack, words: str) -> JsonObject:
+    """Wait until the first card shows these words."""
 
     async def is_so() -> bool:
-        text = str((await cards(stack))[place]["blocks"])
-        return words in text and not (without and without in text)
+        return says(words)((await cards(stack))[0])
 
     await eventually(is_so)
-    return (await cards(stack))[place]
+    return (await cards(stack))[0]
 
 
-async def three(stack: Stack) -> tuple[list[Verdict], str]:
-    """Submit refunds in three threads; return them and the ts of their card."""
+async def three(stack: Stack) -> tuple[list[Verdict], JsonObject, str]:
+    """Submit refunds in three threads; return them, their card and its ts."""
     verdicts = [await stack.refund(f"t{n}", amount=100 + n) for n in range(3)]
     (card,) = await posted(stack)
-    return verdicts, str(card["ts"])
+    return verdicts, card, str(card["ts"])
 
 
 async def test_a_call_that_is_alone_gets_its_own_card(live: Stack) -> None:
@@ -107,7 +106,7 @@ async def test_a_call_that_is_alone_gets_its_own_card(live: Stack) -> None:
 
 
 async def test_an_edited_call_stays_where_it_was_decided(live: Stack) -> None:
-    verdicts, ts = await three(live)
+    verdicts, card, ts = await three(live)
     ana = live.actor("U0ANA")
     await ana.click(CHANNEL, ts, Action.VIEW_ALL, chosen="#1")
     await ana.wait_for_view()
@@ -117,13 +116,12 @@ async def test_an_edited_call_stays_where_it_was_decided(live: Stack) -> None:
     card = await shown(live, "Approve all 2")
     assert "90" in str(card["blocks"])
     assert (await live.approval(verdicts[0])).items[0].state == "authorized"
-    (note,) = await notes(live, ts, "100 → 90")
-    assert "Call 1" in str(note["blocks"])
+    await live.note(card, "100 → 90", "Call 1")
     assert len(await cards(live)) == 1
 
 
 async def test_all_are_approved_by_one_click_in_one_write(live: Stack) -> None:
-    verdicts, ts = await three(live)
+    verdicts, card, ts = await three(live)
 
     await live.actor("U0ANA").click(CHANNEL, ts, Action.APPROVE_ALL)
 
@@ -131,7 +129,7 @@ async def test_all_are_approved_by_one_click_in_one_write(live: Stack) -> None:
     (whole,) = await live.audit(EventName.CALLS_DECIDED)
     assert whole.data["approved"] == "0-2"
     assert whole.data["gesture"] == "button"
-    await notes(live, ts, "Decided together")
+    await live.note(card, "Decided together")
     card = await shown(live, "3 approved")
     assert not has_button(card, Action.APPROVE_ALL)
 
@@ -139,12 +137,11 @@ async def test_all_are_approved_by_one_click_in_one_write(live: Stack) -> None:
         await live.execute(verdict)
 
     await shown(live, "3 done")
-    updates = [one for one in live.sandbox.calls if one.method == "chat.update"]
-    assert len(updates) <= 3
+    assert len(live.calls(UPDATE)) <= 3
 
 
 async def test_a_choice_approves_edits_and_rejects_at_once(live: Stack) -> None:
-    verdicts, ts = await three(live)
+    verdicts, _card, ts = await three(live)
     ana = live.actor("U0ANA")
 
     await ana.click(CHANNEL, ts, Action.CHOOSE)
@@ -174,41 +171,66 @@ async def test_a_restart_posts_what_was_collected(stack: Stack) -> None:
         await shown(stack, "3 approved")
 
 
-@pytest.mark.parametrize(
-    ("rule", "tasks", "requester"),
-    [
-        ("by: task, ", ("nightly", "weekly"), DAN),
-        ("", ("", ""), Person(team=TEAM, user="U0EVE")),
-    ],
-    ids=["of two tasks", "of two requesters"],
-)
-async def test_calls_do_not_share_a_card(
-    live: Stack, rule: str, tasks: tuple[str, str], requester: Person
-) -> None:
-    live.policy = batched(f"{rule}within: 10m, up_to: 2")
-    task, another = tasks
-    first = await live.refund("t0", task=task, amount=1)
-    call = ("process_refund", {**REFUND, "amount": 2})
-    (other,) = await live.submit(call, thread="t1", requester=requester, task=another)
-    last = await live.refund("t2", task=task, amount=3)
-
-    (card,) = await posted(live)
-    assert says("Approve all 2")(card)
-    assert says("@U0DAN")(card)
-    assert await are_together(live, first, last)
-    assert not await are_together(live, first, other)
-
-
-async def test_a_call_without_a_task_has_its_own_card(live: Stack) -> None:
+async def test_only_calls_of_one_task_share_a_card(live: Stack) -> None:
     live.policy = batched("by: task, within: 10m, up_to: 2")
-    await live.card(await live.refund())
+    await live.card(await live.refund("t0", amount=1))
+    first = await live.refund("t1", task="nightly", amount=2)
+    other = await live.refund("t2", task="weekly", amount=3)
+    last = await live.refund("t3", task="nightly", amount=4)
+
+    _, shared = await posted(live, 2)
+    assert says("Approve all 2")(shared)
+    card_of = live.store.collected_cards.card_of
+    ids = [(await live.approval(one)).id for one in (first, last, other)]
+    on = [await card_of(live.keys, one) for one in ids]
+    assert on[0] == on[1]
+    assert on[2] is None
 
 
-async def are_together(stack: Stack, *verdicts: Verdict) -> bool:
-    """Return whether calls share a card."""
-    ids = [(await stack.approval(one)).id for one in verdicts]
-    on = {await stack.store.collected_cards.card_of(stack.keys, one) for one in ids}
-    return len(on) == 1 and None not in on
+ALONE = an_approval(a_refund(), requester=DAN)
+DM = Role(name="direct", users=("U0BEN",), notify=Notify.DM)
+RAN = Precedent(call="ap_1.0", state=ItemState.EXECUTED, agent="support-agent")
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        ALONE.with_(agent="billing"),
+        ALONE.with_(task="nightly"),
+        ALONE.with_(channel="C0ELSE"),
+        ALONE.with_(requester=None),
+        ALONE.with_(waiting=Waiting(remind_at_ms=1)),
+        ALONE.replacing(a_refund(requirement=TWO)),
+        ALONE.replacing(a_refund(allow=(Verb.APPROVE,))),
+        ALONE.with_(items=(an_item({}, tool="send_email"),)),
+    ],
+)
+def test_calls_that_differ_in_more_than_arguments_do_not_share(other: Approval) -> None:
+    alike = ALONE.with_(items=(a_refund(id="ap_2.0"),), id="ap_2")
+    assert group_of(alike) == group_of(ALONE)
+    assert group_of(other) != group_of(ALONE)
+
+
+@pytest.mark.parametrize(
+    "alone",
+    [
+        an_approval(an_item({"note": "a word " * 24})),
+        an_approval(a_refund(past=Past(precedents=(RAN,)))),
+        an_approval(a_refund(requirement=Requirement(approvals=1, of=(DM,)))),
+        an_approval(a_refund(), a_refund(index=1)),
+        an_approval(a_refund(tier=Tier.ESCALATE)),
+    ],
+    ids=["too long", "the same ran", "by direct message", "two calls", "escalated"],
+)
+def test_a_call_that_others_hide_or_delay_has_its_own_card(alone: Approval) -> None:
+    assert can_share(an_approval(a_refund()))
+    assert not can_share(alone)
+
+
+async def test_the_same_call_twice_has_two_cards(live: Stack) -> None:
+    live.policy = batched("within: 1s, up_to: 2")
+    for verdict in [await live.refund(f"t{n}", amount=9) for n in range(2)]:
+        await live.card(verdict, says("*The same call* waits on another"))
 
 
 async def states(stack: Stack, verdicts: list[Verdict]) -> list[str]:
@@ -216,33 +238,13 @@ async def states(stack: Stack, verdicts: list[Verdict]) -> list[str]:
     return [(await stack.item(one)).state.value for one in verdicts]
 
 
-async def notes(stack: Stack, ts: str, words: str) -> list[JsonObject]:
-    """Wait for a reply under a card; return those with these words."""
-    found: list[JsonObject] = []
-
-    async def is_there() -> bool:
-        messages = await stack.actor("U0ANA").messages(CHANNEL)
-        replies = [m for m in messages if m.get("thread_ts") == ts != m["ts"]]
-        found[:] = [m for m in replies if words in str(m["blocks"])]
-        return bool(found)
-
-    await eventually(is_there)
-    return found
+async def notes(stack: Stack, card: JsonObject, words: str) -> list[JsonObject]:
+    """Return the replies with these words under a card."""
+    return [one for one in await stack.notes(card) if says(words)(one)]
 
 
 OVER_100 = "raise: [{to: escalate, when: args.amount > 100, because: over 100}]"
 OVER_1 = OVER_100.replace("100", "1")
-
-
-async def have_cards(stack: Stack, verdicts: list[Verdict]) -> None:
-    """Wait until each call is on a card."""
-
-    async def is_so() -> bool:
-        ids = [(await stack.approval(one)).id for one in verdicts]
-        places = [await stack.store.cards.place(stack.keys, one) for one in ids]
-        return None not in places
-
-    await eventually(is_so)
 
 
 async def test_cards_from_before_the_rule_stay_as_they_are(live: Stack) -> None:
@@ -254,7 +256,7 @@ async def test_cards_from_before_the_rule_stay_as_they_are(live: Stack) -> None:
     for verdict in verdicts:
         await live.ring(verdict, TimerKind.REMIND)
     for card in old:
-        await notes(live, str(card["ts"]), "Still waiting")
+        await live.note(card, "Still waiting")
 
     await live.actor("U0ANA").click(CHANNEL, str(old[0]["ts"]), Action.APPROVE)
 
@@ -263,7 +265,7 @@ async def test_cards_from_before_the_rule_stay_as_they_are(live: Stack) -> None:
 
 
 async def test_the_last_call_on_a_card_can_be_decided_there(live: Stack) -> None:
-    verdicts, ts = await three(live)
+    verdicts, card, ts = await three(live)
     live.policy = batched("within: 10m, up_to: 3", OVER_100)
     await posted(live, 3)
 
@@ -292,7 +294,7 @@ async def have_own_cards(stack: Stack) -> bool:
 
 
 async def test_a_moved_up_call_is_not_taken_for_another(live: Stack) -> None:
-    verdicts, ts = await three(live)
+    verdicts, _card, ts = await three(live)
     ana = live.actor("U0ANA")
     await ana.click(CHANNEL, ts, Action.CHOOSE)
     view = await ana.wait_for_view()
@@ -309,7 +311,7 @@ async def test_a_moved_up_call_is_not_taken_for_another(live: Stack) -> None:
 
 
 async def test_calls_that_expire_together_lose_their_buttons(live: Stack) -> None:
-    verdicts, ts = await three(live)
+    verdicts, card, ts = await three(live)
     for verdict in verdicts:
         await expire(live, await live.approval(verdict))
 
@@ -321,12 +323,11 @@ async def test_calls_that_expire_together_lose_their_buttons(live: Stack) -> Non
     assert not has_button(card, Action.APPROVE_ALL)
     assert await states(live, verdicts) == ["expired"] * 3
     await live.nothing_is_left()
-    updates = [one for one in live.sandbox.calls if one.method == "chat.update"]
-    assert len(updates) <= 3
+    assert len(live.calls(UPDATE)) <= 3
 
 
 async def test_a_corrupt_record_does_not_stop_the_others(live: Stack) -> None:
-    verdicts, ts = await three(live)
+    verdicts, _card, ts = await three(live)
     broken = (await live.approval(verdicts[1])).id
     conn, keys = live.store.conn, live.keys
     await put_detail(conn, keys, broken, tier="{")
@@ -359,26 +360,6 @@ async def test_a_card_that_cannot_be_displayed_offers_to_reject_each_call(
         assert await states(stack, verdicts) == ["pending", "rejected", "pending"]
 
 
-async def test_a_call_too_long_for_a_row_has_its_own_card(live: Stack) -> None:
-    long = await live.refund("t9", amount=9, note="a word " * 24)
-    own = await live.card(long)
-    assert has_button(own, Action.APPROVE)
-    verdicts = [await live.refund(f"t{n}", amount=100 + n) for n in range(3)]
-
-    _, shared = await posted(live, 2)
-    assert "Approve all 3" in str(shared["blocks"])
-    await have_cards(live, verdicts)
-
-
-async def test_the_same_call_twice_has_two_cards(live: Stack) -> None:
-    live.policy = batched("within: 1s, up_to: 2")
-    same = [await live.refund(f"t{n}", amount=9) for n in range(2)]
-
-    for verdict in same:
-        own = await live.card(verdict, says("*The same call* waits on another"))
-        assert has_button(own, Action.APPROVE)
-
-
 async def test_a_card_holds_as_many_calls_as_it_shows_whole(
     stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -394,7 +375,7 @@ async def test_a_card_holds_as_many_calls_as_it_shows_whole(
 
 
 async def test_other_reviewers_for_all_calls_keep_the_card(live: Stack) -> None:
-    verdicts, ts = await three(live)
+    verdicts, _card, ts = await three(live)
     live.policy = batched("within: 10m, up_to: 3", "needs: senior")
 
     async def asks_others() -> bool:
@@ -415,30 +396,28 @@ async def test_an_extended_call_is_reminded_of_again(live: Stack) -> None:
     live.policy = batched(
         "within: 10m, up_to: 3", tiers="  approve: {remind_at: 50%}\n"
     )
-    verdicts, ts = await three(live)
+    verdicts, card, ts = await three(live)
     for verdict in verdicts:
         await live.ring(verdict, TimerKind.REMIND)
-    await notes(live, ts, "Still waiting")
+    await live.note(card, "Still waiting", "The first of its calls expires")
     await live.nothing_is_left()
-    (note,) = await notes(live, ts, "Still waiting")
-    assert "The first of its calls expires" in str(note["blocks"])
+    assert len(await notes(live, card, "Still waiting")) == 1
     ana = live.actor("U0ANA")
     await ana.click(CHANNEL, ts, Action.VIEW_ALL, chosen="#2")
     await ana.wait_for_view()
     await ana.act_in_view(Action.EXTEND)
-    await notes(live, ts, "extended the deadline")
+    await live.note(card, "extended the deadline")
 
     await live.ring(verdicts[1], TimerKind.REMIND)
 
     async def are_two() -> bool:
-        return len(await notes(live, ts, "Still waiting")) == 2
+        return len(await notes(live, card, "Still waiting")) == 2
 
     await eventually(are_two)
 
 
 async def test_a_seal_over_other_calls_decides_nothing(live: Stack) -> None:
-    verdicts, _ = await three(live)
-    (card,) = await posted(live)
+    verdicts, card, _ = await three(live)
     # Of the same tenant and real, so that only the seal can reveal it.
     other = await live.refund("t9", amount=109)
     members = [await live.approval(one) for one in verdicts]

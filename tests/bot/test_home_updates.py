@@ -14,12 +14,10 @@ from tests.bot.bot_stack import Stack
 from tests.bot.listeners.test_review_together import home, home_of, text_of, waiting
 from tests.conftest import eventually
 
-LOOKING = pytest.mark.usefixtures("looking")
 
-
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def looking(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Look for changes all the time, where the test is not about how often."""
+    """Look for changes all the time."""
     monkeypatch.setattr(home_tab, "PAUSE_S", 0.02)
 
 
@@ -36,7 +34,6 @@ async def shown(stack: Stack, user: str, words: str) -> None:
     await stack.actor(user).wait_for(lambda state: words in home_of(state) or None)
 
 
-@LOOKING
 async def test_an_open_tab_shows_what_comes_and_what_goes(live: Stack) -> None:
     await home(live, shows="Waiting for you: 0")
 
@@ -49,7 +46,6 @@ async def test_an_open_tab_shows_what_comes_and_what_goes(live: Stack) -> None:
     assert "Live until" in text_of(await live.actor("U0ANA").home())
 
 
-@LOOKING
 async def test_an_open_tab_shows_a_freeze_until_it_ends(stack: Stack) -> None:
     refunds = FreezeScope(kind=ScopeKind.TOOL, name="process_refund")
     async with stack.running():
@@ -64,7 +60,6 @@ async def test_an_open_tab_shows_a_freeze_until_it_ends(stack: Stack) -> None:
         await tab.wait_for(lambda state: "*frozen*" not in home_of(state) or None)
 
 
-@LOOKING
 @pytest.mark.parametrize("fault", ["rate_limit", "http_500", "no_json"])
 async def test_a_refused_tab_is_published_later(live: Stack, fault: str) -> None:
     await live.actor("U0BEN").open_home()
@@ -77,7 +72,6 @@ async def test_a_refused_tab_is_published_later(live: Stack, fault: str) -> None
     await shown(live, "U0ANA", "Waiting for you: 0")
 
 
-@LOOKING
 async def test_nobody_is_published_a_tab_that_would_show_the_same(live: Stack) -> None:
     await home(live, shows="Waiting for you: 0")
     await home(live, "U0CHLOE", shows="Waiting for you: 0")
@@ -91,7 +85,6 @@ async def test_nobody_is_published_a_tab_that_would_show_the_same(live: Stack) -
     assert len(published(live, "U0CHLOE")) == before, "she decides no refunds"
 
 
-@LOOKING
 async def test_who_has_not_used_their_tab_lately_is_left_alone(live: Stack) -> None:
     await home(live, shows="Waiting for you: 0")
     await home(live, "U0BEN", shows="Waiting for you: 0")
@@ -108,7 +101,6 @@ async def test_who_has_not_used_their_tab_lately_is_left_alone(live: Stack) -> N
     assert found == ["U0ANA"]
 
 
-@LOOKING
 async def test_a_filter_holds_while_the_tab_is_kept_up_to_date(live: Stack) -> None:
     await waiting(live, 2)
     await live.submit(("send_email", {"to": "a@b.example"}), thread="mail")
@@ -124,7 +116,6 @@ async def test_a_filter_holds_while_the_tab_is_kept_up_to_date(live: Stack) -> N
     await shown(live, "U0ANA", "Refund")
 
 
-@LOOKING
 async def test_a_tab_published_by_another_is_made_again(live: Stack) -> None:
     ana = await home(live, shows="Waiting for you: 0")
     tabs = live.store.home_tabs

@@ -38,6 +38,7 @@ STORIES = {
     "outage": ["item.executed", "run.waiting", "run.resumed"],
     "hook": ["item.authorized", "item.handed_over"],
     "mcp": ["item.executed", "mcp.listed", "item.executed"],
+    "tamper": ["card.posted", "store.forged", "security.detected"],
     "stock": ["item.handed_over", "agent.said", "card.handed_over", "item.rejected"],
 }
 CROWDS = {"queue": ["queue.counted"], "shared": ["card.counted"]}
@@ -45,6 +46,7 @@ CROWDS = {"queue": ["queue.counted"], "shared": ["card.counted"]}
 
 LAST = {
     **CROWDS,
+    "tamper": ["audit.verified", "export.verified", "export.refused"],
     "batch": ["agent.said", "batch.counted"],
     "digest": ["agent.said", "digest.posted"],
     "hook": ["hook.answered", "card.reported"],
@@ -141,7 +143,17 @@ def of_an_edit(lines: list[Line]) -> None:
     assert "Only half of it was damaged." in words
 
 
+def of_a_forgery(lines: list[Line]) -> None:
+    """Check that a forged approval runs nothing, and that the log proves it."""
+    forged = line_of(lines, "card.posted")["approval"]
+    assert line_of(lines, "security.detected")["approval"] == forged
+    assert line_of(lines, "audit.verified")["entries"] >= 4
+    assert line_of(lines, "export.refused")["first_bad_index"] is not None
+    assert "item.executed" not in {line["event"] for line in lines}
+
+
 FACTS = {
+    "tamper": of_a_forgery,
     "batch": of_a_batch,
     "queue": of_a_queue,
     "shared": of_a_shared_card,

@@ -135,7 +135,7 @@ def _named(scope: FreezeScope) -> str:
 def _scope(what: Stopped, name: str) -> FreezeScope:
     if what is not Stopped.EVERYTHING:
         if not name:
-            raise SettingsError(f"Which {what}? Write 'keyturn freeze {what} NAME'.")
+            raise SettingsError(f"Which {what}? Write its name after '{what}'.")
         return FreezeScope(kind=ScopeKind(what), name=name)
     # Not ignored: the user meant one name, and would otherwise stop everything.
     if name:

@@ -107,6 +107,8 @@ def test_a_user_without_a_name_may_stop_things_too(
 )
 def test_an_unknown_scope_is_refused(admin: Shell, words: list[str], why: str) -> None:
     assert why in admin.refused("freeze", *words)
+    # Nobody who wants to end a freeze is told to begin one.
+    assert "keyturn freeze" not in admin.refused("unfreeze", *words)
 
 
 AWAY, HERE = "slack:away", "slack:default"

@@ -315,7 +315,9 @@ def _unpacked(file: Path, folder: Path) -> tuple[_Manifest, list[StoredKey]]:
         text = f"a part of it has an unknown form ({error.title} {where})"
         raise _not_whole(file, text) from error
     except (OSError, tarfile.TarError, EOFError, ValueError, zlib.error) as error:
-        raise _not_whole(file, str(error)) from error
+        # Python lists the problem of each compression after a colon.
+        text = getattr(error, "strerror", None) or str(error).partition(":\n")[0]
+        raise _not_whole(file, text) from error
     keys, names = Keys(found.tenant), {one.name for one in rows}
     if keys.format not in names or len(names) < len(rows):
         raise _not_whole(file, "it lacks keys of the store, or has one twice")

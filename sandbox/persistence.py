@@ -1,5 +1,6 @@
 """Save the workspace to a JSON file, and load it at the next start."""
 
+import logging
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -7,6 +8,8 @@ from pydantic import TypeAdapter
 
 from keyturn.sandbox.fake_slack import FakeSlack
 from keyturn.sandbox.records import Channel, Message, User, UserGroup, View
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -98,6 +101,7 @@ class AutoSaver:
     """Save the workspace at each change, before the watchers are notified.
 
     An accepted message is therefore durable even if the sandbox is killed right after.
+    On a full disk, the workspace continues in memory, and the log says so.
     """
 
     def __init__(self, path: Path, slack: FakeSlack) -> None:
@@ -108,8 +112,12 @@ class AutoSaver:
     def close(self) -> None:
         """Save once more, and stop watching."""
         self._slack.workspace.watchers.remove(self._save)
-        save(self._path, self._slack)
+        self._save(frozenset())
 
     def _save(self, seen_by: frozenset[str]) -> None:
         del seen_by
-        save(self._path, self._slack)
+        try:
+            save(self._path, self._slack)
+        except OSError as error:
+            why = error.strerror
+            logger.warning("sandbox.not_saved file=%s why=%s", self._path, why)

@@ -50,3 +50,17 @@ async def test_a_file_that_is_something_else_is_left_alone(tmp_path: Path) -> No
             pass
 
     assert path.read_text("utf-8") == '{"shopping": ["milk"]}'
+
+
+async def test_a_full_disk_does_not_stop_the_conversation(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "kept.json"
+    async with Sandbox(state_path=path) as sandbox:
+        # Every writing fails, as on a full disk.
+        path.with_name("kept.json.draft").mkdir()
+        await sandbox.person("U0ANA").say("C0GENERAL", "hello")
+        said = await sandbox.person("U0BEN").messages("C0GENERAL")
+
+    assert [one["text"] for one in said] == ["hello"]
+    assert "sandbox.not_saved" in caplog.text

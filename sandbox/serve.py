@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from keyturn.sandbox.blockkit.formats import web_url
 from keyturn.sandbox.records import Suggestion
 from keyturn.sandbox.server import Sandbox
 
@@ -29,12 +30,14 @@ async def serve(
 
     Raises:
         OSError: the port is taken.
-        ValueError: `state_path` is not a saved sandbox.
+        ValueError: `state_path` is not a saved sandbox, or `request_url` not a URL.
     """
     async with Sandbox(
         host=host, port=port, suggestions=suggestions, state_path=state_path
     ) as sandbox:
         if request_url:
+            if problem := web_url(request_url):
+                raise ValueError(f"The request URL {request_url!r} is not {problem}.")
             sandbox.deliver_http(request_url)
         for line in settings(sandbox):
             announce(line)

@@ -108,8 +108,8 @@ class Sandbox:
             try:
                 await site.start()
             except OSError as error:
-                place = f"port {self._port} on {self._host!r}"
-                reason = f"The sandbox cannot listen on {place}; choose another port."
+                at = f"on port {self._port} on {self._host!r}"
+                reason = f"The sandbox cannot listen {at}; choose another port or host."
                 raise OSError(error.errno, reason) from error
             port: int = runner.addresses[0][1]
             self.slack.base_url = f"http://{self._name}:{port}"

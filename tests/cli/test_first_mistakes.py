@@ -65,7 +65,8 @@ def test_a_bad_port_is_named(home: Shell, taken: int, words: list[str]) -> None:
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        (["--host", "nowhere.invalid"], "cannot listen"),
+        (["--host", "nowhere.invalid"], "choose another port or host"),
+        (["--port", "0", "--request-url", "localhost:3000/events"], "'localhost:3000"),
         (["--port", "0", "--keep", "kept.json"], "is not a saved sandbox"),
         (["--port", "0", "--keep", "."], "'.': Is a directory"),
     ],

@@ -5,12 +5,20 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
+from langchain.agents import create_agent  # pyright: ignore[reportUnknownVariableType] - its overloads are partial
+from langchain.agents.middleware import HumanInTheLoopMiddleware
+from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
+from langchain_core.tools import StructuredTool
+from langgraph.checkpoint.memory import InMemorySaver
 
+from keyturn.agent.scripted_model import ScriptedModel
 from keyturn.gateway.approvals import waiting_changes
 from keyturn.gateway.approvals.events import EventName
 from keyturn.gateway.approvals.record import Item
@@ -21,12 +29,21 @@ from keyturn.gateway.resume.checkpoints import open_checkpoints
 from keyturn.gateway.resume.graphs import attached
 from keyturn.gateway.resume.langgraph_local import Runner
 from keyturn.gateway.store.store import Store
+from keyturn.testing import adapters
+from keyturn.testing.adapters import (
+    AGENT,
+    HANDED_OVER,
+    Behaviour,
+    Desk,
+    a_call_answered_elsewhere_is_not_taken,
+    name_of,
+)
 from tests.conftest import eventually
-from tests.dialects.sample_agents import FAILS, Agent, Call
+from tests.dialects.sample_agents import FAILS, KINDS, Agent, Call, Graph, called
 from tests.forked import Forked
 from tests.levels import sample
 from tests.resume import sample_tools, stock_process
-from tests.resume.resume_stack import ANA, GIVING_UP, POLICY, Stack
+from tests.resume.resume_stack import ANA, DAN, GIVING_UP, ORIGIN, POLICY, Stack
 from tests.resume.stock_process import AGENTS, POINTS
 from tests.resume.test_restored import lose_the_jobs, problems
 
@@ -268,3 +285,87 @@ async def test_a_process_killed_at_any_point_of_a_hand_over_runs_the_call_once(
 
     assert [json.loads(line) for line in sample_tools.ledger()] == [["pay", FULL]]
     assert await stack.states() == [ItemState.HANDED_OVER]
+
+
+# Agents that nobody edited keep what every connector promises.
+
+
+# Only the gateway answers the threads of its agents.
+PROMISES = [
+    one for one in HANDED_OVER if one is not a_call_answered_elsewhere_is_not_taken
+]
+
+
+@dataclass
+class Turn:
+    """One turn of a stock agent, and the gateway that runs it."""
+
+    stack: Stack
+    heard: asyncio.Future[list[str]]
+    process: AsyncExitStack = field(default_factory=AsyncExitStack)
+
+    async def work(self) -> None:
+        await self.process.enter_async_context(self.stack.working())
+
+    async def outputs(self) -> list[str]:
+        return await self.heard
+
+    async def replay(self) -> list[str]:
+        await self.work()
+        return await self.outputs()
+
+    async def stop(self) -> None:
+        await self.process.aclose()
+
+
+@dataclass
+class Agents:
+    """LangChain's stock agent with the tools of the desk."""
+
+    desk: Desk
+    turns: list[Turn] = field(default_factory=list[Turn])
+
+    async def propose(self, calls: Sequence[adapters.Call]) -> Turn:
+        heard = asyncio.get_running_loop().create_future()
+
+        def reply(messages: Sequence[BaseMessage]) -> AIMessage:
+            told = [one for one in messages if isinstance(one, ToolMessage)]
+            if told:
+                told.sort(key=lambda one: one.tool_call_id)
+                heard.set_result([str(one.text) for one in told])
+            return called(messages)
+
+        bank = self.desk.bank
+        tools = [
+            StructuredTool.from_function(coroutine=it) for it in (bank.pay, bank.wipe)
+        ]
+        asks: Any = {it.name: {"allowed_decisions": [*KINDS]} for it in tools}
+        make = cast("Callable[..., Graph]", create_agent)
+        saver = InMemorySaver()
+        graph = make(
+            ScriptedModel(reply=reply),
+            tools=tools,
+            middleware=[HumanInTheLoopMiddleware(asks)],
+            checkpointer=saver,
+        )
+        runner = Runner(attached(graph, saver), agent=AGENT, hands_over=True)
+        stack = Stack(self.desk.store, runner, saver)
+        stack.runners = {AGENT: runner}
+        stack.policy = load_policy(adapters.POLICY, "policy.yml")
+        turn = Turn(stack, heard)
+        self.turns.append(turn)
+        await turn.work()
+        said = json.dumps([{"name": one.tool, "args": one.args} for one in calls])
+        await stack.reviews.ask_agent(AGENT, "t1", said, requester=DAN, origin=ORIGIN)
+        return turn
+
+
+@pytest.mark.parametrize("behaviour", PROMISES, ids=name_of)
+async def test_stock_agents_keep_promises(behaviour: Behaviour, store: Store) -> None:
+    async with Desk.on(store) as desk, asyncio.timeout(60):
+        agents = Agents(desk)
+        try:
+            await behaviour(desk, agents)
+        finally:
+            for turn in agents.turns:
+                await turn.stop()

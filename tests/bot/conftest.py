@@ -16,10 +16,16 @@ from tests.patience import lift_limits
 
 
 @pytest.fixture
-async def stack(store: Store) -> AsyncIterator[Stack]:
-    """Give the stack over HTTP; the bot may not do what Slack calls an error."""
+def transport() -> SlackMode:
+    """Return the transport of `stack`; a module may choose another one."""
+    return SlackMode.HTTP
+
+
+@pytest.fixture
+async def stack(store: Store, transport: SlackMode) -> AsyncIterator[Stack]:
+    """Give the stack; the bot may not do what Slack calls an error."""
     async with Sandbox() as sandbox:
-        yield Stack(sandbox, store)
+        yield Stack(sandbox, store, transport)
         fail_on_problems(sandbox)
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,9 +21,7 @@ from keyturn.bot.web import RateLimited, Slack, SlackNoResponse
 from keyturn.gateway.config import SlackMode
 from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.protocol.wire import Verdict
-from keyturn.gateway.store.store import Store
 from keyturn.sandbox.client import UserActionFailed
-from keyturn.sandbox.server import Sandbox
 from tests.bot.bot_stack import CHANNEL, Stack, has_button, is_card_of
 from tests.bot.test_personal_copies import block_action
 from tests.conftest import eventually
@@ -40,13 +37,12 @@ LOST, LIMITED, BROKEN = 0.3, 0.4, 0.5
 
 
 @pytest.fixture
-async def stack(store: Store) -> AsyncIterator[Stack]:
-    """Give a stack over sockets: the slower the machine, the further `passing` goes.
+def transport() -> SlackMode:
+    """Choose sockets: the slower the machine, the further `passing` goes.
 
     A signed request of more than five minutes later than the store's clock is refused.
     """
-    async with Sandbox() as sandbox:
-        yield Stack(sandbox, store, SlackMode.SOCKET)
+    return SlackMode.SOCKET
 
 
 class Storm:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -17,9 +16,7 @@ from keyturn.gateway.config import SlackMode
 from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.protocol.wire import Verdict
 from keyturn.gateway.service.people.queue import DelegationService
-from keyturn.gateway.store.store import Store
 from keyturn.sandbox.faults import Fault
-from keyturn.sandbox.server import Sandbox
 from tests.bot.bot_stack import CHANNEL, Stack
 from tests.levels import sample
 
@@ -35,10 +32,9 @@ ROLES_AT_VOTE = {"U0ANA": ("support",), "U0CHLOE": ("senior",)}
 
 
 @pytest.fixture
-async def stack(store: Store) -> AsyncIterator[Stack]:
-    """Return a stack over sockets: signatures would not survive a moved clock."""
-    async with Sandbox() as sandbox:
-        yield Stack(sandbox, store, SlackMode.SOCKET)
+def transport() -> SlackMode:
+    """Choose sockets: signatures would not survive a moved clock."""
+    return SlackMode.SOCKET
 
 
 async def wire(stack: Stack, number: int) -> Verdict:

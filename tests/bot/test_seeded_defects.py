@@ -21,9 +21,7 @@ from keyturn.gateway.approvals.record import Approval, short_id
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.wire import Refused
 from keyturn.gateway.service.report.audit_reading import StatisticsService
-from keyturn.gateway.store.store import Store
 from keyturn.sandbox.json_types import JsonObject, as_objects
-from keyturn.sandbox.server import Sandbox
 from tests.approvals.builders import click_on
 from tests.bot.bot_stack import (
     CHANNEL,
@@ -59,11 +57,11 @@ SEEDED = load_policy(POLICY + RULE, "policy.yml")
 
 
 @pytest.fixture
-async def stack(store: Store, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Stack]:
+def stack(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> Stack:
     # The bot looks when it starts, and the tests do it after that.
     monkeypatch.setattr(publisher, "LOOK_S", 3600.0)
-    async with Sandbox() as sandbox:
-        yield Stack(sandbox, store, policy=SEEDED)
+    stack.policy = SEEDED
+    return stack
 
 
 async def look(stack: Stack) -> None:

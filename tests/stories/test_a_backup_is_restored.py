@@ -259,7 +259,11 @@ async def test_an_unsafe_restore_is_refused(operator: Operator, tmp_path: Path) 
     whole = operator.file.read_bytes()
     for part in (whole[:-100], b"", b"text"):
         operator.file.write_bytes(part)
-        assert "is no complete backup" in await operator.is_refused("--replace")
+        refusal = await operator.is_refused("--replace")
+        assert "is no complete backup" in refusal
+        assert len(refusal.splitlines()) == 1
+    operator.file.unlink()
+    assert "No such file or directory. Name" in await operator.is_refused("--replace")
     huge = tarfile.TarInfo("store.jsonl")
     huge.size = 10**15
     operator.file.write_bytes(huge.tobuf())

@@ -46,9 +46,8 @@ from keyturn.gateway.approvals.events import Event, EventName
 from keyturn.sandbox.blockkit import limits
 
 _HINT = (
-    "Keyturn refused it: no call runs because of it. You don't need to decide "
-    "anything. Please tell the operator of Keyturn: 'keyturn security' lists what was "
-    "found, and docs/failures.md explains each kind."
+    "No call runs because of it. Please tell the operator of Keyturn: 'keyturn "
+    "security' lists what was found, and docs/failures.md explains each kind."
 )
 
 

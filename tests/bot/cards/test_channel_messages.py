@@ -57,3 +57,17 @@ def test_the_names_in_a_security_event_are_shown_as_text(kind: SecurityKind) -> 
     assert_tame(message.blocks, message.text)
     assert CANARY in str(message.blocks)
     assert "\u202e" not in str(message.blocks)
+
+
+def test_a_restored_store_is_not_said_to_have_been_refused() -> None:
+    kind, name = SecurityKind.REPLAYED, "restored from a backup of 2026-07-01"
+    found = SecurityEvent(kind=kind, tenant="t", about="store", name=name)
+
+    message = security_message(found.announced())
+
+    told = readable(message.blocks, message.text)
+    assert name in told
+    assert "No call runs because of it." in told
+    assert "refused" not in told
+    # Waiting calls lost their votes, so reviewers have to decide.
+    assert "don't need to decide" not in told

@@ -314,7 +314,7 @@ def _kept(text: str, kinds: Collection[PrivateData], values: frozenset[str]) -> 
         return without_private(text, kinds, values)
     # A cut must not leave half of a private value. So search beyond the cut, and drop
     # the end of the searched part, where a value may continue.
-    around = max(_AROUND, *map(len, values))
+    around = max([_AROUND, *map(len, values)])
     looked_at = text[: MAX_WORDS + around]
     hidden = without_private(looked_at, kinds, values)
     left = len(hidden) if looked_at == text else len(hidden) - around

@@ -372,3 +372,18 @@ async def test_long_words_keep_their_start(store: Store, says: str, kept: str) -
     opened = await harness.approval(verdict.item_id)
     assert opened.says.startswith(kept)
     assert len(opened.says) < MAX_WORDS + 40
+
+
+async def test_long_words_need_no_hidden_argument(store: Store) -> None:
+    harness = ServiceHarness(store, load_policy(PRIVATE, "policy.yml"))
+    ref = TurnRef(agent="support", thread="t1", message_id="m1")
+    send = ProposedCall(tool="send", args={}, tool_call_id="c0")
+    words, kept = f"{MANY}xyz", f"{MANY}… (3 more characters)"
+
+    [verdict] = await harness.agents.submit(Turn(ref=ref, calls=(send,), says=words))
+    await harness.decide(verdict, Approve())
+    await harness.ran(claim_of(ref, verdict), Result(ok=True, summary=words))
+
+    assert (await harness.approval(verdict.item_id)).says == kept
+    ended = (await harness.item(verdict.item_id)).result
+    assert ended == Result(ok=True, summary=kept)

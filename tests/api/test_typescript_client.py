@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp import web
 
 from keyturn.gateway.api import operations
 from keyturn.gateway.approvals.decisions import Approve, Decision, Edit, Reject, Respond
@@ -42,10 +43,13 @@ const [tool, args] = process.argv.slice(2);
 const names = { thread: "invoice-42", messageId: `m-${tool}`, callId: "c1" };
 const call = { ...names, tool, args: JSON.parse(args) };
 try {
-  const keyturn = new Keyturn({ agent: "billing", limitMs: 60_000 });
+  const limitMs = Number(process.env.LIMIT_MS ?? 60_000);
+  const keyturn = new Keyturn({ agent: "billing", limitMs });
   const end = await keyturn.once(call, async (args) => {
     appendFileSync("effects.txt", JSON.stringify(args) + "\\n");
     if (args.to === "nobody") throw new Error("no such account");
+    if (args.to === "many") return "y".repeat(100_000);
+    if (args.to === "half") return "😀".slice(0, 1);
     return `sent ${args.amount} to ${args.to}`;
   });
   console.log(JSON.stringify(end));
@@ -102,6 +106,7 @@ def effects(folder: Path) -> list[Any]:
 
 
 ADA: JsonObject = {"to": "ada", "amount": 90}
+LONG_S = 30
 
 
 @pytest.mark.parametrize(
@@ -183,6 +188,52 @@ async def test_an_auto_call_that_throws_ends_the_same_way(built: Path) -> None:
     assert "no such account" in end["text"]
 
 
+@pytest.mark.parametrize(("to", "length"), [("many", 100_000), ("half", 1)])
+async def test_any_text_is_recorded_and_repeated(
+    stack: ApiStack, built: Path, to: str, length: int
+) -> None:
+    args: JsonObject = {"to": to}
+    running = asyncio.create_task(play(built, args))
+    await approve_all(people(stack), RUN)
+
+    assert len((await running)["text"]) == length
+    end = await play(built, args)
+    assert (end["kind"], len(end["text"])) == ("ran", length)
+    assert effects(built) == [args]
+
+
+async def test_a_grant_that_arrives_late_runs_nothing(
+    store: Store, monkeypatch: pytest.MonkeyPatch, built: Path
+) -> None:
+    (built / "effects.txt").write_text("")
+    monkeypatch.setenv("LIMIT_MS", "6000")
+    granted, is_over = asyncio.Queue[str](), asyncio.Event()
+
+    async def late(request: web.Request, handler: Any) -> Any:
+        reply = await handler(request)
+        if request.path != "/v1/claim" or is_over.is_set():
+            return reply
+        granted.put_nowait((await request.json())["item_id"])
+        await is_over.wait()
+        # A short lease, so that the test need not wait.
+        return web.json_response({**json.loads(reply.body), "lease_s": 0.001})
+
+    harness = ServiceHarness(store, load_policy(POLICY, "policy.yml"))
+    async with serving(harness, [late]) as stack:
+        monkeypatch.setenv("KEYTURN_GATEWAY", stack.url)
+        monkeypatch.setenv("KEYTURN_API_KEY", stack.key(["*"]))
+        running = asyncio.create_task(play(built, ADA))
+        await approve_all(people(stack), RUN)
+        # The claim ends before its answer arrives, and nobody knows what happened.
+        await harness.doubt(await granted.get())
+        is_over.set()
+        end = await running
+
+    assert end["kind"] == "NotInTime"
+    assert "whether the call ran" in end["text"]
+    assert effects(built) == []
+
+
 async def test_a_rounded_number_never_runs(stack: ApiStack, built: Path) -> None:
     running = asyncio.create_task(play(built, ADA))
     large = Edit(args={"to": "ada", "amount": 2**53 + 1}, reason="all of it")
@@ -223,6 +274,23 @@ async def test_a_redirect_or_an_empty_refusal_ends_the_call_at_once(
         end = await play(built, ADA)
 
     assert end == {"kind": "GatewayError", "text": f"The gateway answered {head[:3]}."}
+
+
+async def test_a_gateway_that_never_answers_ends_the_wait(
+    built: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def hang(reader: StreamReader, _: StreamWriter) -> None:
+        await reader.read()
+
+    async with await asyncio.start_server(hang, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        monkeypatch.setenv("KEYTURN_GATEWAY", f"http://127.0.0.1:{port}")
+        monkeypatch.setenv("KEYTURN_API_KEY", "tk_any")
+        monkeypatch.setenv("LIMIT_MS", "500")
+        async with asyncio.timeout(LONG_S):
+            end = await play(built, ADA)
+
+    assert end["kind"] == "NotInTime"
 
 
 @pytest.mark.usefixtures("stack")

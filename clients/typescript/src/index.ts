@@ -74,15 +74,25 @@ export class GatewayError extends Error {
   }
 }
 
-/** Nobody decided, or the gateway did not answer, within `limitMs`; nothing ran. */
+/** Nobody decided, or the gateway did not answer, within `limitMs`; nothing ran here. */
 export class NotInTime extends Error {
   override name = "NotInTime";
 }
 
 const WAIT_S = 25;
+const ANSWER_WITHIN_MS = 1000 * (WAIT_S + 10);
+const ON_THE_WAY_MS = 1000;
+const REPORT_WITHIN_MS = 60_000;
 const FIRST_PAUSE_MS = 250;
 const LONGEST_PAUSE_MS = 10_000;
+/** Longest texts, in characters: what people see of a result, and what a repetition gets. */
+const MAX_SUMMARY = 500;
+const MAX_PAYLOAD = 1024 * 1024;
 const LATER = new Set([408, 429, 500, 502, 503, 504]);
+const OPEN = {
+  "keyturn.approval": "Nobody decided in time. The call stays open.",
+  "keyturn.reconcile": "Nobody found out in time whether the call ran. It was cut off before.",
+};
 const UNKNOWN =
   "Whether this call took effect is unknown. Do not repeat it; tell the user that it has to be checked.";
 
@@ -122,10 +132,12 @@ export class Keyturn {
    * @param call the call of the model.
    * @param run gets the authorized arguments, which a reviewer may have edited. Its
    *   text is the result that the model reads.
-   * @throws NotInTime, GatewayError: nothing ran.
+   * @throws NotInTime, GatewayError: nothing ran here. A call that was cut off before may
+   *   have run.
    */
   async once(call: Call, run: Run): Promise<End> {
-    const end = await this.decided({ ...call, args: plain(call.args) }, run);
+    const schema = call.schema && { schema: plain(call.schema) };
+    const end = await this.decided({ ...call, args: plain(call.args), ...schema }, run);
     return withEdit(end, end.edit);
   }
 
@@ -143,7 +155,7 @@ export class Keyturn {
       const names = [this.agent, call.thread, call.messageId, call.callId];
       const key = createHash("sha256").update(JSON.stringify(names)).digest("hex");
       const permit = { itemId: "", idempotencyKey: key, receipt: "" };
-      return ended(await attempt(run, call.args, permit));
+      return (await attempt(run, call.args, permit)).end;
     }
     const held = new Held(verdict, ref, call, until, this.ask.bind(this));
     return held.end(verdict.kind === "hold", run);
@@ -158,7 +170,9 @@ export class Keyturn {
     for (let pause = FIRST_PAUSE_MS; ; pause = Math.min(2 * pause, LONGEST_PAUSE_MS)) {
       let why = "it cannot be reached";
       try {
-        const found = await this.api.POST(path as never, { body } as never);
+        const left = Math.min(ANSWER_WITHIN_MS, until - Date.now());
+        const signal = AbortSignal.timeout(Math.max(0, left) + ON_THE_WAY_MS);
+        const found = await this.api.POST(path as never, { body, signal } as never);
         const { data, error, response } = found as Reply;
         if (response.ok) return data as Replies[P];
         const problem = (error ?? {}) as Partial<Schemas["Problem"]>;
@@ -196,7 +210,8 @@ type Ask = <P extends keyof Replies>(
 
 /** A call with a record at the gateway, until its end. */
 class Held {
-  private readonly owner = randomUUID();
+  /** Names one attempt. */
+  private owner = randomUUID();
 
   constructor(
     private readonly verdict: Schemas["Verdict"],
@@ -215,12 +230,15 @@ class Held {
         }
       }
       undecided = false;
+      const asked = Date.now();
       const reply = await this.ask(this.until, "/v1/claim", this.claim());
       switch (reply.kind) {
         case "new":
-          return this.run(reply, run);
+          if (await this.isValid(reply, asked)) return this.run(reply, run);
+          this.owner = randomUUID();
+          break;
         case "done":
-          return ended(reply.result, reply.edit);
+          return ended(reply.result, recalled(reply.result), reply.edit);
         case "busy":
           await this.pause(reply.retry_after_s ?? 1);
           break;
@@ -247,13 +265,20 @@ class Held {
     return { item_id: item_id ?? "", ref: this.ref, tool, tool_call_id, owner: this.owner };
   }
 
+  /** Return false for a claim that ended while its answer was on the way. */
+  private async isValid(claimed: Schemas["Claimed"], asked: number): Promise<boolean> {
+    if (Date.now() - asked < 500 * claimed.lease_s) return true;
+    const lease = { item_id: this.verdict.item_id ?? "", fence: claimed.fence };
+    return this.ask(this.until, "/v1/heartbeat", lease);
+  }
+
   /** Wait until people answered a question about the call. */
   private async answer(kind: "keyturn.approval" | "keyturn.reconcile"): Promise<unknown> {
     const { item_id, action_hash } = this.verdict;
     const question = { kind, item_id: item_id ?? "", action_hash: action_hash ?? "" };
     for (;;) {
       const left = (this.until - Date.now()) / 1000;
-      if (left <= 0) throw new NotInTime("Nobody decided in time. The call stays open.");
+      if (left <= 0) throw new NotInTime(OPEN[kind]);
       const [found] = await this.ask(this.until, "/v1/answers", {
         run: { agent: this.ref.agent, thread: this.ref.thread },
         questions: [question],
@@ -279,11 +304,11 @@ class Held {
       idempotencyKey: claimed.idempotency_key,
       receipt: claimed.receipt ?? "",
     };
-    const result = await attempt(run, args, permit);
-    clearInterval(beat);
+    const { result, end } = await attempt(run, args, permit).finally(() => clearInterval(beat));
     // The tool has run: whatever happens now, the model has to know its result.
-    await this.ask(this.until, "/v1/finish", { ...lease, result }).catch(() => undefined);
-    return ended(result, claimed.edit);
+    const until = Math.max(this.until, Date.now() + REPORT_WITHIN_MS);
+    await this.ask(until, "/v1/finish", { ...lease, result }).catch(() => undefined);
+    return claimed.edit ? { ...end, edit: claimed.edit } : end;
   }
 
   private async pause(seconds: number): Promise<void> {
@@ -323,18 +348,42 @@ function plain(args: Args): Args {
   return JSON.parse(JSON.stringify(args)) as Args;
 }
 
-async function attempt(run: Run, args: Args, permit: Permit): Promise<Schemas["Result"]> {
+type Attempt = { result: Schemas["Result"]; end: End };
+
+/** Run a tool; return what is recorded, and what the model reads now. */
+async function attempt(run: Run, args: Args, permit: Permit): Promise<Attempt> {
+  let result: Schemas["Result"];
+  let text: string;
   try {
     const found: unknown = await run(args, permit);
-    const summary = typeof found === "string" ? found : (JSON.stringify(found) ?? "");
-    return { ok: true, summary };
+    text = typeof found === "string" ? found : (JSON.stringify(found) ?? "");
+    const payload = JSON.stringify({ v: 1, value: text });
+    const kept = payload.length <= MAX_PAYLOAD ? payload : "";
+    result = { ok: true, summary: short(text), payload: kept };
   } catch (error) {
-    return { ok: false, failure: "raised", summary: String(error) };
+    text = short(String(error));
+    result = { ok: false, failure: "raised", summary: text };
+  }
+  return { result, end: ended(result, text) };
+}
+
+/** Return the beginning of a text, without half of a character, which JSON cannot hold. */
+function short(text: string): string {
+  return text.slice(0, MAX_SUMMARY).replace(/\p{Surrogate}/gu, "?");
+}
+
+/** Return the text of a recorded result. */
+function recalled(result: Schemas["Result"]): string {
+  if (!result.ok) return result.summary ?? "";
+  try {
+    const { value } = JSON.parse(result.payload ?? "") as { value: unknown };
+    return typeof value === "string" ? value : JSON.stringify(value);
+  } catch {
+    return "This call ran, but its output was lost. Do not repeat it; tell the user that it is done.";
   }
 }
 
-function ended(result: Schemas["Result"], edit?: Edit | null): End {
-  const text = result.summary ?? "";
+function ended(result: Schemas["Result"], text: string, edit?: Edit | null): End {
   const changed = edit ? { edit } : {};
   if (result.ok) return { kind: "ran", text, ...changed };
   if (result.failure === "not_started") return { kind: "refused", text, ...changed };

@@ -6,6 +6,9 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+CARD_TEXTS = Path(__file__).parent / "cards" / "snapshots"
+MODAL_TEXTS = Path(__file__).parent / "modals" / "snapshots"
+
 
 def assert_same(folder: Path, name: str, text: str) -> None:
     """Fail when the text differs from the file, or there is no file."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import AsyncIterator
 from datetime import timedelta
 
 import pytest
@@ -18,7 +19,7 @@ from keyturn.gateway.setting_forms import RetrySettings
 from keyturn.gateway.store.runs.jobs import Job, JobKind, RunState
 from keyturn.gateway.store.runs.threads import ThreadFacts
 from keyturn.sandbox.json_types import JsonObject, as_objects
-from tests.bot.bot_stack import DAN, TEAM, Stack, has_button
+from tests.bot.bot_stack import DAN, TEAM, Stack, blocks_of, has_button
 from tests.bot.strategies import CANARY
 from tests.bot.tampering import click_with
 from tests.streams import announced
@@ -65,8 +66,8 @@ class Run:
         """Wait until the run's message has this text."""
 
         def is_it(message: JsonObject) -> bool:
-            shown = json.dumps(message["blocks"], ensure_ascii=False)
-            return self._is_own(message) and all(word in shown for word in words)
+            is_shown = all(word in blocks_of(message) for word in words)
+            return self._is_own(message) and is_shown
 
         return await self.stack.actor("U0ANA").message_with("#general", is_it)
 
@@ -103,8 +104,11 @@ class Run:
 
 
 @pytest.fixture
-async def run(stack: Stack) -> Run:
-    return Run(stack)
+async def run(stack: Stack) -> AsyncIterator[Run]:
+    """Give a run whose bot is running."""
+    run = Run(stack)
+    async with stack.running():
+        yield run
 
 
 def button_value(message: JsonObject) -> str:
@@ -115,15 +119,14 @@ def button_value(message: JsonObject) -> str:
 
 
 async def test_an_outage_is_one_message_that_is_edited_to_its_end(run: Run) -> None:
-    async with run.stack.running():
-        await run.asked()
-        await run.fails(ConnectionError(CANARY))
-        waiting = await run.message("The run waits", "retried by itself until")
-        await run.fails(TimeoutError(CANARY))
-        await run.message("TimeoutError")
-        await run.goes_on()
-        ended = await run.message("The run continued")
-        await run.stack.nothing_is_left()
+    await run.asked()
+    await run.fails(ConnectionError(CANARY))
+    waiting = await run.message("The run waits", "retried by itself until")
+    await run.fails(TimeoutError(CANARY))
+    await run.message("TimeoutError")
+    await run.goes_on()
+    ended = await run.message("The run continued")
+    await run.stack.nothing_is_left()
 
     assert ended["ts"] == waiting["ts"]
     assert len(await run.messages()) == 1
@@ -131,55 +134,52 @@ async def test_an_outage_is_one_message_that_is_edited_to_its_end(run: Run) -> N
 
 
 async def test_the_requester_tries_again_and_the_message_says_so(run: Run) -> None:
-    async with run.stack.running():
-        await run.asked()
-        await run.fails(KeyError())
-        parked = await run.message("The run has stopped")
-        await run.click("U0DAN", parked)
+    await run.asked()
+    await run.fails(KeyError())
+    parked = await run.message("The run has stopped")
+    await run.click("U0DAN", parked)
 
-        tried = await run.message("Tried again")
-        assert await run.tries() == [f"{TEAM}/U0DAN"]
-        assert await run.jobs() == 1
-        assert not has_button(tried, Action.TRY_AGAIN)
-        await run.fails(KeyError())
-        again = await run.message("The run has stopped")
-        await run.stack.nothing_is_left()
+    tried = await run.message("Tried again")
+    assert await run.tries() == [f"{TEAM}/U0DAN"]
+    assert await run.jobs() == 1
+    assert not has_button(tried, Action.TRY_AGAIN)
+    await run.fails(KeyError())
+    again = await run.message("The run has stopped")
+    await run.stack.nothing_is_left()
 
     assert tried["ts"] == parked["ts"] == again["ts"]
 
 
 async def test_a_reviewer_tries_again_and_nobody_else_does(run: Run) -> None:
-    async with run.stack.running():
-        await run.asked()
-        await run.fails(KeyError())
-        parked = await run.message("The run has stopped")
+    await run.asked()
+    await run.fails(KeyError())
+    parked = await run.message("The run has stopped")
 
-        await run.click("U0EVE", parked)
-        assert await run.tries() == []
-        assert await run.jobs() == 0
-        await run.click("U0ANA", parked)
+    await run.click("U0EVE", parked)
+    assert await run.tries() == []
+    assert await run.jobs() == 0
+    await run.click("U0ANA", parked)
 
-        assert await run.tries() == [f"{TEAM}/U0ANA"]
+    assert await run.tries() == [f"{TEAM}/U0ANA"]
 
 
 async def test_one_of_many_clicks_tries_again(run: Run) -> None:
-    async with run.stack.running():
-        await run.asked()
-        await run.fails(KeyError())
-        parked = await run.message("The run has stopped")
-        dan = run.stack.actor("U0DAN")
-        value = button_value(parked)
-        await dan.click("#general", str(parked["ts"]), Action.TRY_AGAIN)
-        await run.message("Tried again")
-        await run.stack.nothing_is_left()
+    await run.asked()
+    await run.fails(KeyError())
+    parked = await run.message("The run has stopped")
+    dan = run.stack.actor("U0DAN")
+    value = button_value(parked)
+    await dan.click("#general", str(parked["ts"]), Action.TRY_AGAIN)
+    await run.message("Tried again")
+    await run.stack.nothing_is_left()
 
-        await run.click_with(parked, value)
-        await run.stack.told("U0ANA", "being tried again already", "#general")
-        await run.goes_on()
-        await run.message("The run continued")
-        await run.stack.nothing_is_left()
-        await run.click_with(parked, value)
-        await run.stack.told("U0ANA", "not stopped any more", "#general")
+    await run.click_with(parked, value)
+    await run.stack.told("U0ANA", "being tried again already", "#general")
+    await run.goes_on()
+    await run.message("The run continued")
+    await run.stack.nothing_is_left()
+    await run.click_with(parked, value)
+    await run.stack.told("U0ANA", "not stopped any more", "#general")
 
     assert await run.jobs() == 1
     assert len(await run.tries()) == 1
@@ -187,21 +187,18 @@ async def test_one_of_many_clicks_tries_again(run: Run) -> None:
 
 async def test_a_seal_of_another_outage_or_team_tries_nothing(run: Run) -> None:
     key = run.stack.config.seal_key
-    async with run.stack.running():
-        await run.asked()
-        await run.fails(KeyError())
-        parked = await run.message("The run has stopped")
-        kept = await run.stack.store.stalled.find(run.stack.keys, run.id)
-        assert kept
-        foreign = seal_name(
-            kept.outage, key=key, team="T0OTHER", purpose=Action.TRY_AGAIN
-        )
-        altered = button_value(parked).replace(kept.outage, f"{kept.outage}0")
-        for value in (foreign, altered, "no seal"):
-            await run.click_with(parked, value)
-            await run.stack.told("U0ANA", "does not belong", "#general")
+    await run.asked()
+    await run.fails(KeyError())
+    parked = await run.message("The run has stopped")
+    kept = await run.stack.store.stalled.find(run.stack.keys, run.id)
+    assert kept
+    foreign = seal_name(kept.outage, key=key, team="T0OTHER", purpose=Action.TRY_AGAIN)
+    altered = button_value(parked).replace(kept.outage, f"{kept.outage}0")
+    for value in (foreign, altered, "no seal"):
+        await run.click_with(parked, value)
+        await run.stack.told("U0ANA", "does not belong", "#general")
 
-        found = await run.stack.store.stalled.find(run.stack.keys, run.id)
+    found = await run.stack.store.stalled.find(run.stack.keys, run.id)
 
     assert found
     assert found.state is RunState.PARKED

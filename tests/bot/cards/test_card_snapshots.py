@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -74,11 +73,10 @@ from tests.bot.samples import (
     handed,
     in_state,
 )
-from tests.bot.snapshots import assert_same
+from tests.bot.snapshots import CARD_TEXTS, assert_same
 from tests.levels import examples, sample
 from tests.service.test_turns_again import proposed
 
-FOLDER = Path(__file__).parent / "snapshots"
 HALF = REFUND | {"amount": 449.5}
 ESCALATED = a_refund(
     tier=Tier.ESCALATE,
@@ -332,7 +330,7 @@ def test_calls_of_the_same_card_are_no_other_requests(calls: int) -> None:
 def test_a_card_reads_as_written_down(name: str) -> None:
     message = card(frame(CARDS[name]))
 
-    assert_same(FOLDER, name, readable(message.blocks, message.text))
+    assert_same(CARD_TEXTS, name, readable(message.blocks, message.text))
 
 
 @pytest.mark.parametrize(
@@ -355,7 +353,7 @@ def test_a_call_past_its_time_says_so_and_has_no_buttons(name: str) -> None:
     approval, now_ms = MOMENTS[name]
     message = card(frame(approval, now_ms=now_ms))
 
-    assert_same(FOLDER, name, readable(message.blocks, message.text))
+    assert_same(CARD_TEXTS, name, readable(message.blocks, message.text))
 
 
 def test_metadata_holds_ids_only() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from keyturn.bot.blocks import ensure_valid_message
@@ -19,7 +17,7 @@ from keyturn.sandbox.blockkit.messages import validate_message
 from tests.bot.markup_audit import assert_tame
 from tests.bot.readable import readable
 from tests.bot.samples import NOW
-from tests.bot.snapshots import assert_all_same
+from tests.bot.snapshots import CARD_TEXTS, assert_all_same
 from tests.bot.strategies import CANARY
 
 
@@ -41,7 +39,7 @@ def test_a_question_is_shown_as_text_with_what_happens_after_it() -> None:
         "it has ended": said(over),
     }
 
-    assert_all_same(Path(__file__).parent / "snapshots", "questions", texts)
+    assert_all_same(CARD_TEXTS, "questions", texts)
 
 
 def test_a_long_question_is_cut() -> None:

@@ -93,7 +93,7 @@ def calls() -> Iterator[Item]:
             yield handed(item, S.NOT_TAKEN, problem=problem, detail="x")
     for item, report in itertools.product((a_refund(), EDITED), reports):
         yield handed(item, S.HANDED_OVER, reported=report)
-    others = {*S} - HERE - {S.HANDED_OVER, S.NOT_TAKEN, S.PENDING}
+    others = sorted({*S} - HERE - {S.HANDED_OVER, S.NOT_TAKEN, S.PENDING})
     for item, state in itertools.product((a_refund(), EDITED), others):
         one = handed(item, state)
         yield one
@@ -145,7 +145,7 @@ def test_no_text_says_that_keyturn_ran_it(item: Item) -> None:
     assert claims(item) == []
 
 
-@pytest.mark.parametrize("state", HERE)
+@pytest.mark.parametrize("state", sorted(HERE))
 def test_the_texts_of_a_call_that_runs_here_would_be_found(state: ItemState) -> None:
     assert claims(in_state(a_refund(), state, result=Result(ok=state is S.EXECUTED)))
 

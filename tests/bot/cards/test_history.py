@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -62,7 +61,7 @@ from tests.bot.samples import (
     frame,
     in_state,
 )
-from tests.bot.snapshots import assert_all_same
+from tests.bot.snapshots import CARD_TEXTS, assert_all_same
 from tests.bot.strategies import CANARY
 
 N, S = EventName, ItemState
@@ -142,7 +141,7 @@ NOTES = {
 
 
 def test_each_event_has_its_line() -> None:
-    assert_all_same(Path(__file__).parent / "snapshots", "history", NOTES)
+    assert_all_same(CARD_TEXTS, "history", NOTES)
 
 
 @pytest.mark.parametrize(
@@ -245,7 +244,7 @@ def test_each_message_names_those_who_can_act_and_the_time() -> None:
         name: readable.readable(one.blocks, one.text) for name, one in MESSAGES.items()
     }
 
-    assert_all_same(Path(__file__).parent / "snapshots", "reminders", texts)
+    assert_all_same(CARD_TEXTS, "reminders", texts)
 
 
 def test_an_edit_notes_the_roles_that_it_mentions() -> None:
@@ -297,7 +296,7 @@ def test_a_card_shows_the_newest_question_and_reply_while_it_waits() -> None:
         inquiries(frame(an_approval(over, inquiries=(ASKED,))))
     )
 
-    assert_all_same(Path(__file__).parent / "snapshots", "inquiries", texts)
+    assert_all_same(CARD_TEXTS, "inquiries", texts)
 
 
 def test_view_all_has_every_word() -> None:
@@ -373,7 +372,7 @@ def test_the_form_is_about_one_call_or_all_of_them() -> None:
         assert_tame(form["blocks"])
         assert not validate_modal(form)
     texts = {name: readable.view(one) for name, one in forms.items()}
-    assert_all_same(Path(__file__).parent / "snapshots", "inquiry_forms", texts)
+    assert_all_same(CARD_TEXTS, "inquiry_forms", texts)
 
 
 # A card shows how the same call ended before, and names only if it may.
@@ -439,7 +438,7 @@ def test_a_banner_says_what_became_of_the_same_call() -> None:
         for name, items in WITH_ITEMS.items()
     }
 
-    assert_all_same(Path(__file__).parent / "snapshots", "precedents", texts)
+    assert_all_same(CARD_TEXTS, "precedents", texts)
     # A mention would notify people of a call that is not theirs to decide.
     assert "<@" not in str(texts)
 

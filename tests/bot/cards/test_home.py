@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -37,7 +36,7 @@ from tests.bot.samples import (
     edited,
     in_state,
 )
-from tests.bot.snapshots import assert_all_same
+from tests.bot.snapshots import CARD_TEXTS, assert_all_same
 
 DAY_MS = 24 * 3_600_000
 
@@ -126,7 +125,7 @@ def test_the_tab_lists_what_waits() -> None:
     }
     texts = {name: readable(one["blocks"]) for name, one in views.items()}
 
-    assert_all_same(Path(__file__).parent / "snapshots", "home", texts)
+    assert_all_same(CARD_TEXTS, "home", texts)
 
 
 def test_what_does_not_fit_is_on_another_page() -> None:

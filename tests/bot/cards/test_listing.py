@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,10 +27,9 @@ from keyturn.gateway.approvals.policy_decision import Preview
 from keyturn.gateway.approvals.record import Item
 from keyturn.gateway.protocol.digest import BusinessState, with_state
 from tests.bot.samples import an_item, edited
-from tests.bot.snapshots import assert_all_same
+from tests.bot.snapshots import CARD_TEXTS, assert_all_same
 from tests.bot.strategies import hostile
 
-FOLDER = Path(__file__).parent / "snapshots"
 EMAIL = Preview.model_validate("email")
 SQL = Preview.model_validate("sql")
 CHANGE = Preview.model_validate("change")
@@ -147,7 +145,7 @@ LISTINGS = {
 
 
 def test_a_call_is_listed_as_written_down() -> None:
-    assert_all_same(FOLDER, "listings", LISTINGS)
+    assert_all_same(CARD_TEXTS, "listings", LISTINGS)
 
 
 BEFORE: Any = {
@@ -179,7 +177,7 @@ def test_a_difference_is_shown_argument_by_argument() -> None:
         "an e-mail": changed(MAIL_BEFORE, MAIL_AFTER, preview=EMAIL),
     }
 
-    assert_all_same(FOLDER, "differences", texts)
+    assert_all_same(CARD_TEXTS, "differences", texts)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,10 +19,9 @@ from keyturn.sandbox.blockkit import validate_message
 from tests.bot.markup_audit import assert_tame
 from tests.bot.readable import readable
 from tests.bot.samples import ANA, BEN, KIM, NOW, TEAM, an_approval, an_item, frame
-from tests.bot.snapshots import assert_same
+from tests.bot.snapshots import CARD_TEXTS, assert_same
 from tests.bot.strategies import hostile, quick
 
-FOLDER = Path(__file__).parent / "snapshots"
 S = ItemState
 LISTED = "The policy lists this tool as notify."
 
@@ -102,7 +100,7 @@ def shown(approval: Approval) -> Message:
 def test_a_notification_reads_as_written_down(name: str) -> None:
     message = shown(MESSAGES[name])
 
-    assert_same(FOLDER, name, readable(message.blocks, message.text))
+    assert_same(CARD_TEXTS, name, readable(message.blocks, message.text))
 
 
 @pytest.mark.slow
@@ -172,4 +170,4 @@ def test_many_calls_are_counted_by_tool_and_agent() -> None:
 
     message = many_ran(events)
 
-    assert_same(FOLDER, "many_ran", readable(message.blocks, message.text))
+    assert_same(CARD_TEXTS, "many_ran", readable(message.blocks, message.text))

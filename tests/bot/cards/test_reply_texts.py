@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from keyturn.bot.cards.channel_messages import agent_answer
@@ -32,10 +30,9 @@ from keyturn.gateway.approvals.precedents import Precedent
 from keyturn.gateway.approvals.record import Approval, DecisionRecord
 from keyturn.gateway.protocol.records import ItemState, Verb
 from tests.bot.samples import ANA, BEN, LATER, NOW, TWO, a_refund, a_vote, an_approval
-from tests.bot.snapshots import assert_all_same
+from tests.bot.snapshots import CARD_TEXTS, assert_all_same
 from tests.bot.strategies import CANARY
 
-FOLDER = Path(__file__).parent / "snapshots"
 BY_ANA = DecisionRecord(verb=Verb.APPROVE, by=ANA, at_ms=NOW, text=CANARY)
 REJECTED = BY_ANA.with_(verb=Verb.REJECT)
 ESCALATED = a_refund(requirement=TWO)
@@ -87,7 +84,7 @@ OUTCOMES: dict[str, Outcome] = {
 def test_each_outcome_has_its_sentence() -> None:
     texts = {name: to_mrkdwn(outcome_text(one)) for name, one in OUTCOMES.items()}
 
-    assert_all_same(FOLDER, "replies", texts)
+    assert_all_same(CARD_TEXTS, "replies", texts)
 
 
 @pytest.mark.parametrize("state", ItemState)
@@ -137,7 +134,7 @@ def test_a_decision_about_several_calls_has_its_sentence() -> None:
     replies = {name: batch_reply(one) for name, one in GESTURES.items()}
     texts = {name: to_mrkdwn(one) if one else "" for name, one in replies.items()}
 
-    assert_all_same(FOLDER, "replies_about_several", texts)
+    assert_all_same(CARD_TEXTS, "replies_about_several", texts)
 
 
 @pytest.mark.parametrize("is_plain", [False, True])

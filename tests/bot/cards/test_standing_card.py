@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -54,10 +53,9 @@ from tests.bot.samples import (
     in_state,
 )
 from tests.bot.slack_state import refused, typed, untouched
-from tests.bot.snapshots import assert_same
+from tests.bot.snapshots import CARD_TEXTS, assert_same
 from tests.bot.strategies import arguments, hostile, moments, quick
 
-FOLDER = Path(__file__).parent / "snapshots"
 S = ItemState
 HOUR_MS = 3_600_000
 RULE = SimilarRule(
@@ -137,7 +135,7 @@ def test_a_card_reads_as_written_down(name: str) -> None:
     message = card(frame(CARDS[name]))
 
     assert validate_message([*message.blocks], message.text, update=True) == []
-    assert_same(FOLDER, name, readable.readable(message.blocks, message.text))
+    assert_same(CARD_TEXTS, name, readable.readable(message.blocks, message.text))
 
 
 def test_the_form_and_the_list_read_as_written_down() -> None:
@@ -150,15 +148,15 @@ def test_the_form_and_the_list_read_as_written_down() -> None:
         an_approval(GIVEN, uses=USES), {"ap_2.0": a_refund()}
     )
 
-    assert_same(FOLDER, "standing_form", readable.view(form))
+    assert_same(CARD_TEXTS, "standing_form", readable.view(form))
     # Within these bounds each call repeats the first, and is covered anyway.
     rule = RULE.with_(may_differ=(), sum=None)
     equal = Offer(rule, REFUND, 0, may_repeat=True)
     past = PastCalls(decided=3, within=3)
     form = allow_similar.view(frame(an_approval(item)), 0, equal, past)
-    assert_same(FOLDER, "standing_form_of_equal_calls", readable.view(form))
+    assert_same(CARD_TEXTS, "standing_form_of_equal_calls", readable.view(form))
     listed["submit"] = {"text": ""}
-    assert_same(FOLDER, "standing_uses", readable.view(listed))
+    assert_same(CARD_TEXTS, "standing_uses", readable.view(listed))
 
 
 def test_a_direct_message_is_drawn_again_when_a_call_was_covered() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,7 +25,7 @@ from keyturn.sandbox.blockkit import validate_message
 from keyturn.sandbox.blockkit.payload_rules import text_length
 from tests.bot.readable import readable
 from tests.bot.samples import TWO, an_approval, an_item, edited, frame, in_state
-from tests.bot.snapshots import assert_all_same
+from tests.bot.snapshots import CARD_TEXTS, assert_all_same
 from tests.bot.strategies import hostile
 from tests.levels import examples
 
@@ -152,7 +151,7 @@ def test_numbers_are_at_the_right_edge_and_every_cell_is_wrapped() -> None:
 def test_a_row_shows_what_would_run_and_where_it_stands() -> None:
     texts = {name: printed(approval) for name, approval in TABLES.items()}
 
-    assert_all_same(Path(__file__).parent / "snapshots", "tables", texts)
+    assert_all_same(CARD_TEXTS, "tables", texts)
 
 
 @pytest.mark.parametrize(
@@ -346,7 +345,7 @@ CARDS = {
 def test_above_a_table_are_the_facts_that_reviewers_need() -> None:
     texts = {name: head(approval) for name, approval in CARDS.items()}
 
-    assert_all_same(Path(__file__).parent / "snapshots", "many_calls", texts)
+    assert_all_same(CARD_TEXTS, "many_calls", texts)
 
 
 @pytest.mark.parametrize(

@@ -268,28 +268,33 @@ async def test_a_silent_slack_makes_nobody_a_guest(stack: Stack) -> None:
             assert told.startswith("Slack did not say who you are. Please try again")
 
 
-async def test_a_member_learns_nothing_of_a_private_channel(live: Stack) -> None:
-    approval = (await live.approval(await private_call(live))).id
-
-    listed = await answer(live, "U0EVE", "list")
-    shown = await answer(live, "U0EVE", f"show {approval}")
-    unknown = await answer(live, "U0EVE", f"show ap_default_{'0' * 32}")
-
-    assert listed.startswith("Nothing is waiting: no approval to decide")
-    assert shown == unknown
-    assert "no such approval" in shown
+EVE = Person(team=TEAM, user="U0EVE", name="eve")
 
 
-async def test_a_member_of_a_channel_reads_its_cards(live: Stack) -> None:
-    approval = (await live.approval(await private_call(live))).id
+@pytest.mark.parametrize(
+    ("user", "channel", "requester", "reads"),
+    [
+        ("U0EVE", GENERAL, None, False),
+        ("U0ANA", GENERAL, None, False),
+        ("U0ANA", PRIVATE, None, True),
+        ("U0EVE", GENERAL, EVE, True),
+        ("U0CHLOE", GENERAL, None, True),
+    ],
+    ids=["other", "member elsewhere", "member there", "requester", "reviewer"],
+)
+async def test_a_call_of_a_private_channel_is_read_there_or_by_its_people(
+    live: Stack, user: str, channel: str, requester: Person | None, *, reads: bool
+) -> None:
+    approval = (await live.approval(await private_call(live, requester))).id
 
-    inside = await answer(live, "U0ANA", "list", PRIVATE)
-    outside = await answer(live, "U0ANA", "list", GENERAL)
+    listed = await answer(live, user, "list", channel)
+    shown = await answer(live, user, f"show {approval}", channel)
+    unknown = await answer(live, user, f"show ap_default_{'0' * 32}", channel)
 
-    assert short_id(approval) in inside
-    assert short_id(approval) not in outside
-    shown = await answer(live, "U0ANA", f"show {approval}", PRIVATE)
-    assert short_id(approval) in shown
+    assert (short_id(approval) in listed) is reads
+    assert (short_id(approval) in shown) is reads
+    assert (shown == unknown) is not reads
+    assert "no such approval" in unknown
 
 
 @pytest.mark.parametrize("field", ["at", "in"])
@@ -326,17 +331,6 @@ async def test_who_reads_where_the_card_was_posted_reads_it_there(
 
         assert short in await answer(stack, "U0ANA", "list", PRIVATE)
         assert short not in await answer(stack, "U0EVE", "list", GENERAL)
-
-
-async def test_who_may_decide_or_asked_reads_it_anywhere(stack: Stack) -> None:
-    eve = Person(team=TEAM, user="U0EVE", name="eve")
-    async with stack.running():
-        approval = (await stack.approval(await private_call(stack, eve))).id
-
-        short = short_id(approval)
-        assert short in await answer(stack, "U0EVE", "list")
-        assert short in await answer(stack, "U0EVE", f"show {approval}")
-        assert short in await answer(stack, "U0CHLOE", "list")
 
 
 async def test_a_list_that_may_be_incomplete_says_so(live: Stack) -> None:

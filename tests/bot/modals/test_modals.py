@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -42,9 +41,8 @@ from tests.bot.samples import (
     in_state,
 )
 from tests.bot.slack_state import chosen, refused, typed, untouched
-from tests.bot.snapshots import assert_same
+from tests.bot.snapshots import MODAL_TEXTS, assert_same
 
-FOLDER = Path(__file__).parent / "snapshots"
 REFUNDS = an_approval()
 LONG = an_approval(
     an_item({"body": "abcdefg " * 2_300}, tier=Tier.ESCALATE), an_item({}, index=1)
@@ -128,7 +126,7 @@ VIEWS: dict[str, Any] = {
 
 @pytest.mark.parametrize("name", VIEWS)
 def test_a_modal_reads_as_written_down(name: str) -> None:
-    assert_same(FOLDER, name, as_text(VIEWS[name]))
+    assert_same(MODAL_TEXTS, name, as_text(VIEWS[name]))
 
 
 @pytest.mark.parametrize(

@@ -98,6 +98,8 @@ def test_the_story_ends_as_it_should(story: str, mode: str) -> None:
     wanted = iter(told)
     assert all(event in wanted for event in (STORIES | CROWDS)[story]), told
     assert all("T" in line["at"] for line in lines)
+    said = "\n".join(map(json.dumps, lines))
+    assert [words for words in SHOWN.get(story, []) if words not in said] == []
     if story in FACTS:
         FACTS[story](lines)
 

@@ -127,7 +127,8 @@ def noted(tool: types.Tool) -> types.Tool:
     schema = tool.output_schema
     if schema is None:
         return tool
-    if schema.get("type") != "object" or _COMPOSED & {*schema}:
+    has_members = isinstance(schema.get("properties", {}), dict)
+    if not has_members or schema.get("type") != "object" or _COMPOSED & {*schema}:
         return tool.model_copy(update={"output_schema": None})
     about = {"type": "string", "description": "A notice of the approval gateway."}
     members = {**schema.get("properties", {}), NOTICE: about}

@@ -190,9 +190,17 @@ async def test_a_call_of_tier_notify_runs_with_a_receipt(world: World) -> None:
     assert META_KEY in call["meta"]
 
 
-async def test_a_composed_schema_has_a_notice(world: World, client_of: Connect) -> None:
-    composed = {"anyOf": [{"type": "object"}, {"type": "array"}]}
-    pay = {**PAY, "outputSchema": composed}
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"anyOf": [{"type": "object"}, {"type": "array"}]},
+        {"type": "object", "properties": []},
+    ],
+)
+async def test_a_schema_without_room_for_a_notice_is_not_listed(
+    world: World, client_of: Connect, schema: dict[str, Any]
+) -> None:
+    pay = {**PAY, "outputSchema": schema}
     world.script.put(tools=[pay], result={"content": [], "structuredContent": [1, 2]})
     await world.trust(pay)
     async with world.gate() as gate, client_of(gate) as client:

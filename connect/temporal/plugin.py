@@ -161,7 +161,10 @@ class KeyturnPlugin(SimplePlugin):
             value = await (
                 tool(**args) if is_async else asyncio.to_thread(tool, **args)
             )
-            return to_jsonable_python(value, fallback=str)
+            try:
+                return to_jsonable_python(value, fallback=str)
+            except (ValueError, RecursionError):  # such as bytes that are no text
+                return str(value)
 
         with _final_errors():
             verdict = await self._verdict(call)

@@ -97,6 +97,20 @@ async def test_a_failed_tool_is_an_outcome_and_runs_once(world: World) -> None:
     assert "the bank said no" in outcome.text
 
 
+async def test_a_tool_may_return_anything(world: World) -> None:
+    async def process_refund(amount: float) -> bytes:
+        world.paid.append(amount)
+        return b"\xff"
+
+    async with world.worker(process_refund):
+        handle = await world.start(Refund.run, TOOL, {"amount": 7})
+        held = await world.decide(handle, Approve())
+        outcome: Outcome = await handle.result()
+
+    assert (outcome.kind, outcome.value) == ("ran", "b'\\xff'")
+    assert (await world.people.item(held.item_id)).state is ItemState.EXECUTED
+
+
 async def test_arguments_that_do_not_fit_run_nothing(world: World) -> None:
     async with world.worker():
         handle = await world.start(Refund.run, TOOL, {"sum": 7})

@@ -280,14 +280,14 @@ def _far(rows: Rows) -> Iterator[Mark]:
     """Find numbers far from the others of their cause or customer."""
     choices = {"": {item.index: "" for item in rows.items}, **rows.groupings()}
     for total in rows.totals:
-        for at, name in _outliers(total, choices).items():
+        for at, name in _outliers(rows, total, choices).items():
             keys = choices[name]
             group = [one for one in total.numbers if keys[one] == keys[at]]
             usual = total.usual(group if len(group) >= _GROUP else None)
             yield Mark(at, MarkKind.FAR, total.name, other=name, usual=usual)
 
 
-def _outliers(total: Total, choices: Mapping[str, Keys]) -> dict[int, str]:
+def _outliers(rows: Rows, total: Total, choices: Mapping[str, Keys]) -> dict[int, str]:
     """Return the calls with a number far from the others, each with its grouping.
 
     Amounts have a long tail, so their logarithms are compared, in the groups that
@@ -298,7 +298,7 @@ def _outliers(total: Total, choices: Mapping[str, Keys]) -> dict[int, str]:
         return {}
     middle = median(numbers.values())
     logs = {at: math.log(abs(n)) for at, n in numbers.items() if n * middle > 0}
-    odd = [at for at, n in numbers.items() if at not in logs and n != middle]
+    odd = rows.few(at for at, n in numbers.items() if at not in logs and n != middle)
     away = {name: _distances(logs, keys) for name, keys in choices.items()}
     best = min(away, key=lambda name: sum(map(abs, away[name].values())))
     limits = _limits(away[best], choices[best])

@@ -88,6 +88,13 @@ def test_numbers_that_are_spread_or_nearly_equal_or_few_are_not_far() -> None:
     assert amounts(*[2**n for n in range(40)]) == set()
 
 
+def test_charges_and_refunds_on_one_card_are_not_far() -> None:
+    # The median of both is no number of either.
+    assert not amounts(10, 11, 12, -10, -11, -12)
+    assert not amounts(*[10] * 11, *[-10] * 9)
+    assert not amounts(*[0] * 6, 5, 6, 7)
+
+
 def test_a_number_is_compared_with_the_others_of_its_cause() -> None:
     rows = [{"cause": "shipping", "amount": 5 + n} for n in range(12)]
     rows += [{"cause": "damaged", "amount": 80 + 4 * n} for n in range(12)]

@@ -227,10 +227,11 @@ def homoglyph_warnings(text: str) -> list[str]:
     A line contains the word, and a host's ASCII form (Punycode): untrusted text. Hidden
     characters and accents are ignored, so that they cannot split a word.
     """
-    found: dict[str, str] = {}
+    found: list[str] = []
     seen = _skeleton(text)
     as_latin = _read_as_latin({*seen})
-    for word in _words(seen):
+    # Each word once: a hostile text repeats one thousands of times.
+    for word in dict.fromkeys(_words(seen)):
         scripts = sorted({script for script in map(_script, word) if script})
         if len(scripts) > 1:
             why = f"mixes {' and '.join(scripts)} letters"
@@ -239,10 +240,9 @@ def homoglyph_warnings(text: str) -> list[str]:
             why = f"reads as Latin and has {scripts[0]} letters"
         else:
             continue
-        if word not in found:
-            host = f" ({_punycode(word)})" if "." in word else ""
-            found[word] = f"{word}{host} {why}"
-    return [*found.values(), *_unusual_forms(text)]
+        host = f" ({_punycode(word)})" if "." in word else ""
+        found.append(f"{word}{host} {why}")
+    return [*found, *_unusual_forms(text)]
 
 
 def _unusual_forms(text: str) -> list[str]:

@@ -21,7 +21,7 @@ from keyturn.gateway.store.embedded.engine import EmbeddedEngine
 from keyturn.gateway.store.store import Store
 from keyturn.gateway.trust.key_folder import Keyring, Role
 from tests.lifetimes import wrong_lifetimes
-from tests.patience import WAIT_S, be_patient
+from tests.patience import LEASE_MS, WAIT_S, be_patient
 from tests.resealing import reseal_writes
 from tests.service.harness import ServiceHarness
 from tests.store_secrets import SECRETS
@@ -136,7 +136,7 @@ async def _empty(url: str) -> None:
 @pytest.fixture
 async def store(valkey_url: str, keyring: Keyring) -> AsyncGenerator[Store]:
     """Give an empty store; afterwards each key lives as long as it is needed."""
-    opened = Store(valkey_url, secrets=SECRETS, lease_ms=2000)
+    opened = Store(valkey_url, secrets=SECRETS, lease_ms=LEASE_MS)
     opened.keyring = keyring
     await opened.conn.command("FLUSHALL")
     yield opened

@@ -17,6 +17,9 @@ from keyturn.sandbox.rate_limits import RateLimits
 
 WAIT_S = 30.0
 
+LEASE_MS = 6000
+"""How long a lease lasts without a heartbeat: a busy machine pauses for two seconds."""
+
 
 def be_patient(patch: pytest.MonkeyPatch) -> None:
     """Change the waits in this process, and in those that are forked from it."""

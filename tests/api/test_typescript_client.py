@@ -32,6 +32,7 @@ POLICY = f"{HEAD}\ntools: {{look_up: {{tier: auto}}, drop: {{tier: deny}}}}\n"
 
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.xdist_group("npm"),  # it is built once
     pytest.mark.skipif(not shutil.which("npm"), reason="needs Node and npm"),
 ]
 

@@ -18,6 +18,7 @@ from keyturn.gateway.store.embedded.engine import EmbeddedEngine, server_command
 from keyturn.gateway.store.store import Store
 from tests.clock import faketime
 from tests.lifetimes import wrong_lifetimes
+from tests.patience import LEASE_MS
 from tests.store_secrets import SECRETS
 
 _NEAR_S = 30.0
@@ -105,7 +106,7 @@ def clock(moved_server: tuple[str, Clock]) -> Clock:
 @pytest.fixture
 async def store(moved_server: tuple[str, Clock], clock: Clock) -> AsyncGenerator[Store]:
     """Give an empty store; afterwards each key lives as long as it is needed."""
-    opened = Store(moved_server[0], secrets=SECRETS, lease_ms=2000)
+    opened = Store(moved_server[0], secrets=SECRETS, lease_ms=LEASE_MS)
     await opened.conn.command("FLUSHALL")
     yield opened
     wrong = await wrong_lifetimes(opened.conn)

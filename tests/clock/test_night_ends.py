@@ -65,7 +65,8 @@ async def test_people_are_asked_when_the_night_ends_and_when_their_turn_begins(
 
             clock.move(hours=9)
             await stack.card(verdict, says("Sent directly to"), timeout_s=PATIENCE_S)
-            (first,) = opened(stack)
+            # On a busy machine the bot may open it again.
+            (first,) = {*opened(stack)}
             clock.move(hours=24)
             both = says("<@U0ANA> and <@U0BEN>")
             await stack.card(verdict, both, timeout_s=PATIENCE_S)

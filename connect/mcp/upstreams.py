@@ -354,6 +354,8 @@ class Upstream:
         if line is not None:
             line.closed.set()
             if line.task is not None:
+                if not line.ready.done():
+                    line.task.cancel()  # it would wait for the server
                 await waited_for(line.task)
 
     def _why(

@@ -181,7 +181,7 @@ class Slack:
     time.
 
     Args:
-        token: the bot's.
+        token: the bot's; "" for `renew`, which needs none.
         api_url: with a slash at its end.
         session: the caller closes it.
 
@@ -196,7 +196,8 @@ class Slack:
         self, token: str, *, api_url: str, session: aiohttp.ClientSession
     ) -> None:
         self._api_url, self.session = api_url, session
-        self.team = self.workspace_url = self._token = ""
+        self.team = self.workspace_url = ""
+        self._token: str | None = None
         self.use_token(token)
 
     def use_token(self, token: str) -> None:
@@ -204,10 +205,9 @@ class Slack:
         if token == self._token:
             return
         self._token = token
-        self._headers = {
-            "Authorization": f"Bearer {token}",
-            "User-Agent": get_user_agent(),
-        }
+        self._headers = {"User-Agent": get_user_agent()}
+        if token:
+            self._headers["Authorization"] = f"Bearer {token}"
         self.token_error = ""
 
     async def call(self, method: str, **arguments: object) -> SlackBody:
@@ -226,6 +226,14 @@ class Slack:
         if self.team and method.startswith("usergroups."):
             arguments["team_id"] = self.team
         return (await self._response(method, params=arguments)).body
+
+    async def renew(self, **form: str) -> SlackBody:
+        """Renew a token by ``oauth.v2.access``; raises as `call` does."""
+        form["grant_type"], method = "refresh_token", "oauth.v2.access"
+        found = (await self._response(method, form=form)).body
+        if not found.keys() >= {"access_token", "refresh_token", "expires_in"}:
+            raise SlackNoResponse(method, "an answer without a token")
+        return found
 
     async def test(self) -> tuple[SlackBody, frozenset[str]]:
         """Return the result of ``auth.test``, and the granted scopes.
@@ -269,6 +277,7 @@ class Slack:
         *,
         json: dict[str, object] | None = None,
         params: dict[str, str] | None = None,
+        form: dict[str, str] | None = None,
         headers: dict[str, str] | None = None,
     ) -> _Response:
         # Without the charset Slack adds a warning to its answer.
@@ -278,6 +287,7 @@ class Slack:
             "GET" if params is not None else "POST",
             f"{self._api_url}{method}",
             body=json,
+            form=form,
             params=params,
             headers=self._headers | kind | (headers or {}),
         )
@@ -298,6 +308,7 @@ class Slack:
         url: str,
         *,
         body: Mapping[str, object] | None = None,
+        form: Mapping[str, str] | None = None,
         params: Mapping[str, str] | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> _Response:
@@ -309,6 +320,7 @@ class Slack:
                     verb,
                     url,
                     json=body,
+                    data=form,
                     params=params,
                     headers=headers,
                     allow_redirects=False,

@@ -42,15 +42,12 @@ from slack_bolt.oauth.async_oauth_settings import AsyncOAuthSettings
 from slack_bolt.request.async_request import AsyncBoltRequest
 from slack_bolt.request.internals import parse_body
 from slack_bolt.response import BoltResponse
-from slack_sdk.errors import SlackTokenRotationError
 from slack_sdk.oauth.installation_store import Installation
 from slack_sdk.oauth.installation_store.async_installation_store import (
     AsyncInstallationStore,
 )
 from slack_sdk.oauth.state_store.async_state_store import AsyncOAuthStateStore
-from slack_sdk.oauth.token_rotation.async_rotator import AsyncTokenRotator
 from slack_sdk.web.async_client import AsyncWebClient
-from slack_sdk.web.async_slack_response import AsyncSlackResponse
 from typing_extensions import override
 
 from keyturn.bot.app import WorkspaceBot, cancelled, quiet_slack_loggers
@@ -194,8 +191,7 @@ class Workspaces:
 
     async def _look(self) -> None:
         found = await self._installations.all()
-        soon = time.time() + RENEWED_BEFORE_MIN * 60  # noqa: TID251 - the SDK's clock
-        due = [i for i, it in found.items() if (it.bot_token_expires_at or soon) < soon]
+        due = [id_ for id_, one in found.items() if _is_due(one)]
         if due:
             await asyncio.gather(*map(self._installations.renew, due))
             found = await self._installations.all()
@@ -412,9 +408,7 @@ class Installations(AsyncInstallationStore, AsyncOAuthStateStore):
             base_url=self._slack.api_url, session=session, retry_handlers=[]
         )
         id_, secret = self._slack.client_id, text_of(settings.client_secret)
-        self._rotator = AsyncTokenRotator(
-            client=client, client_id=id_, client_secret=secret
-        )
+        self._client = {"client_id": id_, "client_secret": secret}
         quiet = logging.getLogger("slack_bolt.keyturn.oauth")
         quiet.setLevel(logging.CRITICAL)  # it logs the code of a failed exchange
         self._flow = AsyncOAuthFlow(
@@ -486,23 +480,21 @@ class Installations(AsyncInstallationStore, AsyncOAuthStateStore):
         # Read again: another process may have renewed it since.
         stored = (await self._store.all(self._keys)).get(id_, b"")
         installation = await self._read(id_, stored) if stored else None
-        if installation is None:
+        if installation is None or not _is_due(installation):
             return
+        slack = Slack("", api_url=self._slack.api_url, session=self.session)
+        refresh = str(installation.bot_refresh_token)
         try:
-            renewed = await self._rotator.perform_token_rotation(
-                installation=installation, minutes_before_expiration=RENEWED_BEFORE_MIN
-            )
-        except SlackTokenRotationError as error:
-            body = cast("AsyncSlackResponse", error.api_error.response)
-            code = self.refused[id_] = str(body.get("error", "no answer"))
-            # Without the traceback: Slack's code is the whole reason.
-            logger.error("installation.not_renewed id=%s error=%s", id_, code)  # noqa: TRY400
-            return
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            logger.warning("installation.not_renewed id=%s error=%r", id_, error)
-            return
-        if renewed is not None:
-            await self._keep(id_, renewed, stored)
+            # Not by the SDK, which would lose the bot's new token if Slack refused to
+            # renew the token of a person.
+            reply = await slack.renew(refresh_token=refresh, **self._client)
+        except SlackRefused as error:
+            self.refused[id_] = error.error
+            logger.error("installation.not_renewed id=%s error=%s", id_, error.error)  # noqa: TRY400 - Slack's code is the whole reason
+        except SlackError as error:
+            logger.warning("installation.not_renewed id=%s error=%s", id_, error)
+        else:
+            await self._keep(id_, _renewed(installation, reply), stored)
 
     def forget_refusals(self, due: Collection[str]) -> None:
         """Forget refusals of tokens that another process has renewed since."""
@@ -560,6 +552,8 @@ class Installations(AsyncInstallationStore, AsyncOAuthStateStore):
             )
         event = self._event(EventName.APP_INSTALLED, id_)
         event = event.with_(actor=f"{id_}/{installation.user_id}")
+        # The browser may have named scopes of the person, too.
+        installation.user_token = installation.user_refresh_token = None
         await self._store.write(self._keys, id_, _json(installation), event)
         self.changed.set()
         logger.info("installation.made id=%s", id_)
@@ -608,6 +602,21 @@ class Installations(AsyncInstallationStore, AsyncOAuthStateStore):
             headers={"Content-Type": "text/html", "Set-Cookie": cookie},
             body=_PAGE.format(text=escape(text), page=escape(self.page)),
         )
+
+
+def _is_due(installation: Installation) -> bool:
+    soon = time.time() + RENEWED_BEFORE_MIN * 60  # noqa: TID251 - as the SDK's times
+    return (installation.bot_token_expires_at or soon) < soon
+
+
+def _renewed(installation: Installation, reply: SlackBody) -> Installation:
+    """Return an installation with the new tokens of Slack's reply."""
+    ends_in_s = cast("int", reply["expires_in"])
+    found = Installation(**installation.to_dict_for_copying())
+    found.bot_token = text_at(reply, "access_token")
+    found.bot_refresh_token = text_at(reply, "refresh_token")
+    found.bot_token_expires_at = int(time.time()) + ends_in_s  # noqa: TID251 - likewise
+    return found
 
 
 def _json(installation: Installation) -> str:

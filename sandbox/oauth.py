@@ -32,13 +32,15 @@ class Place(NamedTuple):
 class Grant:
     """A person's consent, whose code has not been exchanged yet.
 
-    `place` is the id of the workspace, or of the whole organization.
+    `place` is the id of the workspace, or of the whole organization. `user_scope` are
+    the rights that the app gets to act as this person.
     """
 
     user: str
     place: str
     redirect_uri: str
     issued_at: float
+    user_scope: str = ""
 
 
 @dataclass(slots=True)
@@ -77,6 +79,7 @@ class Installer:
         user: str = "U0ANA",
         *,
         place: str = "",
+        user_scope: str = "",
         declines: bool = False,
     ) -> str:
         """Return the address to which Slack would redirect an admin's browser.
@@ -95,7 +98,8 @@ class Installer:
         answer = {"error": "access_denied", "state": state}
         if not declines:
             code = secrets.token_urlsafe(16)
-            self._codes[code] = Grant(user, place, redirect_uri, self.clock.now())
+            now = self.clock.now()
+            self._codes[code] = Grant(user, place, redirect_uri, now, user_scope)
             answer = {"code": code, "state": state}
         separator = "&" if "?" in redirect_uri else "?"
         return f"{redirect_uri}{separator}{urlencode(answer)}"
@@ -109,9 +113,10 @@ class Installer:
             raise ApiError("bad_client_secret")
         match optional(arguments, "grant_type"):
             case None | "authorization_code":
-                return self._install(*self._take_code(arguments))
+                grant = self._take_code(arguments)
+                return self._install(grant.place) | self._person(grant)
             case "refresh_token":
-                return self._install(self._take_refresh_token(arguments), "")
+                return self._install(self._take_refresh_token(arguments))
             case _:
                 raise ApiError("invalid_grant_type")
 
@@ -135,7 +140,21 @@ class Installer:
             if place in {team, each.workspace.enterprise_id}
         ]
 
-    def _take_code(self, arguments: JsonObject) -> tuple[str, str]:
+    def _person(self, grant: Grant) -> JsonObject:
+        """Return the installing person, with a token to act as them, if asked for.
+
+        The person has revoked that token already: it can be neither used nor renewed.
+        """
+        answer: JsonObject = {"id": grant.user}
+        if grant.user_scope:
+            token = f"xoxp-{secrets.token_hex(20)}"
+            answer |= {"scope": grant.user_scope, "access_token": token}
+            if self.rotation:
+                refresh = f"xoxe-1-{secrets.token_hex(20)}"
+                answer |= {"refresh_token": refresh, "expires_in": self.token_life_s}
+        return {"authed_user": answer}
+
+    def _take_code(self, arguments: JsonObject) -> Grant:
         code = optional(arguments, "code") or ""
         if code in self._used_codes:
             raise ApiError("code_already_used")
@@ -146,7 +165,7 @@ class Installer:
             raise ApiError("bad_redirect_uri")
         self._used_codes.add(code)
         del self._codes[code]
-        return grant.place, grant.user
+        return grant
 
     def _take_refresh_token(self, arguments: JsonObject) -> str:
         refresh_token = optional(arguments, "refresh_token") or ""
@@ -157,7 +176,7 @@ class Installer:
             each.tokens.forget(rotated)
         return place
 
-    def _install(self, place: str, user: str) -> JsonObject:
+    def _install(self, place: str) -> JsonObject:
         first, *rest = self._served_by(place)
         workspace = first.workspace
         enterprise, is_org = workspace.enterprise_id, place == workspace.enterprise_id
@@ -171,8 +190,6 @@ class Installer:
             "enterprise": {"id": enterprise, "name": "Org"} if enterprise else None,
             "is_enterprise_install": is_org,
         }
-        if user:
-            answer["authed_user"] = {"id": user}
         expires_at = self.clock.now() + self.token_life_s if self.rotation else None
         token = first.tokens.issue(TokenKind.BOT, expires_at=expires_at)
         for each in rest:

@@ -264,6 +264,7 @@ class _RunningServer:
             query.get("redirect_uri", ""),
             query.get("state", ""),
             place=query.get("team", ""),
+            user_scope=query.get("user_scope", ""),
             declines=bool(query.get("sandbox_declines")),
         )
         raise web.HTTPFound(address)

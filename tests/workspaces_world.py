@@ -265,6 +265,12 @@ class World:
         await eventually(is_so)
 
 
+def refreshes(world: World) -> int:
+    """Return how often a token was renewed, successfully or not."""
+    calls = [c for c in world.slack.calls if c.method == "oauth.v2.access"]
+    return sum(c.arguments.get("grant_type") == "refresh_token" for c in calls)
+
+
 @asynccontextmanager
 async def world(
     folder: Path, store: Store, *letters: str, enterprise: str = ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncGenerator
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from keyturn.gateway.approvals.events import EventName
 from keyturn.gateway.store.store import Store
 from tests.conftest import eventually
 from tests.streams import audit_entries
-from tests.workspaces_world import STATE, Browser, World, state_in, world
+from tests.workspaces_world import STATE, Browser, World, refreshes, state_in, world
 
 pytestmark = [
     pytest.mark.slow,
@@ -169,6 +170,25 @@ async def test_a_lesser_installation_does_not_replace_another(one: World) -> Non
     await refused(browser, back, "Slack did not grant chat:write")
 
     assert await stored(one) == before
+
+
+async def test_scopes_of_a_person_cannot_end_the_apps_token(one: World) -> None:
+    """The browser names scopes of the person, too, who revokes that token later."""
+    one.slack.control.rotate_tokens(enabled=True, life_s=3600)
+    browser = one.browser
+    address = (await browser.begin()).replace("user_scope=", "user_scope=search:read")
+    back = await browser.consent(address, "T0A")
+    assert (await browser.get(back))[0] == 200
+    keys = one.store.keys_of_tenant("default")
+
+    async def is_renewed() -> bool:
+        [raw] = (await stored(one)).values()
+        plain = await one.store.installations.decrypted(keys, "T0A", raw) or b""
+        assert b"xoxp" not in plain
+        is_valid = json.loads(plain)["bot_token"] in one.slack.slack.tokens.known
+        return refreshes(one) > 0 and is_valid
+
+    await eventually(is_renewed)
 
 
 async def test_the_pages_are_limited(one: World) -> None:

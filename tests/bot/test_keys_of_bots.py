@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 from slack_sdk.oauth.installation_store import Installation
-from slack_sdk.oauth.token_rotation.async_rotator import AsyncTokenRotator
 
 from keyturn.bot.app import SlackBot
 from keyturn.bot.ids import Action, seal
 from keyturn.bot.manifest import SCOPES
+from keyturn.bot.web import Slack
 from keyturn.bot.workspaces import Installations
 from keyturn.gateway.client.outgoing import outgoing
 from keyturn.gateway.errors import SettingsError
@@ -21,7 +21,7 @@ from keyturn.gateway.store.store import Store
 from tests.bot.bot_stack import CHANNEL, Stack
 from tests.bot.tampering import click_with
 from tests.conftest import eventually
-from tests.workspaces_world import world
+from tests.workspaces_world import World, refreshes, world
 
 ONE, TWO, THREE = (bytes([number]) * 32 for number in (1, 2, 3))
 
@@ -86,9 +86,15 @@ def installation(token: str) -> Installation:
 
 
 @pytest.fixture
-async def installations(tmp_path: Path, store: Store) -> AsyncGenerator[Installations]:
-    async with world(tmp_path, store, "A") as opened, outgoing() as session:
-        yield Installations(store, opened.settings(), {"T0A"}, session)
+async def side(tmp_path: Path, store: Store) -> AsyncGenerator[World]:
+    async with world(tmp_path, store, "A") as opened:
+        yield opened
+
+
+@pytest.fixture
+async def installations(side: World) -> AsyncGenerator[Installations]:
+    async with outgoing() as session:
+        yield Installations(side.store, side.settings(), {"T0A"}, session)
 
 
 async def token_of(installations: Installations) -> str | None:
@@ -113,12 +119,30 @@ async def test_a_late_renewal_replaces_no_newer_installation(
 ) -> None:
     await installations.async_save(installation("xoxb-old"))
 
-    async def renewed(*_given: object, **_named: object) -> Installation:
+    async def renewed(*_given: object, **_named: object) -> dict[str, object]:
         # Somebody installs the app again, before Slack's answer arrives.
         await installations.async_save(installation("xoxb-new"))
-        return installation("xoxb-renewed")
+        tokens = {"access_token": "xoxb-renewed", "refresh_token": "xoxe-1-new"}
+        return {**tokens, "expires_in": 43_200}
 
-    monkeypatch.setattr(AsyncTokenRotator, "perform_token_rotation", renewed)
+    monkeypatch.setattr(Slack, "renew", renewed)
     await installations.renew("T0A")
 
     assert await token_of(installations) == "xoxb-new"
+
+
+@pytest.mark.parametrize(
+    "fault", ["http_500", "rate_limit", "no_json", "malformed", "reset"]
+)
+async def test_a_failure_that_passes_is_no_refusal_of_a_renewal(
+    side: World, installations: Installations, fault: str
+) -> None:
+    """A refusal asks a person to install the app again; a failure must not."""
+    await installations.async_save(installation("xoxb-old"))
+    side.slack.control.fault(fault, "oauth.v2.access")
+
+    await installations.renew("T0A")
+
+    assert refreshes(side) == 1
+    assert installations.refused == {}
+    assert await token_of(installations) == "xoxb-old"

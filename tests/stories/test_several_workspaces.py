@@ -21,7 +21,7 @@ from keyturn.gateway.store.store import Store
 from tests.conftest import eventually
 from tests.ports import free_port
 from tests.streams import audit_entries
-from tests.workspaces_world import Side, World, world
+from tests.workspaces_world import Side, World, refreshes, world
 
 pytestmark = [
     pytest.mark.slow,
@@ -62,12 +62,6 @@ async def events_of_app(store: Store) -> list[Event]:
     entries = await audit_entries(store.conn, store.keys_of_tenant("default"))
     names = {EventName.APP_INSTALLED, EventName.APP_REMOVED}
     return [event for event in entries if event.name in names]
-
-
-def refreshes(world: World) -> int:
-    """Return how often a token was renewed, successfully or not."""
-    calls = [c for c in world.slack.calls if c.method == "oauth.v2.access"]
-    return sum(c.arguments.get("grant_type") == "refresh_token" for c in calls)
 
 
 async def test_two_workspaces_install_the_app_and_decide(two: World) -> None:

@@ -47,6 +47,11 @@ logger = logging.getLogger(__name__)
 HOLD_S = 45.0
 """Seconds that a request waits; the shortest limit of a known client is 60."""
 
+LIST_S = 20.0
+"""Seconds that the list of tools waits for one of several servers. Clients wait 30
+seconds, and are told when a server that starts slowly is there.
+"""
+
 MOST_SESSIONS = 1000
 """Largest number of clients of older protocols that get notifications."""
 
@@ -174,20 +179,23 @@ class GateServer:
             self._sessions[key] = ctx.session
             if len(self._sessions) > MOST_SESSIONS:
                 del self._sessions[next(iter(self._sessions))]
-        found = [_WAIT_TOOL]
-        for name in self.upstreams:
-            try:
-                tools = await self.definitions.approved(name)
-            except KeyturnError as error:
-                logger.warning("mcp.unlisted upstream=%s %s", name, error)
-                continue
-            found += [
-                noted(tool).model_copy(update={"name": shown})
-                for tool in tools
-                if (shown := self.shown_name(name, tool.name))
-            ]
+        found = await asyncio.gather(*map(self._listed, self.upstreams))
         # No caching: a client must see changed tools.
-        return types.ListToolsResult(tools=found, ttl_ms=0)
+        tools = [_WAIT_TOOL, *itertools.chain(*found)]
+        return types.ListToolsResult(tools=tools, ttl_ms=0)
+
+    async def _listed(self, name: str) -> list[types.Tool]:
+        try:
+            async with asyncio.timeout(LIST_S if len(self.upstreams) > 1 else None):
+                tools = await self.definitions.approved(name)
+        except (KeyturnError, TimeoutError) as error:
+            logger.warning("mcp.unlisted upstream=%s %s", name, error)
+            return []
+        return [
+            noted(tool).model_copy(update={"name": shown})
+            for tool in tools
+            if (shown := self.shown_name(name, tool.name))
+        ]
 
     async def tell_changed(self) -> None:
         """Notify all clients that the list of tools may have changed."""

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from mcp.types import CallToolResult, Implementation
 
+from keyturn.connect.mcp import server
 from keyturn.connect.mcp.results import DECISION
 from keyturn.connect.mcp.server import CALL_ID
 from keyturn.connect.mcp.upstreams import UpstreamSpec
@@ -250,6 +251,26 @@ async def test_servers_may_share_a_tool_name(world: World, client_of: Connect) -
         assert not (await calling).is_error
         assert "no tool 'pay'" in text_of(await client.call_tool("pay", {}))
     assert world.script.calls()[0]["name"] == "pay"
+
+
+async def test_a_server_that_hangs_does_not_hide_the_others(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "LIST_S", 0.5)
+
+    async def hang(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
+        await reader.read()
+
+    async with await asyncio.start_server(hang, "127.0.0.1", 0) as stuck:
+        port = stuck.sockets[0].getsockname()[1]
+        specs = [
+            UpstreamSpec("stuck", url=f"http://127.0.0.1:{port}/mcp"),
+            UpstreamSpec("billing", url=world.url),
+        ]
+        async with world.gate(upstreams=specs) as gate, modern(gate) as client:
+            async with asyncio.timeout(LONG_S):
+                found = await client.list_tools()
+    assert "billing__pay" in [tool.name for tool in found.tools]
 
 
 async def test_two_servers_of_one_name_are_refused(world: World) -> None:

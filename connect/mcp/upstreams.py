@@ -39,7 +39,7 @@ from mcp_types import CONNECTION_CLOSED, PARSE_ERROR, REQUEST_TIMEOUT
 from pydantic import TypeAdapter
 from typing_extensions import override
 
-from keyturn.gateway.background import begun, waited_for
+from keyturn.gateway.background import begun
 from keyturn.gateway.client.outgoing import proxy_for, trusted
 from keyturn.gateway.errors import KeyturnError
 from keyturn.gateway.failures import any_failure, log_failure
@@ -356,7 +356,7 @@ class Upstream:
             if line.task is not None:
                 if not line.ready.done():
                     line.task.cancel()  # it would wait for the server
-                await waited_for(line.task)
+                await asyncio.wait([line.task])
 
     def _why(
         self, line: _Line, delivery: Delivery, error: BaseException

@@ -38,7 +38,7 @@ _TOOL_POSITIONS = {
     **dict.fromkeys(["create_agent", "create_react_agent", "create_deep_agent"], 1),
     **dict.fromkeys(["ToolNode", "bind_tools", "add_tool", "add_tools"], 0),
 }
-_DECORATORS = ("tool", "tool_plain")
+_DECORATORS = ("tool", "tool_plain", "toolset")
 _MAKERS = {"tool", "function_tool", "call_tool", "as_tool", "from_function"}
 _LIST_METHODS = {"append", "extend", "insert", "add", "update"}
 _DICT_METHODS = {"copy", "get", "items", "values"}
@@ -87,7 +87,10 @@ class _File:
         self.imports: dict[str, str] = {}
         for node in self.nodes:
             if isinstance(node, ast.Import | ast.ImportFrom):
-                of = f"{node.module or ''}." if isinstance(node, ast.ImportFrom) else ""
+                of = ""
+                if isinstance(node, ast.ImportFrom):
+                    # With its dots: .keyturn is another module than keyturn.
+                    of = f"{'.' * node.level}{node.module or ''}."
                 for one in node.names:
                     name = one.asname or one.name.partition(".")[0]
                     full = of + (one.name if of or one.asname else name)
@@ -183,6 +186,8 @@ class _Analysis:
         self.tools: dict[ast.AST, tuple[_File, ast.expr | None]] = {}
         """Definitions, and expressions that make a tool, with agent or server."""
         self.values: dict[_Name, list[_Place]] = defaultdict(list)
+        self.added: dict[_Name, list[_Place]] = defaultdict(list)
+        """Values that a method such as `append` adds, or that a key has."""
         self.uses: dict[_Name, list[_Place]] = defaultdict(list)
         self.gates: dict[tuple[ast.AST, frozenset[str]], bool] = {}
         self.shared: dict[str, set[_Name]] = defaultdict(set)
@@ -201,8 +206,10 @@ class _Analysis:
             is_read = isinstance(getattr(node, "ctx", None), ast.Load)
             for name in self._names(file, node) if is_read else ():
                 self.uses[name].append((file, node))
+            self._add(file, node)
         for file, node in nodes:
             self._find(file, node)
+        self._find_stored()
 
     def ungated(self) -> Iterator[dict[str, Any]]:
         """Return the tools that may run without a gate, each with such a use."""
@@ -227,13 +234,43 @@ class _Analysis:
                 self.tools[node] = (file, None)
         elif isinstance(node, _Function):
             for one in node.decorator_list:
-                if file.last(one).lower().endswith(_DECORATORS):
+                if self._makes_tool(file, one):
                     made = one.func if isinstance(one, ast.Call) else one
                     owner = made.value if isinstance(made, ast.Attribute) else None
                     is_module = owner and file.is_imported(owner)
                     self.tools[node] = (file, None if is_module else owner)
         elif isinstance(node, ast.Call):
             self._find_given(file, node)
+
+    def _add(self, file: _File, node: ast.AST) -> None:
+        match node:
+            case ast.Call(func=ast.Attribute(value=of, attr=name), args=args):
+                for to in self._names(file, of) if name in _LIST_METHODS else ():
+                    self.added[to] += [(file, it) for it in args]
+            case ast.Dict(keys=keys, values=values):
+                for key, value in zip(keys, values, strict=True):
+                    if isinstance(key, ast.Constant) and key.value in _TOOL_KEYWORDS:
+                        self.added[None, str(key.value)].append((file, value))
+            case _:
+                pass
+
+    def _find_stored(self) -> None:
+        """Find the functions in attributes and keys with the name of a tool list."""
+        for name in _TOOL_KEYWORDS:
+            for file, node in [*self.values[None, name], *self.added[None, name]]:
+                for at, made in self._elements(file, node):
+                    # A method of this name is no tool, and no other list may be one.
+                    if isinstance(made, _Function) and made is not node:
+                        self.tools.setdefault(made, (at, None))
+
+    def _makes_tool(self, file: _File, decorator: ast.expr) -> bool:
+        """Return True if a decorator makes a tool, also under another name."""
+        name = decorator.func if isinstance(decorator, ast.Call) else decorator
+        parts: list[_Place] = [(file, decorator)]
+        for at, value in self._values(file, name):
+            if not isinstance(value, _Definition):
+                parts += [(at, one) for one in ast.walk(value)]
+        return any(at.last(one).lower().endswith(_DECORATORS) for at, one in parts)
 
     def _find_given(self, file: _File, call: ast.Call) -> None:
         """Find the tool that a call makes, and the tools that it gets."""
@@ -269,6 +306,7 @@ class _Analysis:
                 yield from [] if values else [(file, node)]
             else:
                 values = self._values(at, one)
+                values += [it for to in self._names(at, one) for it in self.added[to]]
                 left += values
                 yield from [] if values else [(file, node)]
 

@@ -68,6 +68,11 @@ CLEARED = [
     "@agent.tool_plain\nasync def pay(): ...\n",
     PYDANTIC + "more = FunctionToolset()\n@more.tool\ndef pay(): ...\n"
     "agent = Agent('m', toolsets=[more], capabilities=[KeyturnApproval('b')])\n",
+    PYDANTIC + "agent = Agent('m', capabilities=[KeyturnApproval('b')])\n"
+    "@agent.toolset\ndef pay(run): ...\n",
+    TOOL + "def send(): ...\ntools = [pay]\ntools.append(send)\n"
+    f"agent = create_agent(m, tools, {MIDDLEWARE})\n",
+    TOOL + f"create_agent(m, **{{'tools': [pay]}}, {MIDDLEWARE})\n",
     OPENAI + "gated = openai_agents.gate_tools(agent, 'b')\n",
     MCP + "    receipt = verifier.verify(meta)\n",
     MCP + "    return require_approval('pay', {'amount': amount}, run=_pay)\n",
@@ -89,6 +94,7 @@ LISTED = [
     (TOOL + "def other(): ...\nmade = [guarded(other), pay]\n", "pay"),
     (TOOL.replace("keyturn", "others") + GATED, "pay"),
     (TOOL + f"start(create_agent(m, [], {MIDDLEWARE}), create_agent(m, [pay]))", "pay"),
+    (TOOL.replace("from keyturn", "from .keyturn") + GATED, "pay"),
     # A gate that may be missing.
     (TOOL.replace("@tool", "guarded = set\n@tool") + "made = guarded(pay)\n", "pay"),
     (TOOL.replace("@tool", "try:\n    from others import guarded\nexcept:\n    pass\n"
@@ -102,6 +108,15 @@ LISTED = [
     (OPENAI + "gated = openai_agents.gate_tools(agent, 'b')\nrun(agent)\n", "pay"),
     # Tools without a decorator.
     (TOOL + GATED + "def send(): ...\ncreate_agent(m, [send])\n", "send"),
+    (TOOL + GATED + "def send(): ...\ntools = []\ntools.append(send)\n"
+     "create_agent(m, tools)\n", "send"),
+    (TOOL + GATED + "def send(): ...\nother.tools = []\nother.tools += [send]\n",
+     "send"),
+    (TOOL + GATED + "def send(): ...\nother.tools.insert(0, send)\n", "send"),
+    (TOOL + GATED + "def send(): ...\nAgent('m', **{'tools': [send]})\n", "send"),
+    (TOOL.replace("@tool", "action = tool\n@action"), "pay"),
+    (MCP.replace("@server.tool", "add = partial(server.tool)\n@add"), "pay"),
+    (PYDANTIC + "agent = Agent('m')\n@agent.toolset\ndef more(run): ...\n", "more"),
     (TOOL + GATED + "class Send(BaseTool): ...\n", "Send"),
     (TOOL + GATED + "send = StructuredTool.from_function(f)\n",
      "send = StructuredTool.from_function(f)"),

@@ -14,7 +14,6 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-from base64 import b64decode
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from typing import Literal, Protocol
@@ -332,7 +331,7 @@ def read_receipt(text: str, keys: Sequence[PublicKey]) -> tuple[Receipt, str]:
     payload, key = verified(envelope, payload_type=PAYLOAD_TYPE, keys=keys)
     # One text for one receipt: a log of receipts must not contain two texts of one
     # receipt. A changed hint or padding shows that it was modified.
-    signature = b64decode(envelope.signatures[0].sig)
+    signature = _decoded(envelope.signatures[0].sig)
     written = enveloped(PAYLOAD_TYPE, payload, [(key.label, signature)])
     if text != written.to_text():
         raise NotVerified("malformed", "it is not written as the gateway writes it")

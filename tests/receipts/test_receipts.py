@@ -176,6 +176,13 @@ def _moved_signature() -> str:
     )
 
 
+def _other_alphabet() -> str:
+    """Return a receipt whose signature a reader of one base64 alphabet cannot read."""
+    body, of, sig = signed(receipt(jti="e" * 32)).rpartition('"sig":"')
+    assert sig.count("+") + sig.count("/") == 1
+    return body + of + sig.translate(str.maketrans("+/", "-_"))
+
+
 TEXTS: list[tuple[str, Callable[[], str], str]] = [
     ("nothing", lambda: "", "missing"),
     ("a word", lambda: "approved", "malformed"),
@@ -197,6 +204,7 @@ TEXTS: list[tuple[str, Callable[[], str], str]] = [
         _resigned(signatures=[{**SIGNATURE, "keyid": "x"}]),
         "malformed",
     ),
+    ("the other base64 alphabet", _other_alphabet, "malformed"),
     ("seventeen signatures", _resigned(signatures=[SIGNATURE] * 17), "malformed"),
     ("its signature twice", _resigned(signatures=[SIGNATURE] * 2), "malformed"),
     ("a signature moved", _moved_signature, "signature_wrong"),

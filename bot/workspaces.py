@@ -70,6 +70,8 @@ logger = logging.getLogger(__name__)
 LOOK_S = 5.0
 """Pause between two reads of the stored installations."""
 
+_DRAIN_S = 15.0
+
 _REMOVALS = frozenset({"app_uninstalled", "tokens_revoked"})
 
 _GONE = frozenset({"account_inactive", "token_revoked"})
@@ -116,6 +118,7 @@ class Workspaces:
     ) -> None:
         self._workspaces, self._installations = workspaces, installations
         self._running: dict[str, _Running] = {}
+        self._starting: dict[str, asyncio.Task[None]] = {}
         self._failed: dict[str, str] = {}
         self._store_problem = ""
 
@@ -187,16 +190,16 @@ class Workspaces:
                 with suppress(TimeoutError):
                     await asyncio.wait_for(changed.wait(), LOOK_S)
         finally:
+            await asyncio.gather(*map(cancelled, [*self._starting.values()]))
             await asyncio.gather(*map(self._stop, list(self._running)))
 
     async def _look(self) -> None:
         found = await self._installations.all()
         due = [id_ for id_, one in found.items() if _is_due(one)]
         if due:
-            await asyncio.gather(*map(self._installations.renew, due))
+            await _finished(asyncio.gather(*map(self._installations.renew, due)))
             found = await self._installations.all()
         self._installations.forget_refusals(due)
-        starting = list[tuple[str, str, Installation]]()
         for team, workspace in self._workspaces.items():
             id_ = _serving(team, workspace, found)
             running = self._running.get(team)
@@ -205,14 +208,14 @@ class Workspaces:
                 running = None
             if running:
                 running.bot.use_token(str(found[id_].bot_token))
-            elif id_:
-                starting.append((team, id_, found[id_]))
-        # Together: one that waits for Slack does not delay the others.
-        await asyncio.gather(*(self._start(*one) for one in starting))
+            elif id_ and team not in self._starting:
+                # In the background: one may wait for Slack for minutes.
+                started = self._start(team, id_, found[id_])
+                self._starting[team] = asyncio.create_task(started)
 
     async def _start(self, team: str, id_: str, of: Installation) -> None:
-        bot = self._workspaces[team].bot(str(of.bot_token))
         try:
+            bot = self._workspaces[team].bot(str(of.bot_token))
             await bot.__aenter__()
         except any_failure() as error:  # the other workspaces have to go on
             is_known = isinstance(error, KeyturnError)
@@ -220,9 +223,11 @@ class Workspaces:
             if self._failed.get(team) != why:
                 log_failure(logger, error, "workspace.not_started team=%s", team)
             self._failed[team] = why
-            return
-        self._failed.pop(team, None)
-        self._running[team] = _Running(bot, id_, str(of.bot_user_id))
+        else:
+            self._failed.pop(team, None)
+            self._running[team] = _Running(bot, id_, str(of.bot_user_id))
+        finally:
+            del self._starting[team]
 
     async def _stop(self, team: str) -> None:
         # Not served from now on, and then stopped.
@@ -274,6 +279,8 @@ class Workspaces:
         running = self._running.get(team)
         if running is None:
             default = f"The app is not installed here; install it at {page}"
+            if team in self._starting:
+                default = "The bot starts here, or waits for Slack; see the bot's log."
             return [self._failed.get(team, default)]
         problems = await running.bot.problems()
         if code := self._installations.refused.get(running.installation):
@@ -282,6 +289,15 @@ class Workspaces:
                 f"hours; install the app again at {page}"
             )
         return problems
+
+
+async def _finished(work: asyncio.Future[Any]) -> None:
+    """Wait for work, even if this process stops: Slack accepts a refresh token once."""
+    try:
+        await asyncio.shield(work)
+    finally:
+        # For longer than Slack's answer and a write to the store take.
+        await asyncio.wait([work], timeout=_DRAIN_S)
 
 
 async def _metrics() -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from keyturn.bot.ids import Action
+from keyturn.bot.web import Slack, SlackBody
 from keyturn.gateway.approvals.ending import WORKSPACE_GONE
 from keyturn.gateway.approvals.events import BY_GATEWAY, Event, EventName
 from keyturn.gateway.approvals.record import approval_of
@@ -241,6 +243,37 @@ async def test_tokens_renew_once(two: World, monkeypatch: pytest.MonkeyPatch) ->
     assert refreshes(two) == 1
 
 
+async def test_a_bot_that_stops_keeps_a_token_that_slack_renews(
+    two: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a = two.sides["A"]
+    a.sandbox.control.rotate_tokens(enabled=True)
+    async with two.running():
+        await installed(two, a.team)
+        await two.serves("A")
+    real, answered, goes_on = Slack.renew, asyncio.Event(), asyncio.Event()
+
+    async def delayed(slack: Slack, **form: str) -> SlackBody:
+        reply = await real(slack, **form)
+        answered.set()
+        await goes_on.wait()
+        return reply
+
+    with monkeypatch.context() as patched:
+        patched.setattr("keyturn.bot.workspaces.RENEWED_BEFORE_MIN", 13 * 60)
+        patched.setattr(Slack, "renew", delayed)
+        async with two.running():
+            await answered.wait()
+            # The bot is stopping by then.
+            asyncio.get_running_loop().call_later(0.2, goes_on.set)
+
+    assert refreshes(two) == 1
+    async with two.running():
+        verdict = await a.ask()
+        await a.approve(verdict)
+        await reached(a, verdict, ItemState.AUTHORIZED)
+
+
 async def test_a_refused_renewal_is_visible_until_the_app_is_installed_again(
     two: World, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -264,6 +297,20 @@ async def test_a_refused_renewal_is_visible_until_the_app_is_installed_again(
             await installed(two, a.team, b.team)
             await two.serves("A", "B")
     assert "installation.not_renewed id=T0A error=invalid_grant" in caplog.text
+
+
+async def test_a_workspace_that_cannot_start_delays_no_other(two: World) -> None:
+    a, b = two.sides["A"], two.sides["B"]
+    async with two.running():
+        await installed(two, a.team)
+        await two.serves("A")
+    why = "two_factor_setup_required"  # an administrator ends it
+    a.sandbox.control.fault("refuse", "auth.test", error=why, calls=1000)
+    async with two.running():
+        await eventually(lambda: a.sandbox.calls[-1].error == "refuse")
+        await installed(two, b.team)
+        await two.serves("B")
+        assert "waits for Slack" in str((await two.readiness())[1][a.team])
 
 
 async def test_a_dead_token_leaves_the_others_ready(two: World) -> None:

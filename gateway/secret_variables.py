@@ -39,7 +39,7 @@ def with_files(env: Mapping[str, str]) -> dict[str, str]:
 def secret(env: Mapping[str, str], name: str) -> str:
     """Return the value of a variable or the content of its file; "" for neither.
 
-    Blanks and line breaks at the end of a file are dropped.
+    A byte order mark, and blanks and line breaks around the content, are dropped.
 
     Raises:
         SettingsError: as `with_files`.
@@ -50,7 +50,7 @@ def secret(env: Mapping[str, str], name: str) -> str:
     if value:
         raise SettingsError(f"{name} and {name}_FILE are both set; unset one.")
     try:
-        value = Path(file).read_text(encoding="utf-8").rstrip()
+        value = Path(file).read_text(encoding="utf-8-sig").strip()
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or "it is not UTF-8"
         problem = f"{file!r}, named by {name}_FILE, cannot be read: {why}."

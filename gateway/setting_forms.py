@@ -49,7 +49,6 @@ _NEVER = "never"
 _PERCENT = re.compile(r"(?P<share>[1-9][0-9]?)%", re.ASCII)
 _DAYS = re.compile(r"(?P<count>[1-9][0-9]{0,4})d", re.ASCII)
 
-_URL = re.compile(r"[a-z][a-z0-9+.-]*://", re.ASCII | re.IGNORECASE)
 _MEMORY = frozenset({"memory", ":memory:"})
 _LOOPBACK = {"127.0.0.1", "::1", "localhost"}
 
@@ -86,7 +85,10 @@ def below(path: Path, info: ValidationInfo) -> Path:
     The file is the context of the validation; without one the path stays relative.
     """
     folder = info.context.parent.resolve() if info.context else Path()
-    return folder / path.expanduser()
+    try:
+        return folder / path.expanduser()
+    except RuntimeError:
+        raise ValueError("the home folder is not known; write it out.") from None
 
 
 FolderPath = Annotated[Path, AfterValidator(below)]
@@ -283,11 +285,12 @@ def _place(place: SecretStr, info: ValidationInfo) -> SecretStr:
     ``postgresql+asyncpg://…`` of another library would be the path of a new file: each
     gateway would keep separate threads, and the password would be part of a path.
     """
-    text = place.get_secret_value()
+    text = place.get_secret_value().strip()
     if is_postgres(text):
-        return place
-    if text in _MEMORY or _URL.match(text):
-        # Without the place, which may contain a password.
+        return SecretStr(text)
+    # Not only at the beginning: `docker --env-file` keeps quotes in the value.
+    if text in _MEMORY or "://" in text:
+        # The error is without the place, which may contain a password.
         raise ValueError(
             "checkpoints would be lost there; write the path of a SQLite file, or "
             "postgresql://user:password@host/name."

@@ -124,6 +124,8 @@ def test_the_environment_stands_over_the_file(file: Path) -> None:
         ),
         ("checkpoints: sqlite:///threads.sqlite", "the path of a SQLite file"),
         ("checkpoints: memory", "would be lost there"),
+        ("checkpoints: '\"postgresql://u:pw@h/d\"'", "would be lost there"),
+        ("data_dir: ~nobody-here/keyturn", "the home folder is not known"),
         ("tenant: Über", "keyturn.yml:1: 'tenant': write lower-case letters, digits"),
         ("slack: {command: ask}", "'slack.command': write a command such as /app"),
         ("metrics: {channel: ops}", "'metrics.channel': write #name in quotes, or an"),

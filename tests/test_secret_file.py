@@ -118,9 +118,12 @@ def test_only_a_file_system_that_cannot_sync_a_folder_does_without(
 
 
 @pytest.mark.parametrize("name", FROM_FILES)
-def test_the_content_of_the_file_becomes_the_value(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("content", ["s3cret\n", "\ufeffs3cret\r\n", " s3cret "])
+def test_the_content_of_the_file_becomes_the_value(
+    name: str, content: str, tmp_path: Path
+) -> None:
     file = tmp_path / "secret"
-    file.write_text("s3cret\n", encoding="utf-8")
+    file.write_text(content, encoding="utf-8")
     env = {f"{name}_FILE": str(file), "PATH": "/bin"}
 
     assert with_files(env) == {name: "s3cret", "PATH": "/bin"}

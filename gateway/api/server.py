@@ -273,13 +273,16 @@ class Api:
 
     async def _events(self, request: web.BaseRequest) -> web.StreamResponse:
         key = await self._key(request, {Scope.READ})
-        return await operations.events(
+        answer = await operations.events(
             key,
             self.tenant,
             request,
             self.limits,
             find_key=partial(self._presented, request),
         )
+        if not answer.prepared and "wait" in request.query:
+            await self._valid(request)
+        return answer
 
     async def _ask(
         self, operation: Operation[Any, Any], request: web.BaseRequest
@@ -303,6 +306,8 @@ class Api:
         ):
             ask = operations.ASK[operation.name]
             answer = await ask(self.tenant, key, question)
+        if waits:
+            await self._valid(request)
         body = operation.answer.dump_json(answer)
         return web.Response(body=body, content_type=_JSON)
 
@@ -338,18 +343,7 @@ class Api:
     ) -> ApiKey:
         """Return the key of a request, if it is valid and has the scopes."""
         self._refuse_while_stopping()
-        found = await self._presented(request)
-        if found is None:
-            # Only its id: the text may be another program's key, or nearly one.
-            shown = presented(bearer(request))
-            name = shown.id if shown else ""
-            await self.report(SecurityKind.KEY_REFUSED, "api_key", name, "")
-            raise Refusal(
-                UNAUTHENTICATED,
-                "Send 'Authorization: Bearer tk_…' with a key that is valid now; "
-                "`keyturn api-keys create` makes one.",
-                {"WWW-Authenticate": "Bearer"},
-            )
+        found = await self._valid(request)
         # The key is checked again after the body has arrived, since it may have been
         # revoked by then, but the request is counted only once.
         if _COUNTED not in request:
@@ -364,6 +358,22 @@ class Api:
         for lacking in sorted(scopes - found.scopes):
             raise Refusal(
                 FORBIDDEN, f"The key {found.name!r} lacks the scope {lacking.value!r}."
+            )
+        return found
+
+    async def _valid(self, request: web.BaseRequest) -> ApiKey:
+        """Return a request's key; asked again after a wait, which may outlive it."""
+        found = await self._presented(request)
+        if found is None:
+            # Only its id: the text may be another program's key, or nearly one.
+            shown = presented(bearer(request))
+            name = shown.id if shown else ""
+            await self.report(SecurityKind.KEY_REFUSED, "api_key", name, "")
+            raise Refusal(
+                UNAUTHENTICATED,
+                "Send 'Authorization: Bearer tk_…' with a key that is valid now; "
+                "`keyturn api-keys create` makes one.",
+                {"WWW-Authenticate": "Bearer"},
             )
         return found
 

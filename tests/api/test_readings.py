@@ -15,10 +15,11 @@ from keyturn.gateway.approvals.decisions import Approve, Decided, Edit, Reject
 from keyturn.gateway.approvals.record import approval_of
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.digest import BusinessState
-from keyturn.gateway.protocol.http_api import Scope
+from keyturn.gateway.protocol.http_api import AnswersQuestion, OpenQuestion, Scope
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.protocol.wire import ProposedCall, Turn, TurnRef, Verdict
-from tests.api.api_stack import ApiStack, serving
+from tests.api.api_stack import NOW, ApiStack, serving
+from tests.conftest import eventually
 from tests.loop_watch import watched
 from tests.service.harness import ANA, BEN, CHLOE, POLICY, claim_of
 
@@ -425,3 +426,27 @@ async def test_no_step_of_a_call_walks_them_on_the_event_loop(
         assert isinstance(outcome, Decided)
 
     assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize("path", ["events", "answers"])
+async def test_a_key_that_is_revoked_during_a_wait_reads_nothing(
+    stack: ApiStack, path: str
+) -> None:
+    ref, verdict = await refund(stack)
+    key = stack.key()
+    id_ = key.split("_")[1]
+    async with stack.client(key) as client:
+        if path == "events":
+            asked = client.get("/v1/events", params={"wait": 30})
+        else:
+            question = AnswersQuestion(
+                run=ref.run_ref, questions=(OpenQuestion.about(verdict),), wait_s=30
+            )
+            asked = client.post("/v1/answers", content=question.model_dump_json())
+        waiting = asyncio.create_task(asked)
+        await eventually(lambda: bool(stack.api.limits._waits[id_]))
+        stack.kept[id_] = stack.kept[id_].with_(revoked_at=NOW)
+
+        await decide(stack, verdict)
+
+        assert (await waiting).status_code == 401

@@ -186,6 +186,10 @@ class GuardedServer(web.Server):
             return None
         if (request.content_length or 0) > most:
             return self._closing(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
+        expects = request.headers.get(hdrs.EXPECT, "").lower() == "100-continue"
+        if expects and request.transport is not None and not request.content.is_eof():
+            # Such a client waits for this, some for seconds (RFC 9110, section 10.1.1).
+            request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         try:
             async with asyncio.timeout(self._limits.body_s):
                 await request.read()

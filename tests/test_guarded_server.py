@@ -89,6 +89,23 @@ async def test_a_body_with_its_header_is_bound(body_bytes: int, answers: bytes) 
         assert answers in answer
 
 
+@pytest.mark.parametrize("body_bytes", [len(BODY), len(BODY) - 1])
+async def test_a_client_that_expects_it_is_told_to_send_an_allowed_body(
+    body_bytes: int,
+) -> None:
+    async with serving(body_bytes) as served, asyncio.timeout(HANGS_S):
+        expecting = HEAD.replace(b"\r\n\r\n", b"\r\nExpect: 100-continue\r\n\r\n")
+        served.writer.write(expecting)
+
+        first = await served.reader.readuntil(b"\r\n")
+        if body_bytes < len(BODY):
+            assert first.startswith(b"HTTP/1.1 413 ")
+            return
+        assert first == b"HTTP/1.1 100 Continue\r\n"
+        served.writer.write(BODY)
+        assert b"200 OK" in await served.reader.readuntil(b"1000 bytes")
+
+
 async def test_a_connection_without_a_request_is_closed_at_once() -> None:
     async with serving() as served:
         await served.stop()

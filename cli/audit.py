@@ -504,19 +504,19 @@ def _dossier_of(report: BundleReport, since: str, until: str) -> Dossier:
     """Fold a verified bundle.
 
     Raises:
-        SettingsError: the bundle does not have every entry of the period.
+        SettingsError: the bundle lacks entries of the period or before it.
     """
     since_ms, until_ms = _moment_ms(since, "--from"), _moment_ms(until, "--to")
     if until_ms <= since_ms:
         raise SettingsError(f"--to {until!r} is not after --from {since!r}.")
     header = report.header
-    is_whole = header is not None and not header.sample
-    starts_ms = header.since_ms if header else 0
+    # The policy in force, an edit or the start of a run may be older than the period.
+    is_whole = header is not None and not (header.sample or header.since_ms)
     ends_ms = (header and header.until_ms) or until_ms
-    if not is_whole or starts_ms > since_ms or ends_ms < until_ms:
+    if not is_whole or ends_ms < until_ms:
         raise SettingsError(
-            "The bundle does not have every entry of the period. Export it again "
-            "without --sample, --since and --until."
+            "The bundle does not have every entry until the end of the period. Export "
+            "it again without --sample, --since and --until."
         )
     found = Dossier(Selection(since_ms=since_ms, until_ms=until_ms))
     for entry in report.events:

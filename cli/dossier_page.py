@@ -47,6 +47,8 @@ def _parts(found: Dossier, source: str) -> Iterator[str]:
     yield "<h1>Oversight of AI agents</h1>"
     times = (report.utc(ms or 0) for ms in (selected.since_ms, selected.until_ms))
     yield _text(f"{' to '.join(times)}. {source}")
+    newest = report.utc(found.newest_ms) if found.newest_ms else "none"
+    yield _text(f"Newest entry of the period: {newest}. Nothing later is proven.")
     yield "<h2>People who could oversee</h2>"
     for policy in found.policies:
         yield _text(f"Since {policy['since']}: policy {policy['digest']}")

@@ -47,6 +47,8 @@ class Dossier:
         freezes: freezes, their ends and pauses of agents.
         entries: number of entries by event.
         erased: number of erased texts, and of entries that have them.
+        newest_ms: time of the newest entry of the period; 0 if there is none. A log
+            that ends before the period proves nothing about the rest of it.
     """
 
     def __init__(self, selected: Selection) -> None:
@@ -56,6 +58,7 @@ class Dossier:
         self.freezes: list[JsonObject] = []
         self.entries: Counter[str] = Counter()
         self.erased = Counter(entries=0, texts=0)
+        self.newest_ms = 0
         self._edited: set[str] = set()
 
     def add(self, entry: Event, erased: int = 0) -> None:
@@ -69,6 +72,7 @@ class Dossier:
             self._add_policy(event)
         if not self.metrics.selected.is_in_time(event):
             return
+        self.newest_ms = max(self.newest_ms, event.at_ms)
         self.entries[event.name] += 1
         self.erased.update(entries=bool(erased), texts=erased)
         if event.name in _FREEZES:
@@ -108,6 +112,7 @@ class Dossier:
             "format": FORMAT,
             "from": report.utc(selected.since_ms),
             "to": report.utc(selected.until_ms or 0),
+            "newest": report.utc(self.newest_ms) if self.newest_ms else None,
             "policies": [*self.policies],
             "people": [
                 {"id": name, **{str(act): acts[act] for act in ACTS}}

@@ -16,6 +16,7 @@ from keyturn.cli.main import run
 from keyturn.gateway.approvals.decisions import Approve, Edit, Reject
 from keyturn.gateway.approvals.events import Event, EventName
 from keyturn.gateway.config import PolicySource
+from keyturn.gateway.metrics.report import utc
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.policy_file import PolicyFile, followed
 from keyturn.gateway.protocol.public_keys import PublicKey
@@ -327,7 +328,8 @@ class Auditor:
     def __init__(self, house: AuditHarness, tell: Terminal, folder: Path) -> None:
         self.house, self.tell, self.folder = house, tell, folder
         assert house.store.keyring
-        self.key = ("--key", public_keys(house.store.keyring)[0].text)
+        self.keys = public_keys(house.store.keyring)
+        self.key = ("--key", self.keys[0].text)
 
     async def gets_bundle(self) -> None:
         lines = await exported(self.house)
@@ -425,6 +427,10 @@ async def test_the_figures_are_those_counted_by_hand(auditor: Auditor) -> None:
     later = await auditor.reads("--from", "2099-01-01", "--to", "2100-01-01")
     assert later["policies"] == found["policies"]
     assert (later["people"], later["freezes"], later["entries"]) == ([], [], {})
+    # The log ends long before both periods do.
+    bundle = verify_bundle(await exported(auditor.house), auditor.keys)
+    newest = max(event.at_ms for event, _ in bundle.events)
+    assert (found["newest"], later["newest"]) == (utc(newest), None)
     assert WORD not in json.dumps(found)
     assert '"Dan"' not in json.dumps(found)
 
@@ -519,7 +525,8 @@ async def test_only_a_dossier_can_be_checked(auditor: Auditor) -> None:
 
 async def test_an_incomplete_bundle_is_refused(auditor: Auditor) -> None:
     await a_month(auditor.house, auditor.folder)
-    for options in ({"sample": 1}, {"since_ms": MOMENT_MS}, {"until_ms": MOMENT_MS}):
+    # The policy is older than the period, and so are edits and starts of runs.
+    for options in ({"sample": 1}, {"since_ms": 1}, {"until_ms": MOMENT_MS}):
         lines = await exported(auditor.house, **options)
         (auditor.folder / "bundle.jsonl").write_bytes(b"".join(lines))
         code, out = await auditor.runs(*PERIOD)

@@ -32,6 +32,7 @@ from keyturn.gateway.policy.windows import MICRO
 
 _IBAN = re.compile(r"[A-Z]{2}[0-9]{2}[A-Z0-9]{11,30}", re.ASCII)
 _REMAINDER, _MODULUS = 1, 97
+_GAPS = re.compile(r"[\s\u2010-\u2015-]+")
 _DIGITS = re.compile(r"[0-9]{12,19}", re.ASCII)
 _NUMBERS = re.compile(r"[0-9]+")
 _ADDRESS = re.compile(r"[^@\s<>]+@([^@\s<>]+)")
@@ -55,7 +56,7 @@ def is_iban(text: str) -> bool:
     ISO 13616-1: the first four characters go to the end, letters become 10 to 35, and
     the number leaves 1 when divided by 97.
     """
-    plain = text.replace(" ", "").upper()
+    plain = _GAPS.sub("", text).upper()
     if not _IBAN.fullmatch(plain):
         return False
     number = "".join(str(int(one, 36)) for one in plain[4:] + plain[:4])
@@ -64,7 +65,7 @@ def is_iban(text: str) -> bool:
 
 def is_card(text: str) -> bool:
     """Return whether a text has the form and the check digit of a card number."""
-    plain = text.replace(" ", "").replace("-", "")
+    plain = _GAPS.sub("", text)
     return _DIGITS.fullmatch(plain) is not None and is_card_number([*map(int, plain)])
 
 

@@ -250,6 +250,9 @@ def test_thousands_of_arguments_cost_no_more_than_thirty() -> None:
 def test_public_numbers_are_right_and_one_changed_sign_is_not() -> None:
     assert all(map(is_iban, IBANS))
     assert is_iban("GB29 NWBK 6016 1331 9268 19")
+    # As copied from a bank's page or a PDF.
+    assert is_iban("gb29\u00a0NWBK\u202f6016 1331-9268\u201119\n")
+    assert is_card("4111\u00a01111\u20131111-1111")
     assert all(map(is_card, CARDS))
     assert not any(is_iban(f"{one[:-1]}{(int(one[-1]) + 1) % 10}") for one in IBANS)
     assert not any(is_card(f"{one[:-1]}{(int(one[-1]) + 1) % 10}") for one in CARDS)

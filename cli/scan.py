@@ -119,6 +119,18 @@ class _File:
             node, parent = parent, self.parents[parent]
         return node in getattr(parent, "decorator_list", ())
 
+    def may_skip(self, node: ast.AST, within: ast.AST) -> bool:
+        """Return True if a branch or loop in a definition has a node."""
+        while node is not within:
+            child, node = node, self.parents[node]
+            # The condition itself always runs, and so does what a loop goes through.
+            first = getattr(node, "test", getattr(node, "iter", child))
+            if first is not child or isinstance(
+                node, ast.ExceptHandler | ast.match_case
+            ):
+                return True
+        return False
+
     def is_imported(self, node: ast.AST) -> bool:
         """Return True if an expression starts with an imported name."""
         while isinstance(node, ast.Attribute):
@@ -344,9 +356,10 @@ class _Analysis:
         return None if is_cleared else (file, node)
 
     def _checks_itself(self, file: _File, node: _Definition) -> bool:
-        """Return True if a definition is guarded, or its body asks or verifies."""
+        """Return True if a definition is guarded, or always asks or verifies."""
         made = [getattr(one, "func", one) for one in node.decorator_list]
-        called = [one.func for one in ast.walk(node) if isinstance(one, ast.Call)]
+        walked = (one for one in ast.walk(node) if isinstance(one, ast.Call))
+        called = [one.func for one in walked if not file.may_skip(one, node)]
         return any(self._is_wrapper(file, one) for one in made) or any(
             file.is_from(one, _CHECKS)
             or (

@@ -76,6 +76,8 @@ CLEARED = [
     OPENAI + "gated = openai_agents.gate_tools(agent, 'b')\n",
     MCP + "    receipt = verifier.verify(meta)\n",
     MCP + "    return require_approval('pay', {'amount': amount}, run=_pay)\n",
+    MCP + "    try:\n        if not verifier.verify(meta):\n            return\n"
+    "    except ValueError:\n        return\n",
     MCP.replace("@server.tool()\n", "@server.tool()\n@verifier.guarded\n"),
 ]
 LISTED = [
@@ -96,6 +98,10 @@ LISTED = [
     (TOOL + f"start(create_agent(m, [], {MIDDLEWARE}), create_agent(m, [pay]))", "pay"),
     (TOOL.replace("from keyturn", "from .keyturn") + GATED, "pay"),
     # A gate that may be missing.
+    (MCP + "    if meta:\n        verifier.verify(meta)\n", "pay"),
+    (MCP + "    return 1 if amount < 9 else require_approval('pay', {})\n", "pay"),
+    (MCP + "    try:\n        _pay()\n    except E:\n        verifier.verify(m)\n",
+     "pay"),
     (TOOL.replace("@tool", "guarded = set\n@tool") + "made = guarded(pay)\n", "pay"),
     (TOOL.replace("@tool", "try:\n    from others import guarded\nexcept:\n    pass\n"
      "@tool") + "guarded(pay)\n", "pay"),

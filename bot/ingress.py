@@ -162,7 +162,7 @@ class Ingress:
                 return web.Response()
             case ("GET", path) if path in self.pages:
                 return await self.pages[path](request)
-            case ("GET", "/healthz"):
+            case ("GET" | "HEAD", "/healthz"):
                 return web.Response(text="ok\n")
             case _ if self.health is not None:
                 return await self.health.answer(request)

@@ -47,13 +47,13 @@ class Health:
     metrics: MetricsText
 
     async def answer(self, request: web.BaseRequest) -> web.Response:
-        """Answer a request."""
+        """Answer a request; many monitors send HEAD, for an answer without a body."""
         match (request.method, request.path):
-            case ("GET", "/healthz"):
+            case ("GET" | "HEAD", "/healthz"):
                 return web.Response(text="ok\n")
-            case ("GET", "/readyz"):
+            case ("GET" | "HEAD", "/readyz"):
                 return await self._readiness()
-            case ("GET", "/metrics"):
+            case ("GET" | "HEAD", "/metrics"):
                 return await self._metrics_text()
             case _:
                 return not_found()

@@ -296,11 +296,14 @@ PATHS = ("/healthz", "/readyz", "/metrics", "/slack/events")
 
 
 async def statuses(url: str) -> list[int]:
+    """Return the status of each path, the same for HEAD as for GET."""
     found: list[int] = []
     async with aiohttp.ClientSession() as session:
         for path in PATHS:
             async with session.get(f"{url}{path}") as answer:
                 found.append(answer.status)
+            async with session.head(f"{url}{path}") as head:
+                assert head.status == answer.status, path
     return found
 
 

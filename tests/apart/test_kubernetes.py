@@ -94,6 +94,11 @@ def test_no_container_is_root_or_writes_outside_of_its_volumes(role: str) -> Non
         assert one["securityContext"]["capabilities"] == {"drop": ["ALL"]}
 
 
+@pytest.mark.parametrize("role", ["bot", "gateway"])
+def test_no_service_of_the_namespace_sets_a_variable_of_keyturn(role: str) -> None:
+    assert pod(role)["enableServiceLinks"] is False
+
+
 def test_a_gateway_has_no_token_of_slack_and_no_key_of_the_bots() -> None:
     mounted = [one["secret"] for one in pod("gateway")["volumes"] if "secret" in one]
     shared, *keys = mounted

@@ -255,10 +255,11 @@ async def listening(
     try:
         try:
             await web.TCPSite(runner, *address, ssl_context=tls).start()
-        except OSError as error:
+        except (OSError, UnicodeError) as error:
+            why = getattr(error, "strerror", None) or "it is no host name"
             raise SettingsError(
                 f"The address {address.host}:{address.port} cannot be used "
-                f"({error.strerror}). Stop the program that listens there, or change "
+                f"({why}). Stop the program that listens there, or change "
                 f"{settings}."
             ) from error
         at = Address(*runner.addresses[0][:2])

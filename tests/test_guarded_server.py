@@ -10,7 +10,9 @@ from dataclasses import dataclass, field
 import pytest
 from aiohttp import web
 
-from keyturn.gateway.guarded_server import GuardedServer, Limits
+from keyturn.gateway.errors import SettingsError
+from keyturn.gateway.guarded_server import GuardedServer, Limits, listening
+from keyturn.gateway.service_settings import Address
 
 HANGS_S = 60.0
 """How long anything may take here at most; it bounds a hang."""
@@ -111,3 +113,14 @@ async def test_a_connection_without_a_request_is_closed_at_once() -> None:
         await served.stop()
 
         assert not await served.answer()
+
+
+@pytest.mark.parametrize("host", ["..", "a" * 70])
+async def test_a_host_that_is_no_name_is_a_sentence(host: str) -> None:
+    async with serving() as served:
+        server = served.runner.server
+        assert isinstance(server, GuardedServer)
+
+        with pytest.raises(SettingsError, match="it is no host name"):
+            async with listening(server, Address(host, 0), "'api.listen'"):
+                pass

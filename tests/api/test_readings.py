@@ -444,7 +444,8 @@ async def test_a_key_that_is_revoked_during_a_wait_reads_nothing(
             )
             asked = client.post("/v1/answers", content=question.model_dump_json())
         waiting = asyncio.create_task(asked)
-        await eventually(lambda: bool(stack.api.limits._waits[id_]))
+        limits = stack.api.limits
+        await eventually(lambda: limits._waits[id_] == 1)  # pyright: ignore[reportPrivateUsage] - shows that the request waits now
         stack.kept[id_] = stack.kept[id_].with_(revoked_at=NOW)
 
         await decide(stack, verdict)

@@ -56,10 +56,6 @@ class Proxy:
             pipe.cancel()
         await asyncio.gather(*self._pipes, return_exceptions=True)
 
-    def stop_listening(self) -> None:
-        """Refuse new connections; open ones stay."""
-        self._server.close()
-
     def lead_to(self, *to: str) -> None:
         """Pass new connections on to other servers; open ones stay where they are."""
         self._to[:] = to

@@ -161,7 +161,8 @@ def assert_usable_or_placed(found: bytes) -> None:
         return
     place = PLACE.match(answer)
     assert place, answer
-    lines = re.split(rb"\r\n?|\n", found)
+    # YAML also breaks lines at these characters of Unicode.
+    lines = re.split(rb"\r\n?|\n|\xc2\x85|\xe2\x80[\xa8\xa9]", found)
     assert 1 <= int(place["line"]) <= len(lines)
     assert len(answer) < 2000
 

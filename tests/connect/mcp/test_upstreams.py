@@ -26,7 +26,6 @@ from keyturn.gateway.protocol.strict_json import JsonObject
 from tests.connect.mcp.conftest import Connect, World, http_server, modern, until
 from tests.connect.mcp.upstream import NOTE, TOOLS, Script, make_server
 from tests.ports import free_port
-from tests.tcp_proxy import Proxy
 
 ARGS: JsonObject = {"to": "ada", "amount": 5}
 
@@ -208,24 +207,6 @@ async def test_a_call_that_its_server_has_run_is_not_sent_again(
         with pytest.raises(NoAnswer):
             await upstream.call("pay", ARGS, meta={})
     assert len(script.calls()) == 1
-
-
-async def test_a_call_that_cannot_be_sent_leaves_the_others_alone(
-    script: Script,
-) -> None:
-    script.put(hangs=True)
-    app = make_server(script.folder).streamable_http_app()
-    async with http_server(app) as url, Proxy(url) as proxy:
-        upstream = Upstream(UpstreamSpec("billing", url=f"{proxy.url}/mcp"))
-        running = asyncio.create_task(upstream.call("pay", ARGS, meta={}))
-        await until(script.calls)
-        # The server is stopping: it accepts no connection, and ends its calls.
-        proxy.stop_listening()
-        with pytest.raises(NotSent, match="could not be reached"):
-            await upstream.call("look_up", {}, meta={})
-        script.put()
-        assert not (await running).is_error
-        await upstream.aclose()
 
 
 @pytest.mark.parametrize("status", [404, 400])

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 from mcp.shared.exceptions import MCPError
 
@@ -207,6 +208,25 @@ async def test_a_call_that_its_server_has_run_is_not_sent_again(
         with pytest.raises(NoAnswer):
             await upstream.call("pay", ARGS, meta={})
     assert len(script.calls()) == 1
+
+
+async def test_a_call_that_cannot_be_sent_leaves_the_others_alone(
+    script: Script, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refused(*_: object) -> httpx2.Response:
+        raise httpx2.ConnectError("refused")
+
+    script.put(hangs=True)
+    async with connected(script) as (upstream, _):
+        running = asyncio.create_task(upstream.call("pay", ARGS, meta={}))
+        await until(script.calls)
+        # The server is stopping: it accepts no connection, and ends its calls.
+        with monkeypatch.context() as patch:
+            patch.setattr(httpx2.AsyncHTTPTransport, "handle_async_request", refused)
+            with pytest.raises(NotSent, match="could not be reached"):
+                await upstream.call("look_up", {}, meta={})
+        script.put()
+        assert not (await running).is_error
 
 
 @pytest.mark.parametrize("status", [404, 400])

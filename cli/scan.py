@@ -271,7 +271,7 @@ class _Analysis:
         for name in _TOOL_KEYWORDS:
             for file, node in [*self.values[None, name], *self.added[None, name]]:
                 for at, made in self._elements(file, node):
-                    # A method of this name is no tool, and no other list may be one.
+                    # Only functions in the list: a method with its name is no tool.
                     if isinstance(made, _Function) and made is not node:
                         self.tools.setdefault(made, (at, None))
 

@@ -127,7 +127,7 @@ while not Path("go").exists():
     time.sleep(0.01)
 Path("went_on").touch()
 from langgraph.graph import START, StateGraph
-graph = StateGraph(dict).add_node("a", dict).add_edge(START, "a").compile()
+graph = StateGraph(dict).add_node("a", lambda _: {}).add_edge(START, "a").compile()
 """
 """An agent whose import takes as long as the test likes."""
 

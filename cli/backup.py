@@ -47,7 +47,7 @@ _SECRETS = ("secret.key", "secret.old.key")
 _AUDIT_FILE = r"(\.(?!lock$)[\w.]+|-\d{12}\.jsonl\.gz)"
 _MEMBER = re.compile(
     rf"{_MANIFEST}|{_STORE}|{_CHECKPOINTS}|secret(\.old)?\.key"
-    rf"|{KEY_FOLDER}/\w+/\w+\.key\.json|{AUDIT_FOLDER}/[a-z0-9_-]+{_AUDIT_FILE}",
+    rf"|{KEY_FOLDER}/[^/]+/[^/]+\.key\.json|{AUDIT_FOLDER}/[a-z0-9_-]+{_AUDIT_FILE}",
     re.ASCII,
 )
 _TRIES, _PAUSE_S = 100, 0.1
@@ -110,6 +110,8 @@ def backup(
             "It has no keys. Keep KEYTURN_SECRET or 'secret.key', and the key folder, "
             "in another place."
         )
+    elif settings.secret:
+        console.note("KEYTURN_SECRET is not in it; keep it in another place.")
 
 
 async def _write(settings: Settings, file: Path, *, with_keys: bool) -> list[str]:
@@ -122,6 +124,8 @@ async def _write(settings: Settings, file: Path, *, with_keys: bool) -> list[str
                     with console.new_file(file) as opened:
                         os.fchmod(opened.fileno(), 0o600)
                         with tarfile.open(fileobj=opened, mode="w:gz") as archive:
+                            # Mounted keys are links to their content.
+                            archive.dereference = True
                             return await _fill(store, settings, archive, keys=with_keys)
             await asyncio.sleep(_PAUSE_S)
     raise ThreadUnavailable(
@@ -279,6 +283,13 @@ def _require_secret(settings: Settings, found: _Manifest, folder: Path) -> None:
 def _put_files(settings: Settings, folder: Path) -> None:
     place, keys = settings.checkpoint_place, _key_path(settings, KEY_FOLDER)
     if (folder / _CHECKPOINTS).exists() and not is_postgres(place):
+        left = Path(f"{place}-wal")
+        # SQLite would write the pages of the lost file into the restored one.
+        if left.exists() and not Path(place).exists():
+            raise SettingsError(
+                f"{str(left)!r} belongs to a file that is missing, so nothing was "
+                f"restored. Put {place!r} back beside it, or move it away."
+            )
         _put(folder / _CHECKPOINTS, Path(place))
     restored = sorted((folder / KEY_FOLDER).rglob("*.json"))
     # Not one by one: a key that others do not know could be of an attacker.

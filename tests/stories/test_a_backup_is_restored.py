@@ -231,7 +231,7 @@ async def test_a_backup_has_keys_only_on_demand(operator: Operator) -> None:
         assert not [
             it for it in archive.getnames() if "key" in it and "keys.json" not in it
         ]
-    await operator.backs_up("--with-keys")
+    assert "KEYTURN_SECRET is not in it" in await operator.backs_up("--with-keys")
     before = sorted(one.read_bytes() for one in operator.folder.rglob("*.key.json"))
     operator.loses("valkey", "checkpoints", "audit", "keys")
 
@@ -243,6 +243,36 @@ async def test_a_backup_has_keys_only_on_demand(operator: Operator) -> None:
     assert before
     async with operator.gateway() as stack:
         assert await stack.states() == [ItemState.PENDING]
+
+
+async def test_mounted_and_renamed_keys_are_restored(operator: Operator) -> None:
+    async with operator.gateway() as stack:
+        await waits(stack)
+    (operator.folder / "mount").mkdir()
+    for one in operator.folder.rglob("*.key.json"):
+        mounted = one.rename(operator.folder / "mount" / one.name)
+        one.with_name(f"key of {one.name}").symlink_to(mounted)
+    before = (await operator("keys", "list"))[1]
+    await operator.backs_up("--with-keys")
+    operator.loses("valkey", "checkpoints", "audit", "keys", "mount")
+
+    await operator.restores()
+
+    assert (await operator("keys", "list"))[1] == before
+
+
+async def test_a_left_log_of_lost_checkpoints_is_not_mixed_in(
+    operator: Operator,
+) -> None:
+    await is_authorized(operator)
+    left = operator.folder / "checkpoints.sqlite-wal"
+    operator.loses("valkey", "checkpoints")
+    left.write_bytes(b"pages of the lost file")
+
+    assert "belongs to a file that is missing" in await operator.is_refused()
+
+    left.unlink()
+    assert "authorized → in_doubt" in await operator.restores()
 
 
 async def test_an_unsafe_restore_is_refused(operator: Operator, tmp_path: Path) -> None:

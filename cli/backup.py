@@ -173,11 +173,17 @@ def _add_checkpoints(archive: tarfile.TarFile, place: str) -> bool:
         return False
     with TemporaryDirectory() as folder:
         copy = Path(folder) / _CHECKPOINTS
-        with (
-            closing(sqlite3.connect(place)) as source,
-            closing(sqlite3.connect(copy)) as target,
-        ):
-            source.backup(target)
+        try:
+            with (
+                closing(sqlite3.connect(place)) as source,
+                closing(sqlite3.connect(copy)) as target,
+            ):
+                source.backup(target)
+        except sqlite3.Error as error:
+            raise SettingsError(
+                f"The checkpoints in {place!r} cannot be copied ({error}), so nothing "
+                "was backed up. If the file is damaged, move it away and try again."
+            ) from error
         archive.add(copy, _CHECKPOINTS)
     return True
 
@@ -209,9 +215,10 @@ def restore(
     at = console.utc(found.at_ms)
     console.good(f"The store has the data of {at} again.")
     console.bad(
-        f"Everything after {at} is missing. Check 'keyturn frozen', 'keyturn api-keys "
-        "list' and 'keyturn audit verify': later freezes and revocations count only if "
-        "the files of the audit log have them."
+        f"Everything after {at} is missing, and all delegations: people make them "
+        "again. Check 'keyturn frozen', 'keyturn api-keys list' and 'keyturn audit "
+        "verify': later freezes and revocations count only if the files of the audit "
+        "log have them."
     )
     try:
         done = asyncio.run(repaired(command, is_dry=False, is_restored=True))
@@ -250,7 +257,9 @@ async def _restore(
                 "replace it with --replace."
             )
         _put_files(settings, folder)
-        await put_back(store, keys, rows, found.counters)
+        # A person may have taken their queue back since.
+        kept = [one for one in rows if one.name != keys.delegations]
+        await put_back(store, keys, kept, found.counters)
         # An entry of the audit log, so that the gap in it is visible.
         event = SecurityEvent(
             kind=SecurityKind.REPLAYED,

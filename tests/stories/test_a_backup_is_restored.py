@@ -8,7 +8,7 @@ import shutil
 import tarfile
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -16,9 +16,10 @@ import pytest
 from keyturn.cli.main import USAGE, run
 from keyturn.gateway.approvals.events import EventName
 from keyturn.gateway.config import Settings
-from keyturn.gateway.protocol.records import ItemState
+from keyturn.gateway.protocol.records import ItemState, Person
 from keyturn.gateway.protocol.wire import Busy, Claimed, ClaimRequest, TurnRef
 from keyturn.gateway.resume.ledger import ledger_of
+from keyturn.gateway.service.people.queue import DelegationService
 from keyturn.gateway.service.report.audit_writing import AuditWriter
 from keyturn.gateway.service.run.agents import AgentService
 from keyturn.gateway.store.embedded.engine import EmbeddedEngine
@@ -35,6 +36,7 @@ from tests.streams import audit_entries
 pytestmark = pytest.mark.slow
 
 NOW = datetime(2026, 7, 1, tzinfo=UTC)
+ANA = Person(team="T1", user="U0ANA")
 
 
 class Operator:
@@ -148,6 +150,21 @@ async def test_a_call_that_ran_after_it_does_not_run_again(operator: Operator) -
     assert len(sample_tools.ledger()) == 1
 
 
+async def test_an_ended_delegation_does_not_come_back(operator: Operator) -> None:
+    async with operator.gateway() as stack:
+        await waits(stack)
+        queues = DelegationService(stack.store)
+        await queues.delegate(ANA, "U0BEN", timedelta(days=1))
+        await operator.backs_up()
+        await queues.take_back(ANA)
+
+    told = await operator.restores("--replace")
+
+    assert "all delegations: people make them again" in told
+    async with operator.gateway() as stack:
+        assert not await DelegationService(stack.store).given_to("U0BEN")
+
+
 async def test_a_restore_prints_only_its_report(
     operator: Operator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -259,6 +276,20 @@ async def test_mounted_and_renamed_keys_are_restored(operator: Operator) -> None
     await operator.restores()
 
     assert (await operator("keys", "list"))[1] == before
+
+
+async def test_damaged_checkpoints_are_named_and_the_rest_is_backed_up(
+    operator: Operator,
+) -> None:
+    await is_authorized(operator)
+    damaged = operator.folder / "checkpoints.sqlite"
+    damaged.write_bytes(b"garbage" * 1000)
+
+    code, out = await operator("backup", str(operator.file))
+
+    assert (code, "file is not a database" in out) == (USAGE, True), out
+    damaged.unlink()
+    await operator.backs_up()
 
 
 async def test_a_left_log_of_lost_checkpoints_is_not_mixed_in(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass
-from functools import cache
 from typing import Any, Final, Generic, TypeVar, cast, get_args
 
 from langchain.agents.middleware.types import ToolCallRequest
@@ -80,23 +79,6 @@ class Expected(Generic[_A]):
             return False
         return True
 
-    def json_schema(self) -> JsonObject:
-        """Return the JSON Schema of valid answers, as plain data for a checkpoint."""
-        every = _schema_of(self.model)
-        properties: JsonObject = {
-            **cast("JsonObject", every["properties"]),
-            "type": {"enum": [*map(str, self.kinds)], "type": "string"},
-            "item_id": {"const": self.item_id, "type": "string"},
-            "action_hash": {"const": self.action_hash, "type": "string"},
-        }
-        return {**every, "properties": properties}
-
-
-# Cached: every resume of a sibling asks this question again.
-@cache
-def _schema_of(model: type[wire.Answer | wire.ReconcileAnswer]) -> JsonObject:
-    return model.model_json_schema()
-
 
 def is_alone(request: ToolCallRequest) -> bool:
     """Return True if this call has a separate task, and therefore its own answers.
@@ -119,10 +101,9 @@ def request_decision(
     """Pause until this call is decided; return the decision.
 
     All code up to the pause is pure, because LangGraph runs it again whenever a sibling
-    is answered. The question has the JSON Schema of its answers, by which Keyturn
-    checks an answer before sending it. If another one is saved, the question is
-    repeated, in the order in which LangGraph replays answers. LangGraph itself must not
-    validate it: answers to the tool's interrupts may be saved before this one.
+    is answered. If an invalid answer is saved, the question is repeated, in the order
+    in which LangGraph replays answers. LangGraph itself must not validate it: answers
+    to the tool's interrupts may be saved before this one.
 
     With ``is_again`` the call went back to reviewers.
 
@@ -217,9 +198,7 @@ def _interrupt(question: JsonObject, expected: Expected[_A]) -> _A:
     """Pause until there is a valid answer."""
     errors: list[str] = []
     while True:
-        answer: object = interrupt(
-            {**question, "errors": list(errors)}, response_schema=expected.json_schema()
-        )
+        answer: object = interrupt({**question, "errors": list(errors)})
         try:
             return expected.parse(answer)
         except ValueError as error:

@@ -474,7 +474,7 @@ class ThreadRuns(ProgramRuns):
         self._runners.leave(run.agent, run.thread)
         async with self._changes(run) as changes:
             found = await self.threads.answers(run, asked)
-            if wait_s and not found.ready and not found.unfit:
+            if wait_s and not found.ready:
                 await next_change(changes, within_s=wait_s)
                 self._raise_if_closed(run)
                 found = await self.threads.answers(run, asked)

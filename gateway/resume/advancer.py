@@ -196,7 +196,7 @@ class Advancer:
                     sent.update(fresh.fingerprint.values())
                 elif (stale := stale + 1) > MAX_STALE:
                     raise ThreadStuck(f"Thread {run.thread!r} changes all the time.")
-            elif found.ready or found.unfit:
+            elif found.ready:
                 raise _stuck(run)
             elif ready := await self._own_gates.ready(run, state):
                 await self._hand(run, runner, state, ready, sent)

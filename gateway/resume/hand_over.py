@@ -13,9 +13,11 @@ import logging
 import uuid
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from jsonschema import Draft202012Validator
 from pydantic import JsonValue
+from referencing import Registry
 
 from keyturn.gateway.dialects import dialects
 from keyturn.gateway.dialects.asked import Ended, NoWord, Question, is_as_decided
@@ -24,7 +26,6 @@ from keyturn.gateway.protocol.http_api import HandingGateway, OpenQuestion
 from keyturn.gateway.protocol.records import ItemState, NotTaken, RunRef
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.protocol.wire import AnswerKind, TurnRef, Verdict, VerdictKind
-from keyturn.gateway.resume.threads import fits
 
 logger = logging.getLogger(__name__)
 
@@ -148,6 +149,22 @@ class Delivery:
             except NoWord:
                 return False
         return fits(self.answer, question.schema)
+
+
+def fits(answer: JsonValue, schema: JsonObject | None) -> bool:
+    """Return True if the agent's schema accepts an answer.
+
+    The schema itself is not checked first, because that is the most expensive step. An
+    invalid schema leaves the check to the agent. An empty registry prevents a schema
+    from fetching anything.
+    """
+    if schema is None:
+        return True
+    validator: Any = Draft202012Validator(schema, registry=Registry())
+    try:
+        return bool(validator.is_valid(answer))
+    except Exception:  # noqa: BLE001 - a foreign value may be no schema at all
+        return True
 
 
 class HandOver:

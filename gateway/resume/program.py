@@ -258,7 +258,7 @@ class Program:
             Interrupt id to answer; empty without a decision in time.
 
         Raises:
-            GraphError: the agent has another name, or an answer does not fit.
+            GraphError: the agent has another name.
         """
         run = named_run(agent, thread_id)
         return await self._open().answers(run, interrupts, timeout_s)

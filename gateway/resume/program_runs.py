@@ -448,7 +448,6 @@ class ProgramRuns:
         """Return the answers to a thread's questions; wait for the first one.
 
         Raises:
-            GraphError: an answer does not fit its question.
             SettingsError: ``timeout_s`` is not a number of seconds.
         """
         check_timeout(timeout_s)
@@ -460,11 +459,6 @@ class ProgramRuns:
         while True:
             left_s = POLL_S if ends is None else max(0.0, ends - clock())
             found = await self._answers(run, asked, min(left_s, POLL_S))
-            if found.unfit:
-                raise GraphError(
-                    f"The answer to {found.unfit[0]!r} does not fit the question that "
-                    f"the thread {run.thread!r} asked; see the agent's log."
-                )
             if found.ready or (ends is not None and clock() >= ends):
                 return cast("dict[str, Any]", found.ready)
 

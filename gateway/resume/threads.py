@@ -7,11 +7,7 @@ from abc import abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from typing import Any, cast
-
-from jsonschema import Draft202012Validator
-from pydantic import JsonValue
-from referencing import Registry
+from typing import cast
 
 from keyturn.gateway.approvals.record import Item
 from keyturn.gateway.dialects import dialects
@@ -104,14 +100,11 @@ class Answers:
 
     ``fingerprint`` depends on the answer and its item, not on the interrupt's id: a
     repeated question with the same fingerprint means that its answer was refused.
-    ``unfit`` are items whose answer the agent's own schema would refuse. One bad answer
-    in a map raises after the good ones have run, so it is never sent. ``trace`` is the
-    ``traceparent`` that the thread continues, or "".
+    ``trace`` is the ``traceparent`` that the thread continues, or "".
     """
 
     ready: dict[str, JsonObject] = field(default_factory=dict[str, JsonObject])
     fingerprint: dict[str, str] = field(default_factory=dict[str, str])
-    unfit: list[str] = field(default_factory=list[str])
     trace: str = ""
 
     @classmethod
@@ -130,9 +123,6 @@ class Answers:
             if question is None or question not in found:
                 continue
             answer, times = found[question]
-            if not fits(answer, one.schema):
-                answers.unfit.append(question.item_id)
-                continue
             # After a revocation an equal answer is new, not refused.
             about = [question.kind, question.item_id, times]
             answers.ready[one.id] = answer
@@ -145,7 +135,6 @@ class Answers:
         return Answers(
             ready={one: self.ready[one] for one in fresh},
             fingerprint={one: self.fingerprint[one] for one in fresh},
-            unfit=self.unfit,
             trace=self.trace,
         )
 
@@ -182,22 +171,6 @@ def questions_of(pending: Iterable[Question]) -> tuple[OpenQuestion, ...]:
 def asked_items(pending: Sequence[Question]) -> frozenset[str]:
     """Return the ids of the items that a thread still asks about."""
     return frozenset(one.item_id for one in questions_of(pending))
-
-
-def fits(answer: JsonValue, schema: JsonObject | None) -> bool:
-    """Return True if the agent's schema accepts an answer.
-
-    The schema itself is not checked first, because that is the most expensive step. An
-    invalid schema leaves the check to the agent. An empty registry prevents a schema
-    from fetching anything.
-    """
-    if schema is None:
-        return True
-    validator: Any = Draft202012Validator(schema, registry=Registry())
-    try:
-        return bool(validator.is_valid(answer))
-    except Exception:  # noqa: BLE001 - a foreign value may be no schema at all
-        return True
 
 
 class Threads:

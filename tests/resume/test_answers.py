@@ -92,7 +92,7 @@ async def test_another_calls_questions_get_no_answer(stack: Stack) -> None:
         ("t1", Question("f" * 32, "what is your name?")),
     ]:
         answers = await answered(stack, pending, thread=thread)
-        assert (answers.ready, answers.unfit) == ({}, [])
+        assert answers.ready == {}
 
 
 @pytest.mark.parametrize(
@@ -145,18 +145,6 @@ async def test_a_thread_of_a_lost_approval_ends_at_a_message(stack: Stack) -> No
 
         await eventually(is_answered)
         await stack.idle()
-
-
-async def test_an_answer_the_agent_would_refuse_is_not_sent(stack: Stack) -> None:
-    item, question = await decided(stack)
-    narrow: JsonObject = {"type": "object", "required": ["more"]}
-    broken: JsonObject = {"type": 7}
-
-    unfit = Question(question.id, question.value, narrow)
-    assert (await answered(stack, unfit, thread="t1")).unfit == [item.id]
-
-    odd = Question(question.id, question.value, broken)
-    assert (await answered(stack, odd, thread="t1")).ready
 
 
 async def test_a_doubt_is_answered_by_what_became_of_the_item(stack: Stack) -> None:

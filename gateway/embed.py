@@ -25,7 +25,7 @@ from collections.abc import (
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from pydantic import ValidationError
@@ -52,7 +52,6 @@ from keyturn.gateway.policy.evaluate import never_asks
 from keyturn.gateway.policy.rules import Policy
 from keyturn.gateway.policy_file import PolicyFile, followed, policy_of
 from keyturn.gateway.protocol.records import RunRef
-from keyturn.gateway.remote.program import RemoteKeyturn
 from keyturn.gateway.resume.checkpoints import identity_of, open_checkpoints
 from keyturn.gateway.resume.diagnosis import diagnose, is_limit
 from keyturn.gateway.resume.graphs import (
@@ -104,7 +103,9 @@ from keyturn.gateway.store.store import Store, open_store
 from keyturn.gateway.triage.asking import Triage, require_triage
 from keyturn.gateway.trust.key_folder import Keyring, Role
 from keyturn.gateway.validation_errors import sentence
-from keyturn.gateway.webhooks import sending_webhooks
+
+if TYPE_CHECKING:
+    from keyturn.gateway.remote.program import RemoteKeyturn
 
 logger = logging.getLogger(__name__)
 
@@ -267,6 +268,15 @@ async def forget_attempts(store: Store, ledger: Ledger) -> None:
     await ledger.forget(min(await store.conn.now_ms(""), round(now_s() * 1000)))
 
 
+class _Remote:
+    # A tenth of the time of `from keyturn import Keyturn` would go into aiohttp, which
+    # only remote programs and webhooks use.
+    def __get__(self, instance: object, owner: object) -> type[RemoteKeyturn]:
+        from keyturn.gateway.remote.program import RemoteKeyturn  # noqa: PLC0415
+
+        return RemoteKeyturn
+
+
 class Keyturn(Program):
     """A gateway in this process: store, checkpoints, workers and the periodic sweep.
 
@@ -298,7 +308,7 @@ class Keyturn(Program):
     store: Store
     service: AgentService
     reviews: ReviewService
-    remote = RemoteKeyturn
+    remote = _Remote()
     """A gateway in another process: ``Keyturn.remote("https://…", api_key=…)``."""
 
     def __init__(  # noqa: PLR0913 - one keyword for each option
@@ -382,6 +392,8 @@ class Keyturn(Program):
             agents = await load_runners(settings, self._saver, self._policy())
             triage = self._triage or await load_triage(settings)
             if self._has_settings:
+                from keyturn.gateway.webhooks import sending_webhooks  # noqa: PLC0415
+
                 # Without them, the readers of another gateway's targets stay.
                 await enter(sending_webhooks(settings, self.store))
             self._runners = Runners(agents, self._saver)

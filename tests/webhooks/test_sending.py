@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from keyturn.gateway import embed
 from keyturn.gateway import webhooks as sending
 from keyturn.gateway.approvals.decisions import Approve, Click, Reject
 from keyturn.gateway.approvals.events import Event, EventName, SecurityKind
@@ -419,7 +418,7 @@ async def test_an_embedded_gateway_sends_webhooks(
         await store.conn.command("PING")
         steps.append("ended")
 
-    monkeypatch.setattr(embed, "sending_webhooks", sending)
+    monkeypatch.setattr("keyturn.gateway.webhooks.sending_webhooks", sending)
     file = tmp_path / "keyturn.yml"
     file.write_text(f"policy: {{version: 1}}\nredis_url: {empty_url}\n")
     monkeypatch.chdir(tmp_path)

@@ -25,6 +25,7 @@ import logging
 import random
 import socket
 from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -164,6 +165,43 @@ class CheckedResolver(AbstractResolver):
         await self._resolver.close()
 
 
+class _Lookups(AbstractResolver):
+    """Looks names up in separate threads.
+
+    Without an answer of the name server, a lookup blocks its thread for a minute.
+    Tools, the audit log and Slack need the threads of the event loop.
+    """
+
+    def __init__(self) -> None:
+        self._threads = ThreadPoolExecutor(AT_ONCE, "keyturn-webhooks")
+
+    @override
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
+    ) -> list[ResolveResult]:
+        """Return the addresses of a host; raises `OSError` for an unknown one."""
+        asked = (host, port, family, socket.SOCK_STREAM, 0, socket.AI_ADDRCONFIG)
+        found = await asyncio.get_running_loop().run_in_executor(
+            self._threads, socket.getaddrinfo, *asked
+        )
+        return [
+            ResolveResult(
+                hostname=host,
+                host=str(address[0]),
+                port=port,
+                family=kind,
+                proto=protocol,
+                flags=socket.AI_NUMERICHOST,
+            )
+            for kind, _, protocol, _, address in found
+        ]
+
+    @override
+    async def close(self) -> None:
+        """Let the threads end."""
+        self._threads.shutdown(wait=False)
+
+
 GONE = 410
 """The receiver does not want such messages any more (Standard Webhooks)."""
 
@@ -198,10 +236,9 @@ class Poster:
         self, settings: WebhookSettings, resolver: AbstractResolver | None = None
     ) -> None:
         self._timeout_s = settings.timeout_s
+        self._resolver = CheckedResolver(settings.private_hosts, resolver or _Lookups())
         connector = aiohttp.TCPConnector(
-            resolver=CheckedResolver(
-                settings.private_hosts, resolver or aiohttp.ThreadedResolver()
-            ),
+            resolver=self._resolver,
             use_dns_cache=False,
             # So that each message uses an address that was checked for it.
             force_close=True,
@@ -219,6 +256,7 @@ class Poster:
     async def close(self) -> None:
         """Close every connection."""
         await self._session.close()
+        await self._resolver.close()
 
     async def post(self, url: str, body: bytes, headers: Mapping[str, str]) -> Answer:
         """Send a message and return the answer; never fails."""
@@ -371,7 +409,7 @@ class _Target:
     def __init__(
         self, settings: Settings, store: Store, poster: Poster, name: str
     ) -> None:
-        self._settings, self._store, self._poster = settings, store, poster
+        self._settings, self._store, self.poster = settings, store, poster
         self._name = name
         self._target = settings.webhooks.targets[name]
         self._keys = store.keys_of_tenant(settings.tenant)
@@ -446,7 +484,7 @@ class _Target:
         settings, name = self._settings, self._name
         async with self._at_once:
             now_ms = self._store.conn.clock.now_s() * 1000
-            answer = await send(settings, name, message, self._poster, now_ms)
+            answer = await send(settings, name, message, self.poster, now_ms)
         await note_attempt(self._store, settings.tenant, name, answer.error)
         if answer.error:
             logger.warning(
@@ -493,9 +531,9 @@ async def sending_webhooks(
     settings: Settings, store: Store, resolver: AbstractResolver | None = None
 ) -> AsyncGenerator[None]:
     """Send webhooks while the block runs, where the settings have targets."""
-    poster = Poster(settings.webhooks, resolver)
     targets = [
-        _Target(settings, store, poster, name) for name in settings.webhooks.targets
+        _Target(settings, store, Poster(settings.webhooks, resolver), name)
+        for name in settings.webhooks.targets
     ]
 
     async def drop_readers() -> None:
@@ -522,4 +560,5 @@ async def sending_webhooks(
             task.cancel()
         # Not `await task`: its cancellation could not be told from the caller's.
         await asyncio.wait(tasks)
-        await poster.close()
+        for one in targets:
+            await one.poster.close()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import threading
 from pathlib import Path
 
 import pytest
@@ -205,6 +207,28 @@ async def test_a_receiver_may_ask_for_a_pause(
     [answer] = await post(receiver, Names(["127.0.0.1"]))
 
     assert answer == Answer(429, "status 429", pause_s)
+
+
+async def test_a_name_server_that_is_silent_takes_no_thread_of_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ends = threading.Event()
+
+    def silent(*_: object, **__: object) -> list[object]:
+        ends.wait(30)
+        return []
+
+    monkeypatch.setattr(socket, "getaddrinfo", silent)
+    poster = Poster(WebhookSettings(timeout_s=0.5))
+    try:
+        posts = [poster.post("https://hooks.test/", b"{}", {}) for _ in range(40)]
+        answers = await asyncio.gather(*posts)
+        async with asyncio.timeout(10):
+            await asyncio.to_thread(threading.get_ident)
+    finally:
+        ends.set()
+        await poster.close()
+    assert {one.error for one in answers} == {"no answer within 0.5 s"}
 
 
 async def test_nobody_listens(receiver: Receiver) -> None:

@@ -353,7 +353,7 @@ async def _run_check(name: str, work: Awaitable[str]) -> Check:
 def _crashed(name: str, error: BaseException) -> Check:
     why = failures.described(error)
     text = f"this check crashed, so its result is unknown; please report it: {why}"
-    return Check(name, State.BAD, text)
+    return Check(name, State.BAD, errors.remedy(error) or text)
 
 
 def _summary(command: CommandContext, settings: Settings) -> str:

@@ -7,7 +7,6 @@ module has only cheap imports: the help page needs no others.
 
 from __future__ import annotations
 
-import errno
 import inspect
 import os
 import re
@@ -22,7 +21,7 @@ import typer
 
 from keyturn.cli import version
 from keyturn.cli.global_options import GlobalOptions
-from keyturn.gateway.errors import KeyturnError, SettingsError
+from keyturn.gateway.errors import KeyturnError, SettingsError, remedy
 
 USAGE = 2
 """Exit code of a mistake that the user can fix: settings, policy, files, arguments."""
@@ -89,7 +88,6 @@ The demo and a first ``run`` start the embedded store as well.
 """
 
 _WITH_SLACK = {"all", "slack"}
-_FULL = {errno.ENOSPC, errno.EDQUOT}
 _SLACK_PACKAGE = "slack_bolt"
 """A package of the extra ``slack``: the help page reports if it is missing."""
 
@@ -129,13 +127,8 @@ def run(
     except Exception as error:
         if options.debug:
             raise
-        if isinstance(error, OSError) and error.errno in _FULL:
-            where = f"of {error.filename!r}" if error.filename else "in use"
-            typer.echo(
-                f"The disk {where} is full ({error.strerror}). Make room on it, then "
-                "run the command again.",
-                err=True,
-            )
+        if told := remedy(error):
+            typer.echo(told, err=True)
             return USAGE
         typer.echo(
             f"Keyturn failed unexpectedly ({type(error).__name__}: {error}). "

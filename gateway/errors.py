@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+
 
 class KeyturnError(Exception):
     """The base of every error that Keyturn raises on purpose.
@@ -294,3 +296,25 @@ class LeaseLost(ThreadUnavailable):
 
 FINAL_ERRORS = (NotAllowed, CorruptRecord, IllegalTransition)
 """Final answers of the gateway: a retry gets the same error."""
+
+
+_FULL = {errno.ENOSPC, errno.EDQUOT}
+_REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS}
+
+
+def remedy(error: BaseException) -> str:
+    """Return a sentence about a full disk or a file without access; "" for others."""
+    if not isinstance(error, OSError):
+        return ""
+    if error.errno in _FULL:
+        where = f"of {error.filename!r}" if error.filename else "in use"
+        return (
+            f"The disk {where} is full ({error.strerror}). Make room on it, then run "
+            "the command again."
+        )
+    if error.errno in _REFUSED and error.filename:
+        return (
+            f"{str(error.filename)!r} cannot be used ({error.strerror}). Run the "
+            "command as the user of Keyturn, or give this user access."
+        )
+    return ""

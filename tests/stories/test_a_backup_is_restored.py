@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import shutil
 import tarfile
@@ -22,6 +23,7 @@ from keyturn.gateway.resume.ledger import ledger_of
 from keyturn.gateway.service.people.queue import DelegationService
 from keyturn.gateway.service.report.audit_writing import AuditWriter
 from keyturn.gateway.service.run.agents import AgentService
+from keyturn.gateway.store.audit.files import TreeFiles
 from keyturn.gateway.store.embedded.engine import EmbeddedEngine
 from keyturn.gateway.store.runs.processes import ProcessInfo
 from keyturn.gateway.store.store import Store
@@ -290,6 +292,23 @@ async def test_damaged_checkpoints_are_named_and_the_rest_is_backed_up(
     assert (code, "file is not a database" in out) == (USAGE, True), out
     damaged.unlink()
     await operator.backs_up()
+
+
+async def test_files_of_another_user_are_named(
+    operator: Operator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with operator.gateway() as stack:
+        await waits(stack)
+
+    def refused(_: TreeFiles) -> int:
+        raise PermissionError(errno.EACCES, "Permission denied", "/audit/it.tree")
+
+    monkeypatch.setattr(TreeFiles, "size", property(refused))
+    for words in ("audit verify", "security", "erase U0ANA", "doctor"):
+        code, out = await operator(*words.split())
+        assert code, words
+        assert "'/audit/it.tree' cannot be used (Permission denied)" in out
+        assert "report it" not in out
 
 
 async def test_a_left_log_of_lost_checkpoints_is_not_mixed_in(

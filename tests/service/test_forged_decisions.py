@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,7 @@ from keyturn.gateway.protocol.wire import (
 )
 from keyturn.gateway.service.run.claiming import Found, find_answers
 from keyturn.gateway.service.run.proving import NOT_PROVEN, NOT_TOLD
-from keyturn.gateway.trust.key_folder import Keyring, SigningKey
+from keyturn.gateway.trust.key_folder import KeyFolder, Keyring, Role, SigningKey
 from tests.service.decided_calls import (
     decided,
     forge,
@@ -56,6 +57,7 @@ from tests.service.harness import (
 )
 from tests.service.standing import allowed, allowing_policy, refund
 
+NOW = datetime(2026, 7, 1, tzinfo=UTC)
 OTHER = SigningKey.from_seed("keyturn/bot", bytes(range(32)))
 
 
@@ -516,6 +518,23 @@ async def test_words_under_a_key_that_is_not_known_yet_wait_for_it_for_a_day(
     assert is_unknown(late)
     # The record was not put aside.
     assert not is_unknown(later)
+
+
+async def test_words_under_a_new_key_are_told_at_once(
+    harness: ServiceHarness, tmp_path: Path
+) -> None:
+    # Its clock stands still, so it never reads the folder again by itself.
+    earlier = Keyring(tmp_path, makes=Role, clock=lambda: 0.0)
+    earlier.make_missing(NOW)
+    earlier.verifying(Role.BOT)
+    KeyFolder(tmp_path, Role.BOT).rotate(NOW)
+    harness.store.keyring = Keyring(tmp_path)
+    claim = await decided(harness, REJECTED)
+    harness.store.keyring = earlier
+
+    assert not is_unknown(await told(harness, claim))
+    assert isinstance(await harness.agents.claim(claim), Refused)
+    assert not [one for one in await harness.audited() if one.reason == "key_unknown"]
 
 
 async def test_an_edit_that_ran_is_told_under_a_key_that_was_retired(

@@ -205,13 +205,18 @@ def _since_ms(approval: Approval, item: Item) -> int:
     return max((one.vote.at_ms for one in found), default=approval.created_at_ms)
 
 
-def _check_signed(approval: Approval, item: Item, keyring: Keyring) -> None:
+def _check_signed(
+    approval: Approval,
+    item: Item,
+    keyring: Keyring,
+    check: Check = check_authorization,
+) -> None:
     try:
-        check_authorization(approval, item, keyring.verifying(Role.BOT))
+        check(approval, item, keyring.verifying(Role.BOT))
     except NotVerified as error:
         if error.reason != "key_unknown":
             raise
-        check_authorization(approval, item, keyring.verifying_now(Role.BOT))
+        check(approval, item, keyring.verifying_now(Role.BOT))
 
 
 def _is_by_policy(item: Item) -> bool:
@@ -315,10 +320,9 @@ def unproven_end(
     keyring = store.keyring
     if keyring is None:
         return None
-    keys = keyring.verifying(Role.BOT)
     try:
         for check in checks or (check_end, check_edit, check_finding):
-            check(approval, item, keys)
+            _check_signed(approval, item, keyring, check)
     except NotVerified as error:
         told = f"{NOT_TOLD} Look before you ask again whether it ran."
         return Unproven(approval, item, error, told)

@@ -84,7 +84,7 @@ async def erase_approval(
     Raises:
         StoreUnavailable: when the result is unknown.
     """
-    run = approval.run_ref
+    run, turn_key = approval.run_ref, turn_key_of(approval)
     event = approval_event(approval, EventName.APPROVAL_ERASED).with_(
         actor=by, data=_mark(store, approval)
     )
@@ -98,7 +98,8 @@ async def erase_approval(
         audit=keys.audit,
         rejected=keys.rejected(approval.agent, approval.thread),
         seen_by=keys.opened(approval.id),
-        turn=keys.turn(turn_key_of(approval)),
+        turn=keys.turn(turn_key),
+        begun=keys.begun(turn_key),
         rev=str(approval.rev),
         calls=calls,
         precedents=_precedents(store, keys, approval),

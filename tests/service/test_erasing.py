@@ -25,8 +25,9 @@ from keyturn.gateway.service.report.audit_reading import AuditBundler, verify_lo
 from keyturn.gateway.service.report.audit_writing import public_keys
 from keyturn.gateway.service.submit.submitting import ERASED
 from keyturn.gateway.store.audit.log import AuditIndex
-from keyturn.gateway.store.erasing import erase_approval
+from keyturn.gateway.store.erasing import erase_approval, turn_key_of
 from keyturn.gateway.store.keys import KEEP_MS
+from keyturn.gateway.store.scripts.fences import holding
 from keyturn.gateway.store.store import Store
 from keyturn.gateway.trust.audit_proofs import verify_bundle
 from tests.api.test_api_key_store import Box
@@ -307,6 +308,14 @@ async def test_an_approval_takes_its_verdicts_along(harness: ServiceHarness) -> 
     seen_by = keys.opened(approval_of(verdicts[0].item_id)[0])
     await conn.command("HSET", seen_by, "reader", "1")
     await conn.command("PEXPIRE", seen_by, KEEP_MS)
+    loaded = await harness.reviews.read(click.approval)
+    assert loaded
+    call = keys, turn_key_of(loaded.approval)
+    auto_runs, found = harness.store.auto_runs, Result(ok=True, summary=WORD)
+    async with harness.store.threads.lease(keys, "support", "t1") as lease:
+        with holding(lease):
+            await auto_runs.begin(*call, "c1", repeats=False)
+            await auto_runs.note(*call, "end", "c1", found)
     before = await dump(conn)
     turns = {one for one in before if ":turn:" in one}
     assert turns

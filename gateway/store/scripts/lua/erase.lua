@@ -10,6 +10,7 @@
 -- KEYS[6] rejected  hash    rejected calls of the thread
 -- KEYS[7] seen_by   hash    reviewers' progress through its full view
 -- KEYS[8] turn      string  the verdicts of its turn
+-- KEYS[9] begun     hash    the turn's auto-approved calls, with their results
 -- ARGV[1] rev        text   the revision that was read
 -- ARGV[2] calls      json   array of fingerprints of its calls
 -- ARGV[3] precedents json   rows of {key, call, body}: the remains of its precedents
@@ -26,7 +27,7 @@ if (redis.call('HGET', KEYS[1], 'rev') or '') ~= ARGV[1] then return {'moved'} e
 if is_open(KEYS[1]) then return {'open'} end
 -- The agent may ask for a result while its run is active, or has an open approval.
 if redis.call('HGET', KEYS[3], 'run') == 'open' or has_open(KEYS[3]) then return {'running'} end
-redis.call('DEL', KEYS[1], KEYS[2], KEYS[7])
+redis.call('DEL', KEYS[1], KEYS[2], KEYS[7], KEYS[9])
 -- A repeated submission would open another record under an id that processes remember.
 if ARGV[6] ~= '' then redis.call('SET', KEYS[8], ARGV[6], 'PX', ARGV[7]) end
 if ARGV[5] == '1' then redis.call('HDEL', KEYS[3], 'facts') end

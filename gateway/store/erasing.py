@@ -70,6 +70,7 @@ async def erase_approval(
     over: bytes,
     by: str,
     is_person: bool,
+    is_dry_run: bool,
 ) -> Outcome:
     """Erase an approval in one step, if it is as it was read.
 
@@ -80,6 +81,7 @@ async def erase_approval(
         over: replacement for the turn's verdicts.
         by: the person who erases it, for the audit log.
         is_person: also erase the thread's requesters.
+        is_dry_run: change nothing, and return the outcome.
 
     Raises:
         StoreUnavailable: when the result is unknown.
@@ -107,9 +109,10 @@ async def erase_approval(
         is_person=is_person,
         over=over,
         keep_ms=KEEP_MS,
+        is_dry=is_dry_run,
     )
     outcome = cast("Outcome", text(reply[0]))
-    if outcome == "erased":
+    if outcome == "erased" and not is_dry_run:
         # If a crash prevents this, the messages are redacted after their retention.
         await store.posted_messages.erase(keys, approval.id)
     return outcome

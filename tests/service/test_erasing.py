@@ -131,12 +131,15 @@ async def test_an_open_call_is_kept(harness: ServiceHarness, *, yes: bool) -> No
     assert isinstance(await harness.agents.claim(claim), Claimed)
 
 
-async def test_a_call_its_agent_still_needs_is_kept(harness: ServiceHarness) -> None:
+@pytest.mark.parametrize("yes", [False, True])
+async def test_a_call_its_agent_still_needs_is_kept(
+    harness: ServiceHarness, *, yes: bool
+) -> None:
     click = await rejected(harness)
     threads, keys = harness.store.threads, harness.keys
     await threads.open_run(keys, "support", "t1", has_past=False)
 
-    found = await erase(harness, click.approval)
+    found = await erase(harness, click.approval, yes=yes)
 
     assert found.kept == {click.approval: WHY_KEPT["running"]}
     assert await harness.reviews.read(click.approval)
@@ -291,7 +294,13 @@ async def test_a_record_changed_since_reading_is_kept(harness: ServiceHarness) -
 
     older = read.approval.with_(rev=read.approval.rev - 1)
     outcome = await erase_approval(
-        harness.store, harness.keys, older, over=b"", by="x", is_person=False
+        harness.store,
+        harness.keys,
+        older,
+        over=b"",
+        by="x",
+        is_person=False,
+        is_dry_run=False,
     )
 
     assert outcome == "moved"

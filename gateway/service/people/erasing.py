@@ -13,7 +13,7 @@ from contextlib import aclosing
 from pydantic import Field
 
 from keyturn.gateway.errors import CorruptRecord
-from keyturn.gateway.protocol.records import ItemState, Record
+from keyturn.gateway.protocol.records import Record
 from keyturn.gateway.service.submit.submitting import erased_turn
 from keyturn.gateway.service.tenant_service import TenantService
 from keyturn.gateway.store.erasing import (
@@ -24,14 +24,6 @@ from keyturn.gateway.store.erasing import (
 )
 
 _USER = re.compile(r"[UW][A-Z0-9]{2,}")
-
-_OPEN = {
-    ItemState.PENDING,
-    ItemState.AUTHORIZED,
-    ItemState.EXECUTING,
-    ItemState.HANDING_OVER,
-    ItemState.IN_DOUBT,
-}
 
 _GONE = "gone"
 _PAGE = 500
@@ -117,8 +109,6 @@ class Eraser(TenantService):
             # Only its entries in the audit log are left.
             return _GONE
         found = loaded.approval
-        if is_dry_run:
-            return "open" if any(one.state in _OPEN for one in found.items) else ""
         outcome = await erase_approval(
             self._store,
             self._keys,
@@ -126,6 +116,7 @@ class Eraser(TenantService):
             over=erased_turn(self._store.sealing, found),
             by=by,
             is_person=is_person,
+            is_dry_run=is_dry_run,
         )
         return "" if outcome == "erased" else outcome
 

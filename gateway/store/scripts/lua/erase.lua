@@ -18,8 +18,9 @@
 -- ARGV[5] is_person  int    1 to erase the thread's requesters as well; else 0
 -- ARGV[6] over       text   replacement for the verdicts; "" for an approval without a turn
 -- ARGV[7] keep_ms    int    lifetime of ended approvals, milliseconds
+-- ARGV[8] is_dry     int    1 to change nothing
 -- Returns:
---   {"erased"}
+--   {"erased"}   or would be, in a dry run
 --   {"open"}     it has an open item
 --   {"running"}  the run of its thread is active: its agent may ask for the result
 --   {"moved"}    it is gone, or has another version: read it again
@@ -27,6 +28,7 @@ if (redis.call('HGET', KEYS[1], 'rev') or '') ~= ARGV[1] then return {'moved'} e
 if is_open(KEYS[1]) then return {'open'} end
 -- The agent may ask for a result while its run is active, or has an open approval.
 if redis.call('HGET', KEYS[3], 'run') == 'open' or has_open(KEYS[3]) then return {'running'} end
+if ARGV[8] == '1' then return {'erased'} end
 redis.call('DEL', KEYS[1], KEYS[2], KEYS[7], KEYS[9])
 -- A repeated submission would open another record under an id that processes remember.
 if ARGV[6] ~= '' then redis.call('SET', KEYS[8], ARGV[6], 'PX', ARGV[7]) end

@@ -251,14 +251,19 @@ class HandOver:
     async def end(self, one: Delivery, ending: Ending) -> None:
         """Record the end of a hand-over, and withdraw the dropped calls."""
         ref = one.about.ref
-        await self.report(one.claims, ending)
+        if not await self.report(one.claims, ending):
+            # The answer arrived after its claims were given back: claim again.
+            one.claims.clear()
+            await self.claim(one)
+            await self.report(one.claims, ending)
         if one.dropped:
             await self._withdraw(ref.run_ref, tuple(one.dropped))
         if ending.problem in {"refused", "failed"}:
             logger.error("answer.failed thread=%s question=%s", ref.thread, ref.ns)
 
-    async def report(self, claims: Iterable[Claim], ending: Ending) -> None:
-        """Record the end of claims."""
+    async def report(self, claims: Iterable[Claim], ending: Ending) -> bool:
+        """Record the end of claims; return False if one of them is lost."""
+        are_recorded = True
         for claim in claims:
             end = wire.HandOverEnd(
                 item_id=claim.item_id,
@@ -269,6 +274,8 @@ class HandOver:
             )
             if not await self._gateway.hand_over(end):
                 logger.warning("hand_over.lost item=%s", claim.item_id)
+                are_recorded = False
+        return are_recorded
 
     async def release(self, each: Iterable[Delivery]) -> None:
         """Release the claims, because nothing was sent."""

@@ -378,6 +378,7 @@ class Unconfirmed:
 
     def __init__(self, of: Any, *, arrives: bool) -> None:
         self._of, self._arrives, self._is_done = of, arrives, False
+        self.late: Any = None
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._of, name)
@@ -385,9 +386,9 @@ class Unconfirmed:
             return found
 
         async def sent(*given: Any) -> Any:
-            self._is_done = True
+            self._is_done, self.late = True, partial(found, *given)
             if self._arrives:
-                await found(*given)
+                await self.late()
             raise HostUnavailable("the connection broke")
 
         return sent
@@ -400,6 +401,24 @@ async def test_an_unconfirmed_answer_is_looked_up(on: Bench, *, arrives: bool) -
     on.loop = on.connector(Unconfirmed(on.host, arrives=arrives))
 
     await on.tick(3)
+
+    assert on.server.done(thread) == [paid(7.0)]
+    assert await on.states(thread) == [HANDED]
+    assert len(await on.server.runs(thread)) == 2
+
+
+async def test_an_answer_that_arrives_late_is_taken(on: Bench) -> None:
+    """Its claim was given back, because the server did not show it in time."""
+    thread = await on.asked("stock", [[REFUND]])
+    await on.decide(thread, Approve())
+    slow = Unconfirmed(on.host, arrives=False)
+    on.loop = on.connector(slow)
+    await on.tick()
+    assert await on.states(thread) == [ItemState.AUTHORIZED]
+    await slow.late()
+    await on.server.ended(thread)
+
+    await on.tick()
 
     assert on.server.done(thread) == [paid(7.0)]
     assert await on.states(thread) == [HANDED]

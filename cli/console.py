@@ -151,8 +151,11 @@ def new_file(path: Path) -> Generator[BinaryIO]:
     """Open a file for writing; it appears complete or not at all.
 
     Raises:
-        SettingsError: when it cannot be written.
+        SettingsError: when it cannot be written, or is a device or a folder.
     """
+    # Root would replace /dev/null for all processes.
+    if path.exists() and not path.is_file():
+        raise SettingsError(f"{str(path)!r} is no regular file; name another one.")
     rough = path.with_name(f".{path.name}.part")
     try:
         with rough.open("wb") as file:

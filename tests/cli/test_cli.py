@@ -320,6 +320,18 @@ def test_output_that_finds_no_room_is_a_sentence(tmp_path: Path) -> None:
     )
 
 
+def test_only_a_regular_file_is_replaced(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for path in (pipe, tmp_path, Path()):
+        with (
+            pytest.raises(SettingsError, match="is no regular file"),
+            console.new_file(path),
+        ):
+            pass
+    assert pipe.is_fifo()
+
+
 def test_a_file_is_on_the_disk_before_it_is_said_to_be_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import cast
+from typing import Any, cast
 
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
@@ -57,18 +57,19 @@ def defused(value: object) -> object:
         plain: object = to_jsonable_python(value)
     except (PydanticSerializationError, ValueError, RecursionError):
         return value
-    clean = _mapped(plain)
+    clean = defused_json(plain)
     return value if clean == plain else clean
 
 
-def _mapped(value: object) -> object:
+def defused_json(value: Any) -> Any:  # noqa: ANN401 - any JSON
+    """Return JSON without forged marks of the gateway in its texts and names."""
     match value:
         case str():
             return edits.defuse(value)
         case list():
-            return [_mapped(one) for one in cast("list[object]", value)]
+            return [defused_json(one) for one in cast("list[object]", value)]
         case dict():
-            members = cast("dict[str, object]", value)
-            return {edits.defuse(key): _mapped(one) for key, one in members.items()}
+            members = cast("dict[str, object]", value).items()
+            return {edits.defuse(name): defused_json(one) for name, one in members}
         case _:
             return value

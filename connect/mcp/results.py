@@ -12,6 +12,11 @@ from typing import Any, TypeVar, cast
 import mcp_types as types
 from pydantic import JsonValue, ValidationError
 
+from keyturn.connect.kept_values import (
+    MAX_PAYLOAD_CHARS,
+    SUMMARY_CHARS,
+    defused_json,
+)
 from keyturn.gateway.protocol import edits, texts
 from keyturn.gateway.protocol.receipts import META_KEY
 from keyturn.gateway.protocol.records import EditRecord, Result
@@ -25,9 +30,6 @@ NOTICE = "keyturn_notice"
 
 DECISION = META_KEY.replace("receipt", "decision")
 """Member of a result's ``_meta`` with the decision, for programs."""
-
-MAX_PAYLOAD_CHARS = 1024 * 1024
-SUMMARY_CHARS = 500
 
 _NOT_OURS = ("io.modelcontextprotocol/", META_KEY.partition("/")[0] + "/")
 _COMPOSED = {
@@ -83,7 +85,9 @@ def decision_of(
 
 def cleaned(result: R) -> R:
     """Return an upstream's result without forged notices and metadata."""
-    shown = _defused(result.model_dump(by_alias=True, mode="json", exclude_none=True))
+    shown = defused_json(
+        result.model_dump(by_alias=True, mode="json", exclude_none=True)
+    )
     shown["_meta"] = {
         name: value
         for name, value in shown.get("_meta", {}).items()
@@ -162,16 +166,3 @@ def restored(result: Result) -> types.CallToolResult:
         if result.failure is not None:
             text = texts.failure_text(result.failure, result.summary)
         return text_result(text)
-
-
-def _defused(value: Any) -> Any:  # noqa: ANN401 - any JSON
-    match value:
-        case str():
-            return edits.defuse(value)
-        case list():
-            return [_defused(one) for one in cast("list[object]", value)]
-        case dict():
-            members = cast("dict[str, Any]", value).items()
-            return {edits.defuse(name): _defused(one) for name, one in members}
-        case _:
-            return value

@@ -30,7 +30,7 @@ from keyturn.gateway.background import begun
 from keyturn.gateway.client.claiming import HeldCall
 from keyturn.gateway.errors import FINAL_ERRORS, KeyRefused, NotStarted
 from keyturn.gateway.protocol import edits, http_api, texts, wire
-from keyturn.gateway.protocol.records import Person
+from keyturn.gateway.protocol.records import Person, Result
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.protocol.wire import AnswerKind, VerdictKind
 
@@ -38,6 +38,9 @@ Tool = Callable[..., Any]
 
 BEATS = 3
 """Number of heartbeats within Temporal's heartbeat timeout."""
+
+MAX_OUTCOME_CHARS = 1536 * 1024
+"""Longest outcome as JSON: the server refuses 2 MiB, also at every later attempt."""
 
 
 class KeyturnPlugin(SimplePlugin):
@@ -67,7 +70,8 @@ class KeyturnPlugin(SimplePlugin):
             "keyturn",
             activities=[
                 *(self._submit, self._decided, self._withdraw),
-                *(self._once(name, tool) for name, tool in self._tools.items()),
+                # Not from the dict: the worker refuses two tools with one name.
+                *(self._once(tool.__name__, tool) for tool in tools),
             ],
             workflow_runner=_passing_through,
         )
@@ -158,9 +162,9 @@ class KeyturnPlugin(SimplePlugin):
                 name = tool.__name__
                 raise NotStarted(f"{name} refuses the arguments: {error}.") from error
             is_async = inspect.iscoroutinefunction(tool)
-            value = await (
-                tool(**args) if is_async else asyncio.to_thread(tool, **args)
-            )
+            value = tool(**args) if is_async else await asyncio.to_thread(tool, **args)
+            # A decorator may hide that the function below it is async.
+            value = await value if inspect.isawaitable(value) else value
             try:
                 return to_jsonable_python(value, fallback=str)
             except (ValueError, RecursionError):  # such as bytes that are no text
@@ -250,7 +254,11 @@ async def _to_its_end(work: Coroutine[Any, Any, Step]) -> Step:
 
 def _outcome(report: CallReport[Any]) -> Outcome:
     kind = report.kind if report.answer is None else str(report.answer.type)
-    return Outcome(kind, report.in_words(_text), report.value and report.value.is_)
+    value, text = report.value and report.value.is_, report.in_words(_text)
+    if len(json.dumps([value, text])) > MAX_OUTCOME_CHARS:
+        lost = texts.lost_result_text(Result(ok=not report.is_error, summary=""))
+        value, text = None, replace(report, value=None, text=lost).in_words(str)
+    return Outcome(kind, text, value)
 
 
 def _text(value: object) -> str:

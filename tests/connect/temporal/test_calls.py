@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -109,6 +111,50 @@ async def test_a_tool_may_return_anything(world: World) -> None:
 
     assert (outcome.kind, outcome.value) == ("ran", "b'\\xff'")
     assert (await world.people.item(held.item_id)).state is ItemState.EXECUTED
+
+
+async def test_an_async_tool_below_a_plain_decorator_runs(world: World) -> None:
+    def plain(tool: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(tool)
+        def wrapped(*args: Any, **named: Any) -> Any:
+            return tool(*args, **named)
+
+        return wrapped
+
+    @plain
+    async def process_refund(amount: float) -> str:
+        return await world.process_refund(amount)
+
+    async with world.worker(process_refund):
+        handle = await world.start(Refund.run, TOOL, {"amount": 7})
+        await world.decide(handle, Approve())
+        outcome: Outcome = await handle.result()
+
+    assert world.paid == [7]
+    assert outcome.value == "paid 7"
+
+
+async def test_a_value_that_temporal_refuses_ends_the_call(world: World) -> None:
+    """It fits into the gateway's record, so a later attempt would return it too."""
+
+    async def process_refund(amount: float) -> list[str]:
+        world.paid.append(amount)
+        return ['"'] * 150_000
+
+    async with world.worker(process_refund):
+        handle = await world.start(Refund.run, TOOL, {"amount": 7})
+        await world.decide(handle, Approve())
+        outcome: Outcome = await handle.result()
+
+    assert world.paid == [7]
+    assert (outcome.kind, outcome.value) == ("ran", None)
+    assert "took effect" in outcome.text
+
+
+async def test_two_tools_of_one_name_are_refused(world: World) -> None:
+    with pytest.raises(ValueError, match="More than one activity named process_ref"):
+        async with world.worker(world.process_refund, world.process_refund):
+            pass
 
 
 async def test_arguments_that_do_not_fit_run_nothing(world: World) -> None:

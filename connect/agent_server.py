@@ -378,7 +378,8 @@ class AgentServer:
         try:
             return await self._ask(method, path, body)
         except HostRefused as error:
-            if error.status in missing:
+            # A proxy without its server also answers 404, without this detail.
+            if error.status in missing and error.detail:
                 return None
             raise HostUnavailable(self._refusal(error)) from error
 

@@ -256,6 +256,39 @@ async def test_a_server_that_is_away_loses_nothing(on: Bench) -> None:
         assert await away.states(thread) == [ItemState.HANDED_OVER]
 
 
+async def test_a_proxy_without_its_server_deletes_no_thread(on: Bench) -> None:
+    """While its routes change, it answers 404 by itself."""
+    are_there = False
+
+    async def forward(request: web.Request) -> web.Response:
+        if not are_there and request.path != "/threads/search":
+            return web.Response(status=404, text="404 page not found")
+        url, data = f"{on.server.url}{request.rel_url}", await request.read()
+        kind = {"Content-Type": "application/json"}
+        async with on.server.session.request(
+            request.method, url, data=data or None, headers=kind
+        ) as reply:
+            body = await reply.read()
+        return web.Response(status=reply.status, body=body, headers=kind)
+
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", forward)
+    thread = await on.asked("stock", [[REFUND]])
+    await on.decide(thread, Approve())
+    async with TestServer(app) as proxy:
+        given = settings(str(proxy.make_url("")).rstrip("/"), ["stock"])
+        host = AgentServer("crm", given, on.server.session)
+        on.loop = on.connector(host)
+        await on.tick()
+        assert await on.states(thread) == [ItemState.AUTHORIZED]
+        are_there = True
+
+        await on.tick(2)
+
+    assert on.server.done(thread) == [paid(7.0)]
+    assert await on.states(thread) == [ItemState.HANDED_OVER]
+
+
 async def test_a_server_that_is_away_from_the_start_is_found_later(
     on: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -14,7 +14,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AsyncExitStack, suppress
+from contextlib import suppress
+from functools import partial
 
 from keyturn.connect.agent_server import (
     AgentServer,
@@ -36,7 +37,7 @@ from keyturn.gateway.protocol.approval_views import ApprovalView
 from keyturn.gateway.protocol.records import ItemState, RunRef
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.protocol.wire import TurnRef, Verdict, VerdictKind
-from keyturn.gateway.resume.hand_over import Claim, Delivery, Ending, HandOver, Shown
+from keyturn.gateway.resume.hand_over import Delivery, Ending, HandOver, Shown
 from keyturn.gateway.resume.threads import question_of
 from keyturn.gateway.store.runs.leases import beating
 
@@ -294,12 +295,8 @@ class Connector:
         left = [one for one in work if await self._is_claimed(one)]
         if not left:
             return
-        claims = [claim for one in left for claim in one.claims]
-        beat_s = min([LEASE_S, *(one.lease_s for one in left)]) / 3
-        async with AsyncExitStack() as stack:
-            if claims:
-                beats = beating(beat_s, lambda: self._beat(claims))
-                await stack.enter_async_context(beats)
+        lease_s = min([LEASE_S, *(one.lease_s for one in left)])
+        async with beating(lease_s / 3, partial(self._beat, [*left])):
             at = await self._host.read(thread)
             named = _named(at.questions) if at else {}
             gone = Ending("answered_elsewhere" if at else "deleted")
@@ -308,8 +305,11 @@ class Connector:
                 left.remove(one)
             ready = [one for one in left if await self._is_written(one)]
             await self._hand_over.release(one for one in left if one not in ready)
+            if at is None or not ready:
+                return
             # If this process was suspended, another may have claimed and sent.
-            if at is None or not ready or now_s() > asked_s + beat_s:
+            if now_s() > asked_s + lease_s or not await self._beat(ready):
+                logger.warning("answer.late thread=%s", thread)
                 await self._hand_over.release(ready)
                 return
             await self._send(at, runs.newest, ready)
@@ -397,9 +397,10 @@ class Connector:
     def _forget(self, one: Delivery) -> None:
         self._open.get(one.about.ref.thread, {}).pop(one.about.name, None)
 
-    async def _beat(self, claims: Iterable[Claim]) -> None:
-        for item_id, fence in claims:
-            await self._gate.heartbeat(item_id, fence)
+    async def _beat(self, each: Iterable[Delivery]) -> bool:
+        """Keep the claims; return False if one of them is lost."""
+        claims = [claim for one in each for claim in one.claims]
+        return all([await self._gate.heartbeat(*claim) for claim in claims])
 
 
 def _named(questions: Iterable[Question]) -> dict[str, Question]:

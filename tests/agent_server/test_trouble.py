@@ -12,18 +12,21 @@ from unittest.mock import Mock
 
 import pytest
 
+from keyturn.connect import hand_over
 from keyturn.connect.agent_server import AgentServer, HostUnavailable
 from keyturn.connect.hand_over import Connector
 from keyturn.gateway.approvals import waiting_changes
 from keyturn.gateway.approvals.changes import Change
 from keyturn.gateway.approvals.decisions import Approve, Decision, Edit, Reject
 from keyturn.gateway.approvals.lifecycle import FINAL
+from keyturn.gateway.clock import now_s
 from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.resume.hand_over import Delivery
 from tests.agent_server.bench import Bench
 from tests.agent_server.mortal import Death, Meddled, Mortal
 from tests.agent_server.test_decisions import LOOK, REFUND, inbox, paid, subagent
 from tests.levels import sample
+from tests.patience import LEASE_MS
 from tests.service.harness import ANA
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("agent_server")]
@@ -420,6 +423,52 @@ async def test_an_answer_that_arrives_late_is_taken(on: Bench) -> None:
 
     await on.tick()
 
+    assert on.server.done(thread) == [paid(7.0)]
+    assert await on.states(thread) == [HANDED]
+    assert len(await on.server.runs(thread)) == 2
+
+
+@pytest.mark.parametrize(
+    ("leases", "state"), [(0.6, HANDED), (1.1, ItemState.AUTHORIZED)]
+)
+async def test_an_answer_is_sent_to_a_slow_server(
+    on: Bench, monkeypatch: pytest.MonkeyPatch, leases: float, state: ItemState
+) -> None:
+    """Unless another process may have sent it in the meantime."""
+    thread = await on.asked("stock", [[REFUND]])
+    await on.decide(thread, Approve())
+    late_s = 0.0
+    monkeypatch.setattr(hand_over, "now_s", lambda: now_s() + late_s)
+
+    async def take_long() -> None:
+        nonlocal late_s
+        late_s = leases * LEASE_MS / 1000
+
+    on.loop = on.connector(Meddled(on.host, "runs", take_long))
+    await on.tick()
+
+    assert await on.states(thread) == [state]
+
+
+async def test_a_connector_that_lost_its_claims_sends_nothing(
+    on: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Another one took over while the process was suspended."""
+    thread = await on.asked("stock", [[REFUND]])
+    await on.decide(thread, Approve())
+    [item] = await on.items(thread)
+    other = on.connector()
+
+    async def take_over() -> None:
+        await on.people.owner_dies(item.id)
+        await other.tick(looks_at_all=True)
+        await other.settled()
+
+    gate: Any = Meddled(on.gate, "heartbeat", take_over)
+    on.loop = Connector(on.host, gate, every_s=0.05)
+    await on.tick()
+
+    assert "answer.late" in caplog.text
     assert on.server.done(thread) == [paid(7.0)]
     assert await on.states(thread) == [HANDED]
     assert len(await on.server.runs(thread)) == 2

@@ -192,7 +192,7 @@ def stack_of(thread: int) -> str:
 @asynccontextmanager
 async def beating(
     every_s: float,
-    beat: Callable[[], Coroutine[Any, Any, None]],
+    beat: Callable[[], Coroutine[Any, Any, object]],
     *,
     ends_blocked: bool = False,
 ) -> AsyncGenerator[None]:

@@ -27,12 +27,17 @@ def kept(value: object) -> Result:
     except (PydanticSerializationError, TypeError, ValueError, RecursionError):
         plain, payload = str(value), ""
     text = plain if isinstance(plain, str) else json.dumps(plain, ensure_ascii=False)
-    flat = (text or "(no text)").encode("utf-8", "replace").decode("utf-8")
     return Result(
         ok=True,
-        summary=flat[:SUMMARY_CHARS],
+        summary=shortened(text),
         payload=payload if len(payload) <= MAX_PAYLOAD_CHARS else "",
     )
+
+
+def shortened(text: str) -> str:
+    """Return the beginning of a result's text, for the card."""
+    flat = (text or "(no text)").encode("utf-8", "replace").decode("utf-8")
+    return flat if len(flat) <= SUMMARY_CHARS else f"{flat[: SUMMARY_CHARS - 1]}…"
 
 
 def recalled(payload: str) -> object:

@@ -12,11 +12,7 @@ from typing import Any, TypeVar, cast
 import mcp_types as types
 from pydantic import JsonValue, ValidationError
 
-from keyturn.connect.kept_values import (
-    MAX_PAYLOAD_CHARS,
-    SUMMARY_CHARS,
-    defused_json,
-)
+from keyturn.connect.kept_values import MAX_PAYLOAD_CHARS, defused_json, shortened
 from keyturn.gateway.protocol import edits, texts
 from keyturn.gateway.protocol.receipts import META_KEY
 from keyturn.gateway.protocol.records import EditRecord, Result
@@ -149,11 +145,8 @@ def stored(result: types.CallToolResult) -> Result:
     text = " ".join(
         one.text for one in result.content if isinstance(one, types.TextContent)
     )
-    summary = (text or "(no text)").encode("utf-8", "replace").decode()
-    if len(summary) > SUMMARY_CHARS:
-        summary = summary[: SUMMARY_CHARS - 1] + "…"
     payload = found if len(found) <= MAX_PAYLOAD_CHARS else ""
-    return Result(ok=not result.is_error, summary=summary, payload=payload)
+    return Result(ok=not result.is_error, summary=shortened(text), payload=payload)
 
 
 def restored(result: Result) -> types.CallToolResult:

@@ -198,7 +198,12 @@ class Connector:
         found = set[str]()
         for agent in sorted({*self._host.agents}):
             async for approval in each_listed(self._gate, Listing(agent, limit=200)):
-                await self._ask_again(approval)
+                try:
+                    await self._ask_again(approval)
+                except KeyturnError as error:
+                    # Tried again later; the other threads do not wait for this one.
+                    thread = approval.thread
+                    logger.warning("thread.unasked thread=%s error=%s", thread, error)
                 listed = _listed(approval, self._host.name)
                 if listed is None or approval.thread in self._tasks:
                     continue

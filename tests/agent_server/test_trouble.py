@@ -318,6 +318,38 @@ async def test_a_thread_that_is_gone_cannot_ask_again(on: Bench) -> None:
     assert not item.is_to_be_asked_again
 
 
+class Broken:
+    """A host that cannot read one thread, such as one with too large a state."""
+
+    def __init__(self, of: Any, thread: str) -> None:
+        self._of, self._thread = of, thread
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._of, name)
+
+    async def read(self, thread: str) -> Any:
+        if thread == self._thread:
+            raise HostUnavailable("the answer is too long")
+        return await self._of.read(thread)
+
+
+async def test_a_thread_that_cannot_ask_again_stops_no_other(on: Bench) -> None:
+    broken = await on.asked("stock", [[REFUND]])
+    await resume(on, broken, {"decisions": []})
+    await on.decide(broken, Approve())
+    await on.tick(2)
+    other = await on.asked("stock", [[REFUND]])
+    await on.decide(other, Approve())
+    await wants_again(on, broken)
+    on.loop = on.connector(Broken(on.host, broken))
+
+    await on.tick(2)
+
+    assert await on.states(other) == [HANDED]
+    [item] = await on.items(broken)
+    assert item.is_to_be_asked_again
+
+
 async def test_a_thread_deleted_with_its_answer_may_have_run(on: Bench) -> None:
     thread = await on.asked("stock", [[REFUND]])
     await on.decide(thread, Approve())

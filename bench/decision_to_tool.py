@@ -26,7 +26,7 @@ from typing_extensions import override
 from bench.both_agents import both_agents, config_of, run_of, ungated
 from bench.payments_stub import Graph, PaymentsStub, refund_once
 from bench.stats import P95, Figure, Measured, result
-from bench.world import AGENT, DAN, POLICY, approve, asked_in, in_turns
+from bench.world import AGENT, DAN, POLICY, TENANT, approve, asked_in, in_turns
 from keyturn.gateway.garbage_collection import spare_what_is_there
 from keyturn.gateway.resume.graphs import attached
 from keyturn.gateway.resume.threads import ThreadChange
@@ -107,9 +107,12 @@ class Keyturn:
         return await approve(self._store, asked)
 
     async def wait_until_idle(self, order: str) -> None:
-        """See `Subject.wait_until_idle`."""
+        """See `Subject.wait_until_idle`; the worker gives its lease back last."""
         await self._idle[order].wait()
         self._idle[order].clear()
+        lease = self._store.keys_of_tenant(TENANT).lease(AGENT, order)
+        while await self._store.conn.command("EXISTS", lease):
+            pass
 
 
 class Writing:

@@ -460,6 +460,28 @@ async def test_an_answer_that_arrives_late_is_taken(on: Bench) -> None:
     assert len(await on.server.runs(thread)) == 2
 
 
+async def test_an_answer_that_arrives_right_before_its_repetition_is_taken(
+    on: Bench,
+) -> None:
+    """The server ignores the second one."""
+    thread = await on.asked("stock", [[REFUND]])
+    await on.decide(thread, Approve())
+    slow = Unconfirmed(on.host, arrives=False)
+    on.loop = on.connector(slow)
+    await on.tick()
+
+    async def arrive() -> None:
+        await slow.late()
+        await on.server.ended(thread)
+
+    on.loop = on.connector(Meddled(on.host, "send", arrive))
+    await on.tick()
+
+    assert on.server.done(thread) == [paid(7.0)]
+    assert await on.states(thread) == [HANDED]
+    assert len(await on.server.runs(thread)) == 3
+
+
 @pytest.mark.parametrize(
     ("leases", "state"), [(0.6, HANDED), (1.1, ItemState.AUTHORIZED)]
 )

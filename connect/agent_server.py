@@ -30,6 +30,7 @@ from yarl import URL
 
 from keyturn.gateway.client.outgoing import reason
 from keyturn.gateway.dialects.asked import Question
+from keyturn.gateway.dialects.dialects import program_name
 from keyturn.gateway.errors import KeyturnError
 from keyturn.gateway.resume.hand_over import Claim, Ending
 from keyturn.gateway.service_settings import ServerSettings
@@ -177,7 +178,7 @@ class AgentServer:
     def __init__(
         self, name: str, settings: ServerSettings, session: aiohttp.ClientSession
     ) -> None:
-        self.name = f"Agent Server {name}"
+        self.name = program_name(f"Agent Server {name}")
         self._url, self._session = settings.url.rstrip("/"), session
         self._graphs = {graph: it.agent for graph, it in settings.graphs.items()}
         self.agents = frozenset(self._graphs.values())

@@ -62,7 +62,7 @@ class Bench:
     def host_of(self, *graphs: str) -> AgentServer:
         """Return the server as a host of some of its graphs."""
         return AgentServer(
-            "crm", settings(self.server.url, graphs), self.server.session
+            "crm_", settings(self.server.url, graphs), self.server.session
         )
 
     async def tick(self, times: int = 1) -> None:
@@ -125,7 +125,7 @@ async def bench(
     people.put_policy(of=POLICY)
     gate = LocalGate(store, lambda: people.policy)
     given = settings(url or server.url, GRAPHS)
-    host = AgentServer("crm", given, server.session)
+    host = AgentServer("crm_", given, server.session)
     loop = Connector(host, gate, every_s=0.05)
     try:
         yield Bench(server, people, gate, host, loop)
